@@ -1,0 +1,56 @@
+// include/keyhole/attention.h
+// Attention that follows a plan: forward, backward, and the merge of partial results.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "keyhole/plan.h"
+#include "keyhole/tensor.h"
+
+namespace keyhole {
+
+struct AttentionOptions {
+  std::optional<double> scale;  // multiplies q . k; head_dim ** -0.5 when not given
+  double softcap = 0;           // c > 0: a score s becomes c * tanh(s / c), before masking
+  TensorView sink;              // optional, [q_heads] f32: one more logit per head, without a value
+  bool deterministic = false;   // the backward pass too; the cpu backend always is
+  std::string backend = "auto"; // "auto", "cpu", "reference"
+  int threads = 0;              // cpu: at most this many; 0: all the machine has
+};
+
+// q    [batch, q_heads, q_len, head_dim]
+// k    [batch, kv_heads, k_len, head_dim]      q_heads is a multiple of kv_heads
+// v    [batch, kv_heads, k_len, v_head_dim]
+// out  [batch, q_heads, q_len, v_head_dim]     written; dtype of q
+// lse  [batch, q_heads, q_len]                 optional, written; f32 (f64 for f64 inputs)
+//
+// A query that attends to nothing gets out = 0 and lse = -inf. lse is the natural logarithm of the
+// sum of exp(score) over the attended keys, and the sink where there is one.
+void attention_forward(const TensorView& q, const TensorView& k, const TensorView& v,
+                       const Plan& plan, const TensorView& out, const TensorView& lse = {},
+                       const AttentionOptions& options = {});
+
+struct Gradients {
+  TensorView dq, dk, dv;  // shapes and dtypes of q, k, v
+  TensorView dsink;       // optional, [q_heads] f32; needs options.sink
+};
+
+// out and lse are taken as given (not recomputed), so that gradients over disjoint parts of the keys
+// add up: pass the merged out and lse to each part.
+void attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
+                        const TensorView& v, const TensorView& out, const TensorView& lse,
+                        const Plan& plan, const Gradients& gradients,
+                        const AttentionOptions& options = {});
+
+// Folds the result (from_out, from_lse) over other keys into (into_out, into_lse), in place.
+// Rows that attended to nothing (lse -inf) are neutral.
+void merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
+           const TensorView& from_lse);
+
+// The kernel that would run, or an Error(unsupported) with every kernel's objection.
+std::string kernel_for_forward(const TensorView& q, const TensorView& k, const TensorView& v,
+                               const Plan& plan, const AttentionOptions& options = {});
+
+}  // namespace keyhole

@@ -1,0 +1,10 @@
+// include/keyhole/keyhole.h
+// The whole public C++ API.
+#pragma once
+
+#include "keyhole/attention.h"
+#include "keyhole/error.h"
+#include "keyhole/pattern.h"
+#include "keyhole/plan.h"
+#include "keyhole/tensor.h"
+#include "keyhole/version.h"

@@ -1,0 +1,112 @@
+// src/pattern/node.h
+// The questions a pattern answers. `allows` is the definition; everything else is a promise about
+// many pairs at once that must never contradict it (tests/pattern/laws_test.cpp holds every node to
+// that), and may be left out: the result is the same, only slower to compile.
+//
+// Positions may be negative (queries before the first key when q_len > k_len) and may lie beyond the
+// sequence; a node answers for any of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bits.h"
+#include "keyhole/pattern.h"
+#include "pattern/cover.h"
+#include "pattern/strip.h"
+
+namespace keyhole {
+
+// A rectangle of pairs, in positions.
+struct Rect {
+  Span q, k;
+  // The smallest and the largest k - q inside it.
+  std::pair<Position, Position> diagonals() const {
+    return {k.begin - (q.end - 1), k.end - 1 - q.begin};
+  }
+};
+
+// What resolving needs to know.
+struct Scope {
+  Shape shape;
+  int64_t batch = 0, head = 0;
+};
+
+// Everything that `allows` depends on inside a rectangle, as numbers: two rectangles of one size with
+// equal signatures hold the same bitmap.
+class Signature {
+ public:
+  void add(int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void clear() { bytes_.clear(); }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+class Node : public std::enable_shared_from_this<Node> {
+ public:
+  virtual ~Node() = default;
+
+  // The definition: may the query at position q see the key at position k?
+  virtual bool allows(Position q, Position k) const = 0;
+
+  // The text that parse() reads; `~`, `&` and `|` add the parentheses they need.
+  virtual std::string text() const = 0;
+
+  // What the queries q see of the keys k, appended to an empty `out`, clipped to k. Gaps and segments
+  // shorter than `grain` may be blurred into `some`; with one query and grain 1, a good answer has no
+  // `some` in it. Never costs more than about k.size() / grain.
+  virtual void strip(Span q, Span k, Position grain, Strip& out) const {
+    (void)q, (void)grain;
+    out.append(k.begin, k.end, Cover::some);
+  }
+
+  // The cover of a rectangle; by default read off the strip.
+  virtual Cover cover(const Rect& rect) const;
+
+  // Appends what allows() depends on inside rect, relative to its corner; false: it cannot say.
+  // Only called where cover() is `some`.
+  virtual bool sign(const Rect& rect, Signature& signature) const {
+    (void)rect, (void)signature;
+    return false;
+  }
+
+  // Sets the bit of every pair of rect that attends; `bits` arrives clear and has rect's size.
+  // By default row by row from strips, and pair by pair where those say `some`.
+  virtual void draw(const Rect& rect, BitRows& bits) const;
+
+  // The same pattern among the positions residue + stride * p alone: allows(q', k') there is
+  // allows(residue + stride * q', residue + stride * k') here. By default a wrapper that is always
+  // right; leaves that have an exact form return it.
+  virtual NodePtr in_residue(int64_t stride, int64_t residue) const;
+
+  // The pattern as one head of one batch entry of one shape sees it. Most nodes are that already.
+  virtual NodePtr resolve(const Scope& scope) const {
+    (void)scope;
+    return shared_from_this();
+  }
+  // True when allows() may be asked without resolve().
+  virtual bool is_resolved() const { return true; }
+
+  // For the passes that take unions apart, and for printing.
+  enum class Kind : uint8_t { leaf, conjunction, disjunction, negation, named, per_head, per_batch, at };
+  virtual Kind kind() const { return Kind::leaf; }
+  virtual std::vector<NodePtr> children() const { return {}; }
+  // dilated(s): s. The planner compiles such a leaf inside residue classes modulo s.
+  virtual int64_t dilation() const { return 1; }
+  // True for nodes that can only be asked pair by pair (lambda).
+  virtual bool is_opaque() const { return false; }
+};
+
+// Node factories shared by algebra, parser and planner; they simplify on the way (simplify.cpp).
+NodePtr make_and(NodePtr a, NodePtr b);
+NodePtr make_or(NodePtr a, NodePtr b);
+NodePtr make_not(NodePtr a);
+// A name for a composition: prints `text`, behaves like `meaning`.
+NodePtr make_named(std::string text, NodePtr meaning);
+NodePtr make_nothing();  // no pair; prints as ~dense
+
+}  // namespace keyhole

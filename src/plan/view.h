@@ -1,0 +1,82 @@
+// src/plan/view.h
+// All that a kernel ever sees of a plan: plain pointers, passed by value. The plan owns the memory and
+// must outlive every launch that was given a view of it. Nothing here depends on CUDA or on patterns.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "keyhole/plan.h"
+
+namespace keyhole {
+
+struct TileRun {
+  int32_t tile;    // the first key tile of the run (in a transposed list: the first query tile)
+  int32_t count;   // how many neighbouring tiles it spans; 1 when they are partial
+  int32_t bitmap;  // which bitmap masks it, or kFull when every pair attends
+  bool operator==(const TileRun&) const = default;
+};
+inline constexpr int32_t kFull = -1;  // tiles where nobody attends are simply not listed
+
+// The rows of a residue class: positions first, first + stride, ... A plain part has one class of
+// stride 1. Queries and keys of one class see each other; classes never meet.
+struct ResidueClass {
+  int64_t first_q, num_q;  // query indices first_q + stride * i, i < num_q
+  int64_t first_k, num_k;
+};
+
+// Lists of tiles. Tile (c, i) of the query side is tile number c * q_tiles + i and holds the rows
+// i * tile.q ... of class c; likewise for keys. The key tiles in a list of class c count from 0 inside
+// that class.
+struct TileView {
+  int64_t q_len, k_len;
+  TileShape tile;
+  int32_t stride;               // 1, or s: coordinates are residue classes modulo s
+  int32_t classes;              // == stride
+  int32_t q_tiles, k_tiles;     // tiles per class
+  int32_t groups;
+  const ResidueClass* residues; // [classes]
+  const int32_t* group_of;      // [batch * q_heads]  equal lists are stored once; -1: no list here
+  const int64_t* list_begin;    // [groups * classes * q_tiles]  where each list begins in runs
+  const int32_t* list_count;    // [groups * classes * q_tiles]  how many runs it has
+  const TileRun* runs;          // ascending tile within a list
+  const int32_t* order;         // [groups * classes * q_tiles]  per group: its query tiles, longest list first
+  const uint64_t* bitmaps;      // [bitmaps][tile.q][words_per_row(tile.k)]  bit set: that pair attends;
+                                // bits beyond the ends of the sequences are clear
+  int64_t num_bitmaps;
+  // The same by key tile; null until a backward pass asks. TileRun::tile counts query tiles of the class.
+  const int64_t* t_list_begin;  // [groups * classes * k_tiles]
+  const int32_t* t_list_count;
+  const TileRun* t_runs;
+
+  int64_t list_index(int32_t group, int32_t class_index, int32_t q_tile) const {
+    return (int64_t{group} * classes + class_index) * q_tiles + q_tile;
+  }
+  int64_t t_list_index(int32_t group, int32_t class_index, int32_t k_tile) const {
+    return (int64_t{group} * classes + class_index) * k_tiles + k_tile;
+  }
+};
+
+// Lists of keys: query i of a group attends to keys[list_begin[i] ...]. A key of -1 is padding.
+struct GatherView {
+  int64_t q_len, k_len;
+  int32_t groups;
+  int32_t rows_per_list;        // how many neighbouring queries share one list
+  int64_t lists;                // per group: ceil(q_len / rows_per_list)
+  const int32_t* group_of;      // [batch * q_heads]; -1: no list here
+  const int64_t* list_begin;    // [groups * lists]
+  const int32_t* list_count;    // [groups * lists]
+  const int32_t* keys;          // ascending within a list, then -1
+  // The same by key (queries that attend to it, ascending); null until a backward pass asks.
+  const int64_t* t_list_begin;  // [groups * k_len]
+  const int32_t* t_list_count;
+  const int32_t* t_queries;
+};
+
+// A plan as kernels see it: disjoint parts, whose results are merged.
+struct PlanView {
+  std::span<const TileView> tiles;
+  std::span<const GatherView> gathers;
+};
+
+}  // namespace keyhole
