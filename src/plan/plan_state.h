@@ -1,0 +1,64 @@
+// src/plan/plan_state.h
+// What a Plan holds: its parts, and the lists compiled from them so far. Lists are compiled when a
+// tile shape is first asked for and then kept; a view stays valid as long as the state lives.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "keyhole/plan.h"
+#include "plan/lists.h"
+#include "plan/split_parts.h"
+
+namespace keyhole {
+
+// All tiles-form parts of a plan for one tile shape.
+struct CompiledTiles {
+  std::vector<TileLists> parts;
+  std::vector<TileView> views;
+  double compile_ms = 0;
+};
+
+class PlanState {
+ public:
+  // From a pattern.
+  PlanState(std::string pattern_text, const Shape& shape, std::vector<PartSpec> parts);
+  // From a file: lists that were compiled before. `parts` may be empty (the pattern is not known);
+  // then only the stored tile shapes are there.
+  PlanState(std::string pattern_text, const Shape& shape, std::vector<PartSpec> parts,
+            std::map<TileShape, CompiledTiles> tiles, std::vector<KeyLists> gathers);
+
+  const Shape& shape() const { return shape_; }
+  const std::string& pattern_text() const { return pattern_text_; }
+  const std::vector<PartSpec>& parts() const { return parts_; }
+  bool is_opaque() const;  // some part was drawn pair by pair
+
+  const CompiledTiles& tiles(TileShape tile);
+  const std::vector<KeyLists>& gathers();
+  // With the transposed lists that a backward pass needs, when asked.
+  PlanView view(TileShape tile, bool with_transposed);
+
+  // How many tiles of this shape the plan visits over all heads: exact where it is compiled already,
+  // else from a sample of its lists. Negative: this shape cannot be had (a plan from a file).
+  double estimate_tiles(TileShape tile);
+  // The tile shapes compiled so far.
+  std::vector<TileShape> compiled_shapes();
+
+ private:
+  CompiledTiles& compiled(TileShape tile);  // the mutex is held
+
+  std::string pattern_text_;
+  Shape shape_;
+  std::vector<PartSpec> parts_;
+  std::mutex mutex_;
+  std::map<TileShape, std::unique_ptr<CompiledTiles>> tiles_;
+  std::map<TileShape, double> estimates_;
+  std::vector<KeyLists> gathers_;
+  std::vector<GatherView> gather_views_;
+  bool gathers_are_compiled_ = false;
+};
+
+}  // namespace keyhole

@@ -1,0 +1,40 @@
+// src/plan/split_parts.h
+// Takes a pattern apart into disjoint parts, each in the coordinates and the form that make it cheap:
+// plain tiles, tiles inside residue classes, or lists of keys.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <vector>
+
+#include "keyhole/pattern.h"
+#include "keyhole/plan.h"
+
+namespace keyhole {
+
+enum class PartForm : uint8_t { tiles, gather };
+
+struct PartKey {
+  PartForm form = PartForm::tiles;
+  int64_t stride = 1;  // > 1: the pattern holds only inside residue classes modulo stride
+  auto operator<=>(const PartKey&) const = default;
+};
+
+// One part of a plan before any list is made: which pattern each group of heads follows there.
+struct PartSpec {
+  PartKey key;
+  std::vector<NodePtr> group_nodes;  // resolved; in plain coordinates whatever the stride
+  std::vector<int32_t> group_of;     // [batch * heads] -> group, or -1: nothing of this head is here
+};
+
+// The parts of a pattern for a shape; equal heads are found before anything is compiled.
+std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape);
+
+// One term of one head's pattern.
+struct Term {
+  PartKey key;
+  NodePtr node;
+};
+std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape);
+
+}  // namespace keyhole

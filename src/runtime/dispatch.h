@@ -1,0 +1,35 @@
+// src/runtime/dispatch.h
+// From a plan and tensors to a kernel: the first entry of the table without an objection, the tile it
+// should follow this plan with, and the launch.
+#pragma once
+
+#include <string>
+
+#include "keyhole/plan.h"
+#include "kernels/contract.h"
+
+namespace keyhole {
+
+// What is asked of a kernel.
+struct Request {
+  std::string backend;  // "auto" or a backend's name
+  Operation operation = Operation::forward;
+  DType dtype = DType::f32;
+  int64_t head_dim = 0, v_head_dim = 0;
+};
+std::string to_string(const Request& request);
+
+// In words, why a kernel cannot serve a request; empty when it can.
+std::string refusal(const KernelEntry& kernel, const Request& request);
+
+// The first kernel without an objection; when all object, the objections are the error.
+const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request);
+
+// The tile shape of `kernel` that makes this plan cheapest.
+TileShape pick_tile(const KernelEntry& kernel, const Plan& plan);
+
+// Compile (on first use) the lists for `tile`, put the view into the arguments and run.
+void run_forward(const KernelEntry& kernel, const Plan& plan, TileShape tile, ForwardArgs args);
+void run_backward(const KernelEntry& kernel, const Plan& plan, TileShape tile, BackwardArgs args);
+
+}  // namespace keyhole
