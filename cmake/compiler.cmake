@@ -1,0 +1,27 @@
+# cmake/compiler.cmake
+# keyhole_compile_options(target): warnings, hardening and sanitizers for our own code, private to it.
+# No -march anywhere: Highway chooses the instructions at run time.
+
+# Sanitizers must see every file of a program, so they are set for the whole directory.
+if(KEYHOLE_SANITIZE)
+  add_compile_options(-fsanitize=${KEYHOLE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${KEYHOLE_SANITIZE})
+endif()
+
+function(keyhole_compile_options target)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+  if(KEYHOLE_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
+  if(KEYHOLE_HARDENING)
+    target_compile_options(${target} PRIVATE -fstack-protector-strong)
+    target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
+    if(NOT KEYHOLE_SANITIZE)
+      # Needs optimisation, and hides calls from the sanitizers. -U first: some distributions set it.
+      target_compile_options(${target} PRIVATE $<$<CONFIG:Release,RelWithDebInfo>:-U_FORTIFY_SOURCE
+                                               -D_FORTIFY_SOURCE=2>)
+    endif()
+  endif()
+endfunction()

@@ -1,0 +1,32 @@
+# cmake/install.cmake
+# Installs the library, its public headers, the command line and the CMake package "keyhole".
+
+include(CMakePackageConfigHelpers)
+set(keyhole_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/keyhole")
+
+install(TARGETS keyhole EXPORT keyholeTargets)
+install(DIRECTORY include/keyhole DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
+install(EXPORT keyholeTargets NAMESPACE keyhole:: DESTINATION "${keyhole_package_dir}")
+if(TARGET keyhole_cli)
+  install(TARGETS keyhole_cli)
+endif()
+
+# A static library leaves its own dependencies to whoever links it; a shared one has them inside.
+set(KEYHOLE_PACKAGE_NEEDS "")
+if(NOT BUILD_SHARED_LIBS)
+  string(APPEND KEYHOLE_PACKAGE_NEEDS "find_dependency(Threads)\n")
+  if(OpenMP_CXX_FOUND)
+    string(APPEND KEYHOLE_PACKAGE_NEEDS "find_dependency(OpenMP COMPONENTS CXX)\n")
+  endif()
+  if(hwy_FOUND)
+    string(APPEND KEYHOLE_PACKAGE_NEEDS "find_dependency(hwy)\n")
+  endif()
+endif()
+configure_package_config_file(cmake/keyholeConfig.cmake.in
+                              "${CMAKE_CURRENT_BINARY_DIR}/keyholeConfig.cmake"
+                              INSTALL_DESTINATION "${keyhole_package_dir}")
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/keyholeConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/keyholeConfig.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/keyholeConfigVersion.cmake"
+        DESTINATION "${keyhole_package_dir}")
