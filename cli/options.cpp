@@ -1,0 +1,102 @@
+// cli/options.cpp
+// From what the user typed to a shape, a pattern, a dtype or a tile; and to the word that was
+// meant.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+
+#include "base/check.h"
+#include "cli/common.h"
+
+namespace keyhole::cli {
+
+void ShapeOptions::add_to(CLI::App& app) {
+  app.add_option("--len", len, "queries and keys")->type_name("N");
+  app.add_option("--q-len", q_len, "queries, where they differ from the keys")->type_name("N");
+  app.add_option("--k-len", k_len, "keys")->type_name("N");
+  app.add_option("--offset", offset, "position of query 0; default: k-len - q-len")->type_name("N");
+  app.add_option("--heads", heads, "query heads; default: 1")->type_name("N");
+  app.add_option("--batch", batch, "batch entries; default: 1")->type_name("N");
+}
+
+Shape ShapeOptions::shape(std::string_view verb) const {
+  KEYHOLE_CHECK(len || (q_len && k_len), verb,
+                is_given() ? ": --q-len and --k-len go together" : " needs a length",
+                "; pass --len N, or --q-len N and --k-len N");
+  KEYHOLE_CHECK(!(len && q_len && k_len), verb,
+                ": --len, --q-len and --k-len were all given; "
+                "--len N already stands for both, so leave one out");
+  Shape shape;
+  shape.batch = batch, shape.heads = heads, shape.offset = offset;
+  shape.q_len = q_len.value_or(len.value_or(0)), shape.k_len = k_len.value_or(len.value_or(0));
+  // 2^40: what the library promises for one length. Products then fit 64 bits with room to spare.
+  constexpr int64_t kMostTokens = int64_t{1} << 40, kMostHeads = 1 << 16;
+  const auto check = [&](const char* name, int64_t value, int64_t least, int64_t most) {
+    KEYHOLE_CHECK(value >= least && value <= most, verb, ": ", name, " is ", value,
+                  "; accepted are ", least, " to ", most);
+  };
+  check(q_len ? "--q-len" : "--len", shape.q_len, 0, kMostTokens);
+  check(k_len ? "--k-len" : "--len", shape.k_len, 0, kMostTokens);
+  check("--heads", heads, 1, kMostHeads);
+  check("--batch", batch, 1, kMostHeads);
+  if (offset) check("--offset", *offset, -kMostTokens, kMostTokens);
+  return shape;
+}
+
+Pattern pattern_from(std::string_view verb, const std::string& text) {
+  KEYHOLE_CHECK(
+      !text.empty(), verb,
+      " needs a pattern, such as \"causal & window(256)\"; `keyhole info --patterns` lists them");
+  return parse(text, /*allow_files=*/true);
+}
+
+DType dtype_from(const std::string& text) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    if (text == to_string(dtype)) return dtype;
+  }
+  throw Error(ErrorKind::usage,
+              say("unknown dtype \"", text, "\"; accepted are f16, bf16, f32 and f64"));
+}
+
+TileShape tile_from(const std::string& text) {
+  if (text.empty() || text == "auto") return {};
+  TileShape tile;
+  const char* const end = text.data() + text.size();
+  const auto q = std::from_chars(text.data(), end, tile.q);
+  const bool has_x = q.ec == std::errc{} && q.ptr != end && *q.ptr == 'x';
+  const auto k = has_x ? std::from_chars(q.ptr + 1, end, tile.k) : q;
+  KEYHOLE_CHECK(has_x && k.ec == std::errc{} && k.ptr == end && tile.q > 0 && tile.k > 0 &&
+                    tile.q <= 4096 && tile.k <= 4096,
+                "--tile: \"", text,
+                "\" is not a tile; write queries x keys, each 1 to 4096, such as 128x128");
+  return tile;
+}
+
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t least = 3;  // more edits than this is another word
+  for (const std::string& candidate : candidates) {
+    std::vector<size_t> row(candidate.size() + 1), previous(candidate.size() + 1), older;
+    for (size_t j = 0; j <= candidate.size(); ++j) previous[j] = j;
+    for (size_t i = 1; i <= word.size(); ++i) {
+      row[0] = i;
+      for (size_t j = 1; j <= candidate.size(); ++j) {
+        row[j] = std::min(
+            {previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (word[i - 1] != candidate[j - 1])});
+        // Two neighbours swapped are one slip of the finger, not two.
+        if (i > 1 && j > 1 && word[i - 1] == candidate[j - 2] && word[i - 2] == candidate[j - 1]) {
+          row[j] = std::min(row[j], older[j - 2] + 1);
+        }
+      }
+      older = previous;
+      std::swap(row, previous);
+    }
+    const size_t edits = previous[candidate.size()];
+    if (edits < least && edits < std::max(word.size(), candidate.size())) {
+      least = edits, best = candidate;
+    }
+  }
+  return best;
+}
+
+}  // namespace keyhole::cli
