@@ -1,0 +1,256 @@
+// src/reference/attention.cpp
+// Takes a pattern and tensors, gives outputs and gradients in fp64, straight from the definition:
+// for every query the keys it may see, their scores, a softmax, a weighted sum. No tiles, no plan,
+// no tricks; what is not attended is never read. Sums run in long double where there are many
+// terms.
+#include "reference/attention.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/int_math.h"
+
+namespace keyhole {
+namespace {
+
+constexpr int64_t kManyKeys =
+    65536;  // above, an fp64 sum of k_len terms may lose what tests look for
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// One head of a tensor as fp64 rows, [length][columns].
+class HeadRows {
+ public:
+  HeadRows(const TensorView& tensor, int64_t batch, int64_t head)
+      : columns_(tensor.shape[3]), values_(size_t(tensor.shape[2] * tensor.shape[3])) {
+    with_storage(tensor.dtype, [&](auto storage) {
+      const auto* data = static_cast<const decltype(storage)*>(tensor.data);
+      double* value = values_.data();
+      for (int64_t i = 0; i < tensor.shape[2]; ++i) {
+        const int64_t row =
+            batch * tensor.strides[0] + head * tensor.strides[1] + i * tensor.strides[2];
+        for (int64_t x = 0; x < columns_; ++x) *value++ = to_f32(data[row + x]);
+      }
+    });
+  }
+  const double* row(int64_t i) const { return values_.data() + i * columns_; }
+
+ private:
+  int64_t columns_;
+  std::vector<double> values_;
+};
+
+struct Problem {
+  Shape shape;
+  int64_t kv_heads, head_dim, v_head_dim;
+  double scale, softcap;
+  const float* sink;  // [q_heads], or null
+  int64_t sink_stride;
+
+  int64_t kv_head_of(int64_t head) const { return head / (shape.heads / kv_heads); }
+};
+
+Problem describe(const TensorView& q, const TensorView& k, const TensorView& v,
+                 const AttentionOptions& options, std::optional<int64_t> offset) {
+  for (const TensorView* tensor : {&q, &k, &v}) {
+    KEYHOLE_CHECK(tensor->rank == 4, "reference: got a tensor ", to_string(*tensor),
+                  "; expected 4 dimensions: [batch, heads, length, head_dim]");
+  }
+  KEYHOLE_CHECK(q.shape[0] == k.shape[0] && k.shape[0] == v.shape[0] && k.shape[1] == v.shape[1] &&
+                    k.shape[2] == v.shape[2] && q.shape[3] == k.shape[3],
+                "reference: the shapes of q ", to_string(q), ", k ", to_string(k), " and v ",
+                to_string(v), " do not fit each other");
+  KEYHOLE_CHECK(q.shape[1] == 0 || (k.shape[1] > 0 && q.shape[1] % k.shape[1] == 0),
+                "reference: q has ", q.shape[1], " heads and k has ", k.shape[1],
+                "; the heads of q must be a multiple of those of k");
+  const bool has_sink = options.sink.is_given();
+  KEYHOLE_CHECK(!has_sink || (options.sink.rank == 1 && options.sink.dtype == DType::f32 &&
+                              options.sink.shape[0] == q.shape[1]),
+                "reference: sink is ", to_string(options.sink), "; expected f32 [", q.shape[1],
+                "]");
+  return {.shape = {q.shape[0], q.shape[1], q.shape[2], k.shape[2], offset},
+          .kv_heads = k.shape[1],
+          .head_dim = q.shape[3],
+          .v_head_dim = v.shape[3],
+          .scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
+          .softcap = options.softcap,
+          .sink = has_sink ? static_cast<const float*>(options.sink.data) : nullptr,
+          .sink_stride = has_sink ? options.sink.strides[0] : 0};
+}
+
+// What one query gives to each key it attends to. Vectors run parallel to `keys`.
+template <class Sum>
+struct Row {
+  std::vector<int64_t> keys;
+  std::vector<Sum> score;   // after the softcap
+  std::vector<Sum> weight;  // exp(score) / sum
+  Sum sink_weight = 0;
+  Sum lse = 0;
+};
+
+template <class Sum>
+Sum dot(const double* a, const double* b, int64_t size) {
+  Sum sum = 0;
+  for (int64_t x = 0; x < size; ++x) sum += Sum(a[x]) * Sum(b[x]);
+  return sum;
+}
+
+template <class Sum>
+void attend(const Problem& problem, const HeadPattern& pattern, int64_t head, int64_t query,
+            const double* q, const HeadRows& k, Row<Sum>& row) {
+  row.keys.clear();
+  row.score.clear();
+  row.weight.clear();
+  Sum top = -kInfinity;
+  for (int64_t key = 0; key < problem.shape.k_len; ++key) {
+    if (!pattern.allows(query, key)) continue;
+    Sum score = Sum(problem.scale) * dot<Sum>(q, k.row(key), problem.head_dim);
+    if (problem.softcap > 0) score = problem.softcap * std::tanh(score / problem.softcap);
+    if (score > top) top = score;
+    row.keys.push_back(key);
+    row.score.push_back(score);
+  }
+  const Sum sink = problem.sink ? Sum(problem.sink[head * problem.sink_stride]) : Sum(-kInfinity);
+  if (sink > top) top = sink;
+
+  // Subtracting a base changes nothing but the range; where it is not finite, nothing is subtracted
+  // and the definition takes its course (an attended NaN or infinity shows).
+  const Sum base = std::isfinite(top) ? top : Sum(0);
+  Sum sum = std::exp(sink - base);
+  for (const Sum score : row.score) sum += std::exp(score - base);
+  row.lse = base + std::log(sum);  // log(0) = -inf: the empty row
+  for (const Sum score : row.score) {
+    row.weight.push_back(sum == 0 ? Sum(0) : std::exp(score - base) / sum);
+  }
+  row.sink_weight = sum == 0 ? Sum(0) : std::exp(sink - base) / sum;
+}
+
+template <class Sum>
+ReferenceOutput forward(const Problem& problem, const Pattern& pattern, const TensorView& q,
+                        const TensorView& k, const TensorView& v,
+                        const std::vector<int64_t>& queries) {
+  ReferenceOutput output;
+  Row<Sum> row;
+  std::vector<Sum> out(size_t(problem.v_head_dim));
+  for (int64_t batch = 0; batch < problem.shape.batch; ++batch) {
+    for (int64_t head = 0; head < problem.shape.heads; ++head) {
+      const HeadPattern head_pattern = pattern.for_head(problem.shape, batch, head);
+      const HeadRows q_rows(q, batch, head);
+      const HeadRows k_rows(k, batch, problem.kv_head_of(head));
+      const HeadRows v_rows(v, batch, problem.kv_head_of(head));
+      for (const int64_t query : queries) {
+        attend(problem, head_pattern, head, query, q_rows.row(query), k_rows, row);
+        std::fill(out.begin(), out.end(), Sum(0));
+        for (size_t j = 0; j < row.keys.size(); ++j) {
+          const double* value = v_rows.row(row.keys[j]);
+          for (size_t x = 0; x < out.size(); ++x) out[x] += row.weight[j] * Sum(value[x]);
+        }
+        output.out.insert(output.out.end(), out.begin(), out.end());
+        output.lse.push_back(double(row.lse));
+      }
+    }
+  }
+  return output;
+}
+
+// With p the weights, o the output and do its gradient:
+//   dv_j += p_j do          ds_j = p_j (do . v_j - do . o)         dsink -= p_sink (do . o)
+//   dq   += ds_j s' k_j     dk_j += ds_j s' q                      s' = scale * d softcap / d score
+template <class Sum>
+ReferenceGradients backward(const Problem& problem, const Pattern& pattern, const TensorView& dout,
+                            const TensorView& q, const TensorView& k, const TensorView& v) {
+  const int64_t d = problem.head_dim, vd = problem.v_head_dim;
+  const int64_t q_len = problem.shape.q_len, k_len = problem.shape.k_len;
+  const size_t all_keys = size_t(problem.shape.batch * problem.kv_heads * k_len);
+  ReferenceGradients grad;
+  grad.dq.resize(size_t(problem.shape.batch * problem.shape.heads * q_len * d));
+  std::vector<Sum> dk(all_keys * size_t(d)), dv(all_keys * size_t(vd)), dq(static_cast<size_t>(d));
+  std::vector<Sum> dsink(problem.sink ? size_t(problem.shape.heads) : 0);
+  Row<Sum> row;
+  std::vector<Sum> dweight;
+  for (int64_t batch = 0; batch < problem.shape.batch; ++batch) {
+    for (int64_t head = 0; head < problem.shape.heads; ++head) {
+      const int64_t kv_head = problem.kv_head_of(head);
+      const HeadPattern head_pattern = pattern.for_head(problem.shape, batch, head);
+      const HeadRows dout_rows(dout, batch, head), q_rows(q, batch, head);
+      const HeadRows k_rows(k, batch, kv_head), v_rows(v, batch, kv_head);
+      Sum* dk_head = dk.data() + (batch * problem.kv_heads + kv_head) * k_len * d;
+      Sum* dv_head = dv.data() + (batch * problem.kv_heads + kv_head) * k_len * vd;
+      double* dq_head = grad.dq.data() + (batch * problem.shape.heads + head) * q_len * d;
+      for (int64_t query = 0; query < q_len; ++query) {
+        const double* do_row = dout_rows.row(query);
+        const double* q_row = q_rows.row(query);
+        attend(problem, head_pattern, head, query, q_row, k_rows, row);
+        if (row.keys.empty()) continue;  // whatever dout holds there, nothing depends on this row
+
+        Sum delta = 0;  // do . o
+        dweight.clear();
+        for (size_t j = 0; j < row.keys.size(); ++j) {
+          dweight.push_back(dot<Sum>(do_row, v_rows.row(row.keys[j]), vd));
+          delta += row.weight[j] * dweight[j];
+        }
+        std::fill(dq.begin(), dq.end(), Sum(0));
+        for (size_t j = 0; j < row.keys.size(); ++j) {
+          const int64_t key = row.keys[j];
+          Sum slope = problem.scale;
+          if (problem.softcap > 0) {
+            const Sum capped = row.score[j] / problem.softcap;
+            slope *= 1 - capped * capped;
+          }
+          const Sum dscore = row.weight[j] * (dweight[j] - delta) * slope;
+          const double* k_row = k_rows.row(key);
+          for (int64_t x = 0; x < d; ++x) dq[size_t(x)] += dscore * k_row[x];
+          for (int64_t x = 0; x < d; ++x) dk_head[key * d + x] += dscore * q_row[x];
+          for (int64_t x = 0; x < vd; ++x) dv_head[key * vd + x] += row.weight[j] * do_row[x];
+        }
+        if (problem.sink) dsink[size_t(head)] -= row.sink_weight * delta;
+        std::copy(dq.begin(), dq.end(), dq_head + query * d);
+      }
+    }
+  }
+  grad.dk.assign(dk.begin(), dk.end());
+  grad.dv.assign(dv.begin(), dv.end());
+  grad.dsink.assign(dsink.begin(), dsink.end());
+  return grad;
+}
+
+}  // namespace
+
+ReferenceOutput reference_forward_rows(const Pattern& pattern, const TensorView& q,
+                                       const TensorView& k, const TensorView& v,
+                                       const std::vector<int64_t>& queries,
+                                       const AttentionOptions& options,
+                                       std::optional<int64_t> offset) {
+  const Problem problem = describe(q, k, v, options, offset);
+  for (const int64_t query : queries) {
+    KEYHOLE_CHECK(query >= 0 && query < problem.shape.q_len, "reference: asked for query ", query,
+                  "; q has queries 0 to ", problem.shape.q_len - 1);
+  }
+  return problem.shape.k_len > kManyKeys ? forward<long double>(problem, pattern, q, k, v, queries)
+                                         : forward<double>(problem, pattern, q, k, v, queries);
+}
+
+ReferenceOutput reference_forward(const Pattern& pattern, const TensorView& q, const TensorView& k,
+                                  const TensorView& v, const AttentionOptions& options,
+                                  std::optional<int64_t> offset) {
+  std::vector<int64_t> queries(q.rank == 4 ? size_t(q.shape[2]) : 0);
+  std::iota(queries.begin(), queries.end(), 0);
+  return reference_forward_rows(pattern, q, k, v, queries, options, offset);
+}
+
+ReferenceGradients reference_backward(const Pattern& pattern, const TensorView& dout,
+                                      const TensorView& q, const TensorView& k, const TensorView& v,
+                                      const AttentionOptions& options,
+                                      std::optional<int64_t> offset) {
+  const Problem problem = describe(q, k, v, options, offset);
+  KEYHOLE_CHECK(dout.rank == 4 && dout.shape[0] == q.shape[0] && dout.shape[1] == q.shape[1] &&
+                    dout.shape[2] == q.shape[2] && dout.shape[3] == v.shape[3],
+                "reference: dout is ", to_string(dout), "; expected [", q.shape[0], ", ",
+                q.shape[1], ", ", q.shape[2], ", ", v.shape[3], "]");
+  return problem.shape.k_len > kManyKeys ? backward<long double>(problem, pattern, dout, q, k, v)
+                                         : backward<double>(problem, pattern, dout, q, k, v);
+}
+
+}  // namespace keyhole
