@@ -66,9 +66,13 @@ class Plan {
   const Shape& shape() const;
   const std::string& pattern_text() const;
 
-  // tile {0, 0}: the tile the cpu kernels would take.
-  PlanReport explain(TileShape tile = {0, 0}, int64_t head_dim = 128, int64_t element_bytes = 4) const;
+  // What the plan costs in tiles of this shape, per call with this head_dim and element size.
+  PlanReport explain(TileShape tile = {128, 128}, int64_t head_dim = 128,
+                     int64_t element_bytes = 4) const;
   std::string text() const { return explain().text(); }
+
+  // Checks every list compiled so far; throws Error(internal) naming the first that breaks a rule.
+  void verify() const;
 
   // Writes to a temporary file and renames it: the path holds the old plan or the new one.
   void save(const std::string& path) const;

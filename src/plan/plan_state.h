@@ -19,6 +19,8 @@ namespace keyhole {
 struct CompiledTiles {
   std::vector<TileLists> parts;
   std::vector<TileView> views;
+  std::vector<TileView> transposed_views;  // of the same lists, with the transposed ones
+  bool is_transposed = false;
   double compile_ms = 0;
 };
 
@@ -26,14 +28,13 @@ class PlanState {
  public:
   // From a pattern.
   PlanState(std::string pattern_text, const Shape& shape, std::vector<PartSpec> parts);
-  // From a file: lists that were compiled before. `parts` may be empty (the pattern is not known);
-  // then only the stored tile shapes are there.
-  PlanState(std::string pattern_text, const Shape& shape, std::vector<PartSpec> parts,
-            std::map<TileShape, CompiledTiles> tiles, std::vector<KeyLists> gathers);
+  // From a file: lists that were compiled before. Other tile shapes are compiled from the pattern's
+  // text, where that can be parsed; arrays and functions cannot be had from a text.
+  PlanState(std::string pattern_text, const Shape& shape, std::map<TileShape, CompiledTiles> tiles,
+            std::vector<KeyLists> gathers);
 
   const Shape& shape() const { return shape_; }
   const std::string& pattern_text() const { return pattern_text_; }
-  const std::vector<PartSpec>& parts() const { return parts_; }
   bool is_opaque() const;  // some part was drawn pair by pair
 
   const CompiledTiles& tiles(TileShape tile);
@@ -41,14 +42,19 @@ class PlanState {
   // With the transposed lists that a backward pass needs, when asked.
   PlanView view(TileShape tile, bool with_transposed);
 
-  // How many tiles of this shape the plan visits over all heads: exact where it is compiled already,
-  // else from a sample of its lists. Negative: this shape cannot be had (a plan from a file).
+  // How many tiles of this shape the plan visits over all heads: exact where it is compiled
+  // already, else from a sample of its lists. Negative: this shape cannot be had (a plan from a
+  // file).
   double estimate_tiles(TileShape tile);
   // The tile shapes compiled so far.
   std::vector<TileShape> compiled_shapes();
 
  private:
-  CompiledTiles& compiled(TileShape tile);  // the mutex is held
+  // These run with the mutex held.
+  bool has_parts();  // false: from a file, and the pattern cannot be made again
+  CompiledTiles& compiled(TileShape tile);
+  void compile_gathers();
+  std::vector<TileShape> shapes_locked() const;
 
   std::string pattern_text_;
   Shape shape_;
@@ -58,7 +64,9 @@ class PlanState {
   std::map<TileShape, double> estimates_;
   std::vector<KeyLists> gathers_;
   std::vector<GatherView> gather_views_;
-  bool gathers_are_compiled_ = false;
+  std::vector<GatherView> transposed_gather_views_;
+  bool gathers_are_compiled_ = false, gathers_are_transposed_ = false;
+  bool parts_are_known_ = true;
 };
 
 }  // namespace keyhole

@@ -1,6 +1,6 @@
 // src/plan/split_parts.h
-// Takes a pattern apart into disjoint parts, each in the coordinates and the form that make it cheap:
-// plain tiles, tiles inside residue classes, or lists of keys.
+// Takes a pattern apart into disjoint parts, each in the coordinates and the form that make it
+// cheap: plain tiles, tiles inside residue classes, or lists of keys.
 #pragma once
 
 #include <compare>
@@ -11,6 +11,10 @@
 #include "keyhole/plan.h"
 
 namespace keyhole {
+
+// What one gathered pair costs, in pairs computed in a large tile: its rows are fetched for one
+// query alone.
+inline constexpr double kGatherPairCost = 6;
 
 enum class PartForm : uint8_t { tiles, gather };
 
@@ -24,7 +28,7 @@ struct PartKey {
 struct PartSpec {
   PartKey key;
   std::vector<NodePtr> group_nodes;  // resolved; in plain coordinates whatever the stride
-  std::vector<int32_t> group_of;     // [batch * heads] -> group, or -1: nothing of this head is here
+  std::vector<int32_t> group_of;  // [batch * heads] -> group, or -1: nothing of this head is here
 };
 
 // The parts of a pattern for a shape; equal heads are found before anything is compiled.

@@ -1,6 +1,7 @@
 // src/plan/view.h
-// All that a kernel ever sees of a plan: plain pointers, passed by value. The plan owns the memory and
-// must outlive every launch that was given a view of it. Nothing here depends on CUDA or on patterns.
+// All that a kernel ever sees of a plan: plain pointers, passed by value. The plan owns the memory
+// and must outlive every launch that was given a view of it. Nothing here depends on CUDA or on
+// patterns.
 #pragma once
 
 #include <cstdint>
@@ -26,25 +27,27 @@ struct ResidueClass {
 };
 
 // Lists of tiles. Tile (c, i) of the query side is tile number c * q_tiles + i and holds the rows
-// i * tile.q ... of class c; likewise for keys. The key tiles in a list of class c count from 0 inside
-// that class.
+// i * tile.q ... of class c; likewise for keys. The key tiles in a list of class c count from 0
+// inside that class.
 struct TileView {
   int64_t q_len, k_len;
   TileShape tile;
-  int32_t stride;               // 1, or s: coordinates are residue classes modulo s
-  int32_t classes;              // == stride
-  int32_t q_tiles, k_tiles;     // tiles per class
+  int32_t stride;            // 1, or s: coordinates are residue classes modulo s
+  int32_t classes;           // == stride
+  int32_t q_tiles, k_tiles;  // tiles per class
   int32_t groups;
-  const ResidueClass* residues; // [classes]
-  const int32_t* group_of;      // [batch * q_heads]  equal lists are stored once; -1: no list here
-  const int64_t* list_begin;    // [groups * classes * q_tiles]  where each list begins in runs
-  const int32_t* list_count;    // [groups * classes * q_tiles]  how many runs it has
-  const TileRun* runs;          // ascending tile within a list
-  const int32_t* order;         // [groups * classes * q_tiles]  per group: its query tiles, longest list first
-  const uint64_t* bitmaps;      // [bitmaps][tile.q][words_per_row(tile.k)]  bit set: that pair attends;
-                                // bits beyond the ends of the sequences are clear
+  const ResidueClass* residues;  // [classes]
+  const int32_t* group_of;       // [batch * q_heads]  equal lists are stored once; -1: no list here
+  const int64_t* list_begin;     // [groups * classes * q_tiles]  where each list begins in runs
+  const int32_t* list_count;     // [groups * classes * q_tiles]  how many runs it has
+  const TileRun* runs;           // ascending tile within a list
+  const int32_t*
+      order;  // [groups * classes * q_tiles]  per group: its query tiles, longest list first
+  const uint64_t* bitmaps;  // [bitmaps][tile.q][words_per_row(tile.k)]  bit set: that pair attends;
+                            // bits beyond the ends of the sequences are clear
   int64_t num_bitmaps;
-  // The same by key tile; null until a backward pass asks. TileRun::tile counts query tiles of the class.
+  // The same by key tile; null until a backward pass asks. TileRun::tile counts query tiles of the
+  // class.
   const int64_t* t_list_begin;  // [groups * classes * k_tiles]
   const int32_t* t_list_count;
   const TileRun* t_runs;
@@ -61,12 +64,12 @@ struct TileView {
 struct GatherView {
   int64_t q_len, k_len;
   int32_t groups;
-  int32_t rows_per_list;        // how many neighbouring queries share one list
-  int64_t lists;                // per group: ceil(q_len / rows_per_list)
-  const int32_t* group_of;      // [batch * q_heads]; -1: no list here
-  const int64_t* list_begin;    // [groups * lists]
-  const int32_t* list_count;    // [groups * lists]
-  const int32_t* keys;          // ascending within a list, then -1
+  int32_t rows_per_list;      // how many neighbouring queries share one list
+  int64_t lists;              // per group: ceil(q_len / rows_per_list)
+  const int32_t* group_of;    // [batch * q_heads]; -1: no list here
+  const int64_t* list_begin;  // [groups * lists]
+  const int32_t* list_count;  // [groups * lists]
+  const int32_t* keys;        // ascending within a list, then -1
   // The same by key (queries that attend to it, ascending); null until a backward pass asks.
   const int64_t* t_list_begin;  // [groups * k_len]
   const int32_t* t_list_count;

@@ -1,0 +1,72 @@
+// src/plan/estimate.cpp
+// Samples evenly spaced queries (or query tiles) and scales up. Small plans are counted whole.
+#include "plan/estimate.h"
+
+#include "base/int_math.h"
+#include "pattern/node.h"
+#include "plan/classify.h"
+#include "plan/draft.h"
+#include "plan/residues.h"
+#include "plan/row_keys.h"
+
+namespace keyhole {
+namespace {
+
+constexpr int64_t kSampledTiles =
+    48;  // query tiles; a prime-ish stride through them avoids resonance
+constexpr int64_t kSampledRows = 32;
+constexpr int64_t kDrawnTiles = 256;  // partial tiles of opaque nodes that are really drawn
+
+// Calls visit(i) for at most `wanted` values evenly spread over [0, count); returns how many.
+template <class Visit>
+int64_t sample(int64_t count, int64_t wanted, Visit visit) {
+  const int64_t taken = std::min(count, wanted);
+  for (int64_t i = 0; i < taken; ++i) visit((2 * i + 1) * count / (2 * taken));
+  return taken;
+}
+
+}  // namespace
+
+double estimate_pairs(const Node& node, const Shape& shape) {
+  double pairs = 0;
+  // A row of a dilated pattern has k_len / s segments: fewer rows when rows are long.
+  const int64_t wanted = shape.k_len > 1 << 18 ? kSampledRows / 4 : kSampledRows;
+  const int64_t taken = sample(shape.q_len, wanted, [&](int64_t query) {
+    for_each_key(node, query + shape.q_offset(), shape.k_len,
+                 [&pairs](Span keys) { pairs += double(keys.size()); });
+  });
+  return taken == 0 ? 0 : pairs * double(shape.q_len) / double(taken);
+}
+
+double estimate_tiles(const Node& node, const Shape& shape, int64_t stride, TileShape tile) {
+  const int64_t q_tiles = ceil_div(ceil_div(shape.q_len, stride), tile.q);
+  double listed = 0;
+  int64_t drawn = 0;
+  std::vector<TileRun> runs;
+  const int64_t taken = sample(q_tiles * stride, kSampledTiles, [&](int64_t i) {
+    // Walk the classes fastest, so that a sample sees many of them.
+    const int64_t c = i % stride, q_tile = i / stride;
+    const ResidueClass residue = residue_class(shape, stride, c);
+    const NodePtr inner = stride == 1 ? node.shared_from_this() : node.in_residue(stride, c);
+    const int64_t begin = q_tile * tile.q, end = std::min(begin + tile.q, residue.num_q);
+    const int64_t offset = class_offset(shape, stride, c);
+    runs.clear();
+    list_tiles(*inner, {offset + begin, offset + end}, residue.num_k, tile, end - begin == tile.q,
+               runs);
+    for (const TileRun& run : runs) {
+      bool is_listed = true;
+      if (run.bitmap == kUnnamed && inner->is_opaque() && drawn < kDrawnTiles) {
+        ++drawn;
+        const int64_t k = int64_t{run.tile} * tile.k;
+        const Rect rect{{offset + begin, offset + end}, {k, std::min(k + tile.k, residue.num_k)}};
+        BitRows bits(int32_t(rect.q.size()), int32_t(rect.k.size()));
+        inner->draw(rect, bits);
+        is_listed = bits.count() > 0;
+      }
+      if (is_listed) listed += run.count;
+    }
+  });
+  return taken == 0 ? 0 : listed * double(q_tiles * stride) / double(taken);
+}
+
+}  // namespace keyhole

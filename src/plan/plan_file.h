@@ -1,0 +1,15 @@
+// src/plan/plan_file.h
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "keyhole/plan.h"
+
+namespace keyhole {
+
+// A plan from the bytes of a file; `path` is for the messages.
+Plan load_plan(std::span<const std::byte> bytes, const std::string& path);
+
+}  // namespace keyhole
