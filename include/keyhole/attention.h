@@ -16,7 +16,7 @@ struct AttentionOptions {
   double softcap = 0;           // c > 0: a score s becomes c * tanh(s / c), before masking
   TensorView sink;              // optional, [q_heads] f32: one more logit per head, without a value
   bool deterministic = false;   // the backward pass too; the cpu backend always is
-  std::string backend = "auto"; // "auto", "cpu", "reference"
+  std::string backend = "auto"; // "auto" or a backend's name: "cpu"
   int threads = 0;              // cpu: at most this many; 0: all the machine has
 };
 

@@ -1,12 +1,12 @@
 // src/runtime/dispatch.h
-// From a plan and tensors to a kernel: the first entry of the table without an objection, the tile it
-// should follow this plan with, and the launch.
+// From a plan and tensors to a kernel: the first entry of the table without an objection, the tile
+// it should follow this plan with, and the launch.
 #pragma once
 
 #include <string>
 
-#include "keyhole/plan.h"
 #include "kernels/contract.h"
+#include "keyhole/plan.h"
 
 namespace keyhole {
 

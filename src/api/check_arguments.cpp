@@ -1,0 +1,251 @@
+// src/api/check_arguments.cpp
+#include "api/check_arguments.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/dtype.h"
+#include "base/int_math.h"
+
+namespace keyhole {
+namespace {
+
+constexpr int64_t kMaxHeadDim = 576;
+
+std::string shape_text(const TensorView& tensor) {
+  std::string text = "[";
+  for (int d = 0; d < tensor.rank; ++d) text += say(d ? ", " : "", tensor.shape[d]);
+  return text + "]";
+}
+
+// First and one-past-last byte that a tensor can touch; checked against overflow on the way.
+struct Extent {
+  uintptr_t begin = 0, end = 0;
+};
+Extent extent_of(const TensorView& tensor, const char* name) {
+  int64_t last = 0;
+  for (int d = 0; d < tensor.rank; ++d) {
+    if (tensor.shape[d] == 0) return {0, 0};
+    last = checked_add(last, checked_mul(tensor.shape[d] - 1, tensor.strides[d], name), name);
+  }
+  const int64_t bytes = checked_mul(checked_add(last, 1, name), bytes_of(tensor.dtype), name);
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data);
+  return {begin, begin + uintptr_t(bytes)};
+}
+
+// What every tensor must be, whatever its role.
+void check_tensor(const TensorView& tensor, const char* name, int rank, const char* expected) {
+  KEYHOLE_CHECK(tensor.rank == rank, "attention: ", name, " has ", tensor.rank,
+                " dimensions; expected ", rank, ": ", expected);
+  for (int d = 0; d < rank; ++d) {
+    KEYHOLE_CHECK(tensor.shape[d] >= 0, "attention: ", name, " has shape ", shape_text(tensor),
+                  "; sizes must not be negative");
+    KEYHOLE_CHECK(tensor.shape[d] <= 1 || tensor.strides[d] >= 0, "attention: ", name,
+                  " has stride ", tensor.strides[d], " in dimension ", d,
+                  "; negative strides are not supported, copy it first");
+  }
+  const int last = rank - 1;
+  KEYHOLE_CHECK(rank != 4 || tensor.shape[last] <= 1 || tensor.strides[last] == 1,
+                "attention: ", name, " has stride ", tensor.strides[last],
+                " in its last dimension; it must be contiguous there (stride 1), copy it first");
+  KEYHOLE_CHECK(tensor.device.kind == Device::Kind::cpu, "attention: ", name,
+                " is on a CUDA device, but this build has no CUDA kernels; pass CPU tensors");
+  const int64_t elements = tensor.num_elements();
+  KEYHOLE_CHECK(elements == 0 || tensor.data != nullptr, "attention: ", name, " has shape ",
+                shape_text(tensor), " but its data pointer is null");
+  const auto address = reinterpret_cast<uintptr_t>(tensor.data);
+  KEYHOLE_CHECK(address % uintptr_t(bytes_of(tensor.dtype)) == 0, "attention: ", name,
+                " is not aligned to its element size of ", bytes_of(tensor.dtype), " bytes");
+  extent_of(tensor, name);
+}
+
+void check_sizes(const TensorView& tensor, const char* name, std::initializer_list<int64_t> want,
+                 const char* meaning) {
+  int d = 0;
+  bool fits = true;
+  std::string expected = "[";
+  for (const int64_t size : want) {
+    expected += say(d ? ", " : "", size);
+    fits = fits && tensor.shape[d++] == size;
+  }
+  KEYHOLE_CHECK(fits, "attention: ", name, " has shape ", shape_text(tensor), "; expected ",
+                expected, "], ", meaning);
+}
+
+void check_same_dtype(const TensorView& tensor, const char* name, const TensorView& q) {
+  KEYHOLE_CHECK(tensor.dtype == q.dtype, "attention: q is ", to_string(q.dtype), " but ", name,
+                " is ", to_string(tensor.dtype), "; they must be equal");
+}
+
+// Two places of an output that share memory would be written twice.
+void check_output(const TensorView& tensor, const char* name) {
+  int64_t reach = 0;  // elements spanned by the dimensions seen so far, narrowest stride first
+  bool used[TensorView::kMaxRank] = {};
+  for (int round = 0; round < tensor.rank; ++round) {
+    int next = -1;
+    for (int d = 0; d < tensor.rank; ++d) {
+      if (!used[d] && (next < 0 || tensor.strides[d] < tensor.strides[next])) next = d;
+    }
+    used[next] = true;
+    if (tensor.shape[next] == 0) return;
+    if (tensor.shape[next] == 1) continue;
+    KEYHOLE_CHECK(tensor.strides[next] > reach, "attention: ", name,
+                  " is written but its elements overlap: ", "stride ", tensor.strides[next],
+                  " in dimension ", next,
+                  " is smaller than what lies inside it; pass memory of its own");
+    reach += (tensor.shape[next] - 1) * tensor.strides[next];
+  }
+}
+
+void check_no_overlap(const TensorView& output, const char* output_name, const TensorView& other,
+                      const char* other_name) {
+  if (!output.is_given() || !other.is_given()) return;
+  const Extent a = extent_of(output, output_name), b = extent_of(other, other_name);
+  const bool is_apart =
+      a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
+  KEYHOLE_CHECK(is_apart, "attention: ", output_name, " overlaps ", other_name,
+                " in memory; outputs need memory of their own");
+}
+
+void check_inputs(const TensorView& q, const TensorView& k, const TensorView& v, const Plan& plan,
+                  const AttentionOptions& options) {
+  constexpr const char* kFour = "[batch, heads, length, head_dim]";
+  check_tensor(q, "q", 4, kFour);
+  check_tensor(k, "k", 4, kFour);
+  check_tensor(v, "v", 4, kFour);
+  check_same_dtype(k, "k", q);
+  check_same_dtype(v, "v", q);
+  KEYHOLE_CHECK(k.shape[3] == q.shape[3], "attention: q has head_dim ", q.shape[3], " but k has ",
+                k.shape[3], "; they must be equal");
+  for (const auto& [head_dim, name] : {std::pair{q.shape[3], "q"}, std::pair{v.shape[3], "v"}}) {
+    KEYHOLE_CHECK(head_dim >= 1 && head_dim <= kMaxHeadDim, "attention: ", name, " has head_dim ",
+                  head_dim, "; accepted are 1 to ", kMaxHeadDim);
+  }
+  KEYHOLE_CHECK(k.shape[0] == q.shape[0] && v.shape[0] == q.shape[0],
+                "attention: q, k and v have batch ", q.shape[0], ", ", k.shape[0], " and ",
+                v.shape[0], "; they must be equal");
+  KEYHOLE_CHECK(k.shape[1] == v.shape[1], "attention: k has ", k.shape[1], " heads and v has ",
+                v.shape[1], "; they must be equal");
+  KEYHOLE_CHECK(k.shape[1] == 0 ? q.shape[1] == 0 : q.shape[1] % k.shape[1] == 0,
+                "attention: q has ", q.shape[1], " heads and k has ", k.shape[1],
+                "; the heads of q must be a multiple of those of k");
+  KEYHOLE_CHECK(k.shape[2] == v.shape[2], "attention: k has length ", k.shape[2], " and v has ",
+                v.shape[2], "; they must be equal");
+  const Shape& shape = plan.shape();
+  KEYHOLE_CHECK(q.shape[2] == shape.q_len && k.shape[2] == shape.k_len,
+                "attention: the plan was made for ", shape.q_len, " queries and ", shape.k_len,
+                " keys but got ", q.shape[2], " and ", k.shape[2],
+                "; make it again with keyhole::plan(pattern, ", q.shape[2], ", ", k.shape[2], ")");
+  // A plan made for one head of one batch entry serves all of them: every head follows it.
+  const bool is_for_all = shape.batch == 1 && shape.heads == 1;
+  KEYHOLE_CHECK(is_for_all || (shape.batch == q.shape[0] && shape.heads == q.shape[1]),
+                "attention: the plan was made for batch ", shape.batch, " and ", shape.heads,
+                " heads but q has batch ", q.shape[0], " and ", q.shape[1],
+                " heads; make it again with Shape{batch, heads, q_len, k_len}");
+  if (options.scale) {
+    KEYHOLE_CHECK(std::isfinite(*options.scale), "attention: scale is ", *options.scale,
+                  "; it must be a finite number, or left out for head_dim ** -0.5");
+  }
+  KEYHOLE_CHECK(std::isfinite(options.softcap) && options.softcap >= 0, "attention: softcap is ",
+                options.softcap, "; it must be a positive number, or 0 for none");
+  KEYHOLE_CHECK(options.threads >= 0, "attention: threads is ", options.threads,
+                "; it must be positive, or 0 for all the machine has");
+  if (options.sink.is_given()) {
+    check_tensor(options.sink, "sink", 1, "[q_heads]");
+    check_sizes(options.sink, "sink", {q.shape[1]}, "one logit per head of q");
+    KEYHOLE_CHECK(options.sink.dtype == DType::f32, "attention: sink is ",
+                  to_string(options.sink.dtype), "; it must be f32");
+  }
+}
+
+void check_lse(const TensorView& lse, const TensorView& q) {
+  check_tensor(lse, "lse", 3, "[batch, heads, length]");
+  check_sizes(lse, "lse", {q.shape[0], q.shape[1], q.shape[2]}, "batch, heads and length of q");
+  const DType want = q.dtype == DType::f64 ? DType::f64 : DType::f32;
+  KEYHOLE_CHECK(lse.dtype == want, "attention: lse is ", to_string(lse.dtype), "; it must be ",
+                to_string(want), " for ", to_string(q.dtype), " inputs");
+}
+
+void check_out(const TensorView& out, const char* name, const TensorView& q, const TensorView& v) {
+  check_tensor(out, name, 4, "[batch, heads, length, head_dim]");
+  check_same_dtype(out, name, q);
+  check_sizes(out, name, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]},
+              "batch, heads and length of q and head_dim of v");
+}
+
+}  // namespace
+
+void check_forward(const TensorView& q, const TensorView& k, const TensorView& v, const Plan& plan,
+                   const TensorView& out, const TensorView& lse, const AttentionOptions& options) {
+  check_inputs(q, k, v, plan, options);
+  check_out(out, "out", q, v);
+  check_output(out, "out");
+  if (lse.is_given()) {
+    check_lse(lse, q);
+    check_output(lse, "lse");
+  }
+  for (const auto& [input, name] :
+       {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}, {&options.sink, "sink"}}) {
+    check_no_overlap(out, "out", *input, name);
+    check_no_overlap(lse, "lse", *input, name);
+  }
+  check_no_overlap(out, "out", lse, "lse");
+}
+
+void check_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
+                    const TensorView& v, const TensorView& out, const TensorView& lse,
+                    const Plan& plan, const Gradients& gradients, const AttentionOptions& options) {
+  check_inputs(q, k, v, plan, options);
+  check_out(dout, "dout", q, v);
+  check_out(out, "out", q, v);
+  check_lse(lse, q);
+  constexpr const char* kFour = "[batch, heads, length, head_dim]";
+  const std::pair<const TensorView*, const char*> outputs[] = {
+      {&gradients.dq, "dq"}, {&gradients.dk, "dk"}, {&gradients.dv, "dv"}};
+  const TensorView* likes[] = {&q, &k, &v};
+  const char* like_names[] = {"the shape of q", "the shape of k", "the shape of v"};
+  for (int i = 0; i < 3; ++i) {
+    const auto& [tensor, name] = outputs[i];
+    const TensorView& like = *likes[i];
+    check_tensor(*tensor, name, 4, kFour);
+    check_same_dtype(*tensor, name, q);
+    check_sizes(*tensor, name, {like.shape[0], like.shape[1], like.shape[2], like.shape[3]},
+                like_names[i]);
+    check_output(*tensor, name);
+    for (const auto& [input, input_name] : {std::pair{&dout, "dout"},
+                                            {&q, "q"},
+                                            {&k, "k"},
+                                            {&v, "v"},
+                                            {&out, "out"},
+                                            {&lse, "lse"}}) {
+      check_no_overlap(*tensor, name, *input, input_name);
+    }
+    for (int j = 0; j < i; ++j)
+      check_no_overlap(*tensor, name, *outputs[j].first, outputs[j].second);
+  }
+  if (gradients.dsink.is_given()) {
+    KEYHOLE_CHECK(options.sink.is_given(),
+                  "attention: dsink is asked for but options.sink is not given");
+    check_tensor(gradients.dsink, "dsink", 1, "[q_heads]");
+    check_sizes(gradients.dsink, "dsink", {q.shape[1]}, "one gradient per head of q");
+    KEYHOLE_CHECK(gradients.dsink.dtype == DType::f32, "attention: dsink is ",
+                  to_string(gradients.dsink.dtype), "; it must be f32");
+    check_output(gradients.dsink, "dsink");
+  }
+}
+
+void check_merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
+                 const TensorView& from_lse) {
+  check_tensor(into_out, "into_out", 4, "[batch, heads, length, head_dim]");
+  check_output(into_out, "into_out");
+  check_tensor(from_out, "from_out", 4, "[batch, heads, length, head_dim]");
+  check_same_dtype(from_out, "from_out", into_out);
+  check_sizes(from_out, "from_out",
+              {into_out.shape[0], into_out.shape[1], into_out.shape[2], into_out.shape[3]},
+              "the shape of into_out");
+  check_lse(into_lse, into_out);
+  check_output(into_lse, "into_lse");
+  check_lse(from_lse, into_out);
+}
+
+}  // namespace keyhole

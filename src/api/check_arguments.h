@@ -1,0 +1,19 @@
+// src/api/check_arguments.h
+// The one place where arguments of the public functions are checked; kernels then trust them.
+#pragma once
+
+#include "keyhole/attention.h"
+
+namespace keyhole {
+
+// Throws Error(usage or unsupported) saying what was passed, what is accepted and the way out,
+// before anything is written.
+void check_forward(const TensorView& q, const TensorView& k, const TensorView& v, const Plan& plan,
+                   const TensorView& out, const TensorView& lse, const AttentionOptions& options);
+void check_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
+                    const TensorView& v, const TensorView& out, const TensorView& lse,
+                    const Plan& plan, const Gradients& gradients, const AttentionOptions& options);
+void check_merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
+                 const TensorView& from_lse);
+
+}  // namespace keyhole

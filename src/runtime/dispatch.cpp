@@ -1,0 +1,102 @@
+// src/runtime/dispatch.cpp
+// Chooses a kernel by asking each for its objection, and a tile by asking the plan what it would
+// cost.
+#include "runtime/dispatch.h"
+
+#include <algorithm>
+#include <deque>
+#include <limits>
+
+#include "base/check.h"
+#include "plan/plan_state.h"
+#include "runtime/registry.h"
+
+namespace keyhole {
+
+std::string to_string(const Request& request) {
+  std::string text = say("attention ", to_string(request.operation), ", ", to_string(request.dtype),
+                         ", head_dim ", request.head_dim);
+  if (request.v_head_dim != request.head_dim) text += say(" (v ", request.v_head_dim, ")");
+  return text + ", on " + request.backend;
+}
+
+std::string refusal(const KernelEntry& kernel, const Request& request) {
+  if (request.backend != "auto" && kernel.backend != request.backend) {
+    return say("runs on ", kernel.backend);
+  }
+  if (kernel.operation != request.operation) return say("computes ", to_string(kernel.operation));
+  if (kernel.dtype != request.dtype) return say("reads ", to_string(kernel.dtype));
+  const int64_t widest = std::max(request.head_dim, request.v_head_dim);
+  if (widest > kernel.max_head_dim) return say("has head_dim up to ", kernel.max_head_dim);
+  return {};
+}
+
+const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request) {
+  std::string reasons;
+  for (const KernelEntry& kernel : kernels) {
+    const std::string why_not = refusal(kernel, request);
+    if (why_not.empty()) return kernel;
+    reasons += say("\n  ", kernel.name, ": ", why_not);
+  }
+  throw Error(ErrorKind::unsupported, say("no kernel for ", to_string(request), reasons));
+}
+
+TileShape pick_tile(const KernelEntry& kernel, const Plan& plan) {
+  TileShape best = kernel.tiles.front();
+  double best_cost = std::numeric_limits<double>::infinity();
+  for (const TileShape& tile : kernel.tiles) {
+    const double num_tiles = plan.state().estimate_tiles(tile);
+    if (num_tiles < 0) continue;  // a plan from a file that has no lists of this shape
+    const double cost = kernel.cost(tile, num_tiles);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best = tile;
+    }
+  }
+  return best;
+}
+
+namespace {
+
+// A plan made for one head of one batch entry serves every head: its views then need a group_of
+// that names the same group for each of them.
+class ViewForHeads {
+ public:
+  ViewForHeads(const Plan& plan, TileShape tile, bool with_transposed, const TensorView& q)
+      : view_(plan.state().view(tile, with_transposed)) {
+    const Shape& shape = plan.shape();
+    const int64_t heads = q.shape[0] * q.shape[1];
+    if (shape.batch * shape.heads == heads) return;
+    tiles_.assign(view_.tiles.begin(), view_.tiles.end());
+    gathers_.assign(view_.gathers.begin(), view_.gathers.end());
+    const auto repeat = [&](auto& part) {
+      part.group_of = groups_.emplace_back(size_t(heads), part.group_of[0]).data();
+    };
+    for (TileView& part : tiles_) repeat(part);
+    for (GatherView& part : gathers_) repeat(part);
+    view_ = {tiles_, gathers_};
+  }
+  const PlanView& get() const { return view_; }
+
+ private:
+  PlanView view_;
+  std::vector<TileView> tiles_;
+  std::vector<GatherView> gathers_;
+  std::deque<std::vector<int32_t>> groups_;  // a deque: its elements stay where they are
+};
+
+}  // namespace
+
+void run_forward(const KernelEntry& kernel, const Plan& plan, TileShape tile, ForwardArgs args) {
+  const ViewForHeads view(plan, tile, /*with_transposed=*/false, args.q);
+  args.plan = view.get();
+  kernel.forward(args);
+}
+
+void run_backward(const KernelEntry& kernel, const Plan& plan, TileShape tile, BackwardArgs args) {
+  const ViewForHeads view(plan, tile, /*with_transposed=*/true, args.q);
+  args.plan = view.get();
+  kernel.backward(args);
+}
+
+}  // namespace keyhole
