@@ -1,0 +1,228 @@
+// src/kernels/cpu/exact.cpp
+#include "kernels/cpu/exact.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/bits.h"
+#include "base/dtype.h"
+#include "kernels/cpu/problem.h"
+#include "kernels/cpu/tile_walk.h"
+
+namespace keyhole::cpu {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The class that holds a query or a key, and its place there.
+struct Place {
+  int32_t c;
+  int64_t row;
+};
+Place place_of(const TileView& view, int64_t index, bool is_key) {
+  for (int32_t c = 0; c < view.classes; ++c) {
+    const int64_t first = is_key ? view.residues[c].first_k : view.residues[c].first_q;
+    const int64_t count = is_key ? view.residues[c].num_k : view.residues[c].num_q;
+    const int64_t steps = index - first;
+    if (steps >= 0 && steps % view.stride == 0 && steps / view.stride < count) {
+      return {c, steps / view.stride};
+    }
+  }
+  return {-1, 0};
+}
+
+bool attends(const TileView& view, int32_t bitmap, int64_t row, int64_t col) {
+  if (bitmap == kFull) return true;
+  const int64_t words = words_per_row(view.tile.k);
+  return get_bit(view.bitmaps + (bitmap * view.tile.q + row) * words, col);
+}
+
+// Calls visit(key) for every key that `query` attends to, in all parts of the plan.
+template <class Visit>
+void for_each_key(const PlanView& plan, int64_t head_index, int64_t query, Visit visit) {
+  for (const TileView& view : plan.tiles) {
+    const auto [c, row] = place_of(view, query, /*is_key=*/false);
+    if (c < 0) continue;
+    const ResidueClass& residue = view.residues[c];
+    const int32_t q_tile = int32_t(row / view.tile.q);
+    for (const TileRun& run : list_of(view, view.group_of[head_index], c, q_tile)) {
+      for (int64_t i = 0; i < int64_t{run.count} * view.tile.k; ++i) {
+        const int64_t key = run.tile * int64_t{view.tile.k} + i;
+        if (key < residue.num_k && attends(view, run.bitmap, row % view.tile.q, i)) {
+          visit(residue.first_k + view.stride * key);
+        }
+      }
+    }
+  }
+  for (const GatherView& view : plan.gathers) {
+    for (const int32_t key : keys_of(view, view.group_of[head_index], query)) visit(key);
+  }
+}
+
+// Calls visit(query) for every query that attends to `key`.
+template <class Visit>
+void for_each_query(const PlanView& plan, int64_t head_index, int64_t key, Visit visit) {
+  for (const TileView& view : plan.tiles) {
+    const auto [c, row] = place_of(view, key, /*is_key=*/true);
+    if (c < 0) continue;
+    const ResidueClass& residue = view.residues[c];
+    const int32_t k_tile = int32_t(row / view.tile.k);
+    for (const TileRun& run : t_list_of(view, view.group_of[head_index], c, k_tile)) {
+      for (int64_t i = 0; i < int64_t{run.count} * view.tile.q; ++i) {
+        const int64_t query = run.tile * int64_t{view.tile.q} + i;
+        if (query < residue.num_q && attends(view, run.bitmap, i, row % view.tile.k)) {
+          visit(residue.first_q + view.stride * query);
+        }
+      }
+    }
+  }
+  for (const GatherView& view : plan.gathers) {
+    for (const int32_t query : queries_of(view, view.group_of[head_index], key)) visit(query);
+  }
+}
+
+template <class Storage>
+double dot(const Storage* a, const Storage* b, int64_t size) {
+  double sum = 0;
+  for (int64_t x = 0; x < size; ++x) sum += double(to_f32(a[x])) * double(to_f32(b[x]));
+  return sum;
+}
+
+struct Score {
+  double score, slope;  // after the softcap; d score / d (q . k)
+};
+template <class Storage>
+Score score_of(const Problem& p, const Storage* q, const Storage* k) {
+  const double plain = p.scale * dot(q, k, p.head_dim);
+  if (p.softcap <= 0) return {plain, p.scale};
+  const double bent = std::tanh(plain / p.softcap);
+  return {p.softcap * bent, p.scale * (1 - bent * bent)};
+}
+
+// What one pair contributes to the gradients: p to dv, and ds to dq and dk.
+struct PairGradient {
+  double p, ds;
+};
+template <class Storage>
+PairGradient pair_gradient(const Problem& problem, const Storage* q, const Storage* k,
+                           const Storage* v, const Storage* dout, const Storage* out, double lse) {
+  const auto [score, slope] = score_of(problem, q, k);
+  const double p = std::exp(score - lse);
+  const double dp = dot(dout, v, problem.v_head_dim), delta = dot(dout, out, problem.v_head_dim);
+  return {p, p * (dp - delta) * slope};
+}
+
+template <class Storage>
+void store(const std::vector<double>& sum, Storage* row) {
+  using T = typename Traits<Storage>::Compute;
+  for (size_t x = 0; x < sum.size(); ++x) row[x] = Traits<Storage>::from(T(sum[x]));
+}
+
+template <class Storage>
+void add(std::vector<double>& sum, double weight, const Storage* row) {
+  for (size_t x = 0; x < sum.size(); ++x) sum[x] += weight * double(to_f32(row[x]));
+}
+
+}  // namespace
+
+template <class Storage>
+void exact_forward_row(const ForwardArgs& args, int64_t batch, int64_t head, int64_t query) {
+  using T = typename Traits<Storage>::Compute;
+  const Problem p = problem_of(args);
+  const int64_t kv_head = head / p.group, head_index = batch * p.heads + head;
+  const auto k = rows_of<const Storage>(args.k, batch, kv_head);
+  const auto v = rows_of<const Storage>(args.v, batch, kv_head);
+  const Storage* q = rows_of<const Storage>(args.q, batch, head)[query];
+
+  std::vector<int64_t> keys;
+  std::vector<double> scores;
+  const double sink = p.sink != nullptr ? p.sink_of(head) : -kInfinity;
+  double top = sink;
+  bool has_nan = false;
+  for_each_key(args.plan, head_index, query, [&](int64_t key) {
+    if (has_nan) return;
+    keys.push_back(key);
+    scores.push_back(score_of(p, q, k[key]).score);
+    top = std::max(top, scores.back());
+    has_nan = std::isnan(scores.back());  // it will be all that is left
+  });
+  // Where the maximum is not finite nothing is subtracted: an attended infinity shows.
+  const double base = std::isfinite(top) ? top : 0;
+  double sum = std::exp(sink - base);
+  for (const double score : scores) sum += std::exp(score - base);
+
+  std::vector<double> out(size_t(p.v_head_dim), has_nan ? std::nan("") : 0);
+  if (!has_nan) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      add(out, sum == 0 ? 0 : std::exp(scores[i] - base) / sum, v[keys[i]]);
+    }
+  }
+  store(out, rows_of<Storage>(args.out, batch, head)[query]);
+  if (args.lse.is_given()) {
+    *rows_of<T>(args.lse, batch, head)[query] = T(base + std::log(sum));
+  }
+}
+
+template <class Storage>
+void exact_query_gradient(const BackwardArgs& args, int64_t batch, int64_t head, int64_t query) {
+  using T = typename Traits<Storage>::Compute;
+  const Problem p = problem_of(args);
+  const int64_t kv_head = head / p.group;
+  const auto k = rows_of<const Storage>(args.k, batch, kv_head);
+  const auto v = rows_of<const Storage>(args.v, batch, kv_head);
+  const Storage* q = rows_of<const Storage>(args.q, batch, head)[query];
+  const Storage* dout = rows_of<const Storage>(args.dout, batch, head)[query];
+  const Storage* out = rows_of<const Storage>(args.out, batch, head)[query];
+  const double lse = double(*rows_of<const T>(args.lse, batch, head)[query]);
+
+  std::vector<double> dq(size_t(p.head_dim), 0);
+  bool has_nan = false;
+  if (lse != -kInfinity) {
+    for_each_key(args.plan, batch * p.heads + head, query, [&](int64_t key) {
+      if (has_nan) return;
+      const PairGradient pair = pair_gradient(p, q, k[key], v[key], dout, out, lse);
+      add(dq, pair.ds, k[key]);
+      has_nan = std::isnan(pair.ds);  // every sum is NaN now and stays so
+    });
+  }
+  store(dq, rows_of<Storage>(args.dq, batch, head)[query]);
+}
+
+template <class Storage>
+void exact_key_gradient(const BackwardArgs& args, int64_t batch, int64_t kv_head, int64_t key) {
+  using T = typename Traits<Storage>::Compute;
+  const Problem p = problem_of(args);
+  const Storage* k = rows_of<const Storage>(args.k, batch, kv_head)[key];
+  const Storage* v = rows_of<const Storage>(args.v, batch, kv_head)[key];
+  std::vector<double> dk(size_t(p.head_dim), 0), dv(size_t(p.v_head_dim), 0);
+  bool has_nan = false;
+  for (int64_t head = kv_head * p.group; head < (kv_head + 1) * p.group; ++head) {
+    const auto q = rows_of<const Storage>(args.q, batch, head);
+    const auto dout = rows_of<const Storage>(args.dout, batch, head);
+    const auto out = rows_of<const Storage>(args.out, batch, head);
+    const auto lses = rows_of<const T>(args.lse, batch, head);
+    for_each_query(args.plan, batch * p.heads + head, key, [&](int64_t query) {
+      const double lse = double(*lses[query]);
+      if (has_nan || lse == -kInfinity) return;
+      const PairGradient pair = pair_gradient(p, q[query], k, v, dout[query], out[query], lse);
+      add(dv, pair.p, dout[query]);
+      add(dk, pair.ds, q[query]);
+      has_nan = std::isnan(pair.p) && std::isnan(pair.ds);
+    });
+  }
+  store(dk, rows_of<Storage>(args.dk, batch, kv_head)[key]);
+  store(dv, rows_of<Storage>(args.dv, batch, kv_head)[key]);
+}
+
+#define KEYHOLE_INSTANTIATE(Storage)                                                           \
+  template void exact_forward_row<Storage>(const ForwardArgs&, int64_t, int64_t, int64_t);     \
+  template void exact_query_gradient<Storage>(const BackwardArgs&, int64_t, int64_t, int64_t); \
+  template void exact_key_gradient<Storage>(const BackwardArgs&, int64_t, int64_t, int64_t);
+KEYHOLE_INSTANTIATE(float)
+KEYHOLE_INSTANTIATE(double)
+KEYHOLE_INSTANTIATE(Half)
+KEYHOLE_INSTANTIATE(BFloat16)
+#undef KEYHOLE_INSTANTIATE
+
+}  // namespace keyhole::cpu

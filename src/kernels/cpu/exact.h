@@ -1,0 +1,22 @@
+// src/kernels/cpu/exact.h
+// The cold path: one row at a time, in fp64, visiting only the pairs that attend. The kernels
+// multiply the probabilities of whole tiles, and 0 x NaN is NaN: a row whose result is not finite
+// is done again here, so that a NaN which nobody attends to reaches nobody, and any other
+// everybody.
+#pragma once
+
+#include "kernels/contract.h"
+
+namespace keyhole::cpu {
+
+// out and lse of one query of one head.
+template <class Storage>
+void exact_forward_row(const ForwardArgs& args, int64_t batch, int64_t head, int64_t query);
+
+// dq of one query; dk and dv of one key of one kv head.
+template <class Storage>
+void exact_query_gradient(const BackwardArgs& args, int64_t batch, int64_t head, int64_t query);
+template <class Storage>
+void exact_key_gradient(const BackwardArgs& args, int64_t batch, int64_t kv_head, int64_t key);
+
+}  // namespace keyhole::cpu

@@ -1,0 +1,12 @@
+// src/kernels/cpu/forward.h
+// Attention forward on the cpu: follows the tile and gather parts of a plan, writes out and lse.
+#pragma once
+
+#include "kernels/contract.h"
+
+namespace keyhole::cpu {
+
+template <class Storage>
+void forward(const ForwardArgs& args);
+
+}  // namespace keyhole::cpu

@@ -1,0 +1,108 @@
+// src/kernels/cpu/gemm-inl.h
+// The one matrix product of the cpu kernels: a micro-kernel that keeps a rectangle of c in
+// registers, broadcasts elements of a and streams vectors of b; and the loop that covers c with it.
+#if defined(KEYHOLE_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KEYHOLE_CPU_GEMM_INL_H_
+#undef KEYHOLE_CPU_GEMM_INL_H_
+#else
+#define KEYHOLE_CPU_GEMM_INL_H_
+#endif
+
+#include <algorithm>
+
+#include "kernels/cpu/primitives.h"
+#include "kernels/cpu/simd.h"
+
+KEYHOLE_SIMD_BEGIN
+
+// Vectors across and rows down that fit the registers, next to the vectors of b and one of a.
+//   32 registers: 4 x 6 (+ 4 + 1), 3 x 8, 2 x 8, 1 x 8      16 registers: 2 x 6 (+ 2 + 1), 1 x 8
+inline constexpr int kMostAcross = kVectorRegisters == 32 ? 4 : 2;
+constexpr int most_down(int across) { return across == kMostAcross ? 6 : 8; }
+
+template <int kDown, int kAcross, bool kTransposed, class T>
+void gemm_registers(const Gemm<T>& g, int64_t row, int64_t col) {
+  const Tag<T> d;
+  using V = hn::Vec<Tag<T>>;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const T* a = g.a + (kTransposed ? row : row * g.a_stride);
+  const T* b = g.b + col;
+  T* c = g.c + row * g.c_stride + col;
+
+  V sum[kDown][kAcross];
+#pragma GCC unroll 8
+  for (int i = 0; i < kDown; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kAcross; ++j) {
+      sum[i][j] = g.accumulate ? hn::LoadU(d, c + i * g.c_stride + j * lanes) : hn::Zero(d);
+    }
+  }
+  const int64_t a_stride = g.a_stride, b_stride = g.b_stride;
+  for (int64_t left = g.depth; left > 0; left -= kPanel, a += kTransposed ? 0 : g.a_panel) {
+    const int64_t steps = kTransposed ? left : std::min(left, kPanel);
+    for (int64_t x = 0; x < steps; ++x) {
+      V across[kAcross];
+#pragma GCC unroll 4
+      for (int j = 0; j < kAcross; ++j) across[j] = hn::LoadU(d, b + j * lanes);
+#pragma GCC unroll 8
+      for (int i = 0; i < kDown; ++i) {
+        const V down = hn::Set(d, kTransposed ? a[i] : a[i * a_stride + x]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kAcross; ++j) sum[i][j] = hn::MulAdd(down, across[j], sum[i][j]);
+      }
+      b += b_stride;
+      if (kTransposed) a += a_stride;
+    }
+    if (kTransposed) break;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kDown; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kAcross; ++j) hn::StoreU(sum[i][j], d, c + i * g.c_stride + j * lanes);
+  }
+}
+
+// The last rows: as many as are left.
+template <int kDown, int kAcross, bool kTransposed, class T>
+HWY_INLINE void gemm_rows_left(const Gemm<T>& g, int64_t row, int64_t col, int64_t left) {
+  if constexpr (kDown > 0) {
+    if (left == kDown) return gemm_registers<kDown, kAcross, kTransposed>(g, row, col);
+    gemm_rows_left<kDown - 1, kAcross, kTransposed>(g, row, col, left);
+  }
+}
+
+template <int kAcross, bool kTransposed, class T>
+void gemm_column(const Gemm<T>& g, int64_t col) {
+  constexpr int kDown = most_down(kAcross);
+  int64_t row = 0;
+  for (; row + kDown <= g.rows; row += kDown) {
+    gemm_registers<kDown, kAcross, kTransposed>(g, row, col);
+  }
+  gemm_rows_left<kDown - 1, kAcross, kTransposed>(g, row, col, g.rows - row);
+}
+
+template <bool kTransposed, class T>
+void gemm_columns(const Gemm<T>& g) {
+  const int64_t lanes = int64_t(hn::Lanes(Tag<T>()));
+  const int64_t vectors = g.cols / lanes;
+  int64_t v = 0;
+  for (; v + kMostAcross <= vectors; v += kMostAcross) {
+    gemm_column<kMostAcross, kTransposed>(g, v * lanes);
+  }
+  switch (vectors - v) {
+    case 3:
+      return gemm_column<std::min(3, kMostAcross), kTransposed>(g, v * lanes);
+    case 2:
+      return gemm_column<std::min(2, kMostAcross), kTransposed>(g, v * lanes);
+    case 1:
+      return gemm_column<1, kTransposed>(g, v * lanes);
+  }
+}
+
+template <class T>
+void gemm(const Gemm<T>& g) {
+  g.a_transposed ? gemm_columns<true>(g) : gemm_columns<false>(g);
+}
+
+KEYHOLE_SIMD_END
+#endif  // toggle

@@ -1,0 +1,122 @@
+// src/kernels/cpu/pack.h
+// Tensor rows into the layouts the matrix product reads: rows of residue classes one after the
+// other, each class padded with zeros to whole tiles, in panels of kPanel columns (or, transposed,
+// of kPanel rows).
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cpu/primitives.h"
+#include "kernels/cpu/problem.h"
+
+namespace keyhole::cpu {
+
+// Which row of a tensor a packed row is: row i of class c is packed as row c * per_class + i.
+struct RowMap {
+  int64_t classes, per_class;  // per_class: whole tiles
+  int64_t stride;
+  const ResidueClass* residues;  // null: one class, the tensor's rows as they are
+  bool keys;
+  int64_t num_rows;  // of the tensor, when residues is null
+
+  static RowMap of_keys(const TileView& view) {
+    return {view.classes, int64_t{view.k_tiles} * view.tile.k, view.stride, view.residues, true, 0};
+  }
+  static RowMap of_queries(const TileView& view) {
+    return {
+        view.classes, int64_t{view.q_tiles} * view.tile.q, view.stride, view.residues, false, 0};
+  }
+  static RowMap plain(int64_t num_rows) { return {1, num_rows, 1, nullptr, false, num_rows}; }
+
+  int64_t rows() const { return classes * per_class; }
+  int64_t first(int64_t c) const {
+    return residues == nullptr ? 0 : keys ? residues[c].first_k : residues[c].first_q;
+  }
+  int64_t count(int64_t c) const {
+    return residues == nullptr ? num_rows : keys ? residues[c].num_k : residues[c].num_q;
+  }
+  int64_t source(int64_t c, int64_t i) const { return first(c) + stride * i; }
+
+  // Calls visit(offset, source, count) for the stretches of packed rows [begin, begin + length)
+  // that exist in the tensor: `count` rows from `source` on, `stride` apart, go to begin + offset.
+  template <class Visit>
+  void for_each_stretch(int64_t begin, int64_t length, Visit visit) const {
+    int64_t offset = 0;
+    while (offset < length && begin + offset < rows()) {
+      const int64_t c = (begin + offset) / per_class, i = (begin + offset) % per_class;
+      const int64_t here = std::min(length - offset, per_class - i);
+      const int64_t real = std::clamp<int64_t>(count(c) - i, 0, here);
+      if (real > 0) visit(offset, source(c, i), real);
+      offset += here;
+    }
+  }
+};
+
+// [rows][cols] in panels: column x of row r is panel(x / kPanel)[r * stride + x % kPanel].
+template <class T>
+struct RowPanels {
+  T* data = nullptr;
+  int64_t rows = 0, cols = 0;  // cols: whole vectors
+
+  int64_t stride() const { return std::min(cols, kPanel); }
+  int64_t num_panels() const { return ceil_div(cols, kPanel); }
+  int64_t width(int64_t p) const { return std::min(cols - p * kPanel, kPanel); }
+  int64_t panel_size() const { return rows * stride(); }
+  T* panel(int64_t p) const { return data + p * panel_size(); }
+  T* row(int64_t r) const { return data + r * stride(); }  // of panel 0
+  static int64_t size(int64_t rows, int64_t cols) {
+    return rows * std::min(cols, kPanel) * ceil_div(cols, kPanel);
+  }
+};
+
+// The transpose, in panels of kPanel rows: element (r, x) is panel(r / kPanel)[x * kPanel + r %
+// kPanel].
+template <class T>
+struct ColumnPanels {
+  T* data = nullptr;
+  int64_t depth = 0;
+
+  T* panel(int64_t p) const { return data + p * depth * kPanel; }
+  static int64_t size(int64_t rows, int64_t depth) { return round_up(rows, kPanel) * depth; }
+};
+
+// Converts packed rows [begin, begin + length) to plain row-major `dst`; rows that do not exist are
+// 0.
+template <class Storage, class T = typename Traits<Storage>::Compute>
+void load_packed(const Primitives<Storage>& simd, const RowMap& map, Rows<const Storage> from,
+                 int64_t cols, int64_t begin, int64_t length, T factor, T* dst,
+                 int64_t dst_stride) {
+  int64_t done = 0;
+  const auto zero_until = [&](int64_t end) {
+    for (; done < end; ++done) std::fill_n(dst + done * dst_stride, dst_stride, T(0));
+  };
+  map.for_each_stretch(begin, length, [&](int64_t offset, int64_t source, int64_t count) {
+    zero_until(offset);
+    simd.load_rows(from[source], from.stride * map.stride, count, cols, dst_stride, factor,
+                   dst + offset * dst_stride, dst_stride);
+    done = offset + count;
+  });
+  zero_until(length);
+}
+
+// The kPanel packed rows of panel number p, as columns. `rows`: scratch for kPanel rows of
+// `stride`.
+template <class Storage, class T = typename Traits<Storage>::Compute>
+void pack_columns(const Primitives<Storage>& simd, const RowMap& map, Rows<const Storage> from,
+                  int64_t p, T factor, ColumnPanels<T> to, T* rows, int64_t stride) {
+  load_packed(simd, map, from, to.depth, p * kPanel, kPanel, factor, rows, stride);
+  simd.transpose(rows, stride, kPanel, to.depth, to.panel(p), kPanel);
+}
+
+// Packed rows [begin, begin + length) into row panels.
+template <class Storage, class T = typename Traits<Storage>::Compute>
+void pack_rows(const Primitives<Storage>& simd, const RowMap& map, Rows<const Storage> from,
+               int64_t cols, int64_t begin, int64_t length, RowPanels<T> to) {
+  for (int64_t p = 0; p < to.num_panels(); ++p) {
+    const Rows<const Storage> columns = {from.data + p * kPanel, from.stride};
+    load_packed(simd, map, columns, std::min(cols - p * kPanel, kPanel), begin, length, T(1),
+                to.panel(p) + begin * to.stride(), to.stride());
+  }
+}
+
+}  // namespace keyhole::cpu

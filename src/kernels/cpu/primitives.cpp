@@ -1,0 +1,109 @@
+// src/kernels/cpu/primitives.cpp
+// Compiles the steps once per instruction set and picks, at run time, the table of the best one.
+#include "kernels/cpu/primitives.h"
+
+#if KEYHOLE_HAVE_HWY
+// Each instruction set costs compile time. Left out are those between two others with little to
+// gain, and vectors of unknown length, which registers cannot be counted for.
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/primitives.cpp"
+#include "hwy/foreach_target.h"  // includes this file again for every instruction set
+#endif
+
+#include "kernels/cpu/gemm-inl.h"
+#include "kernels/cpu/rows-inl.h"
+#include "kernels/cpu/softmax-inl.h"
+
+KEYHOLE_SIMD_BEGIN
+
+#if KEYHOLE_HAVE_HWY
+inline const char* target_name() { return hwy::TargetName(HWY_TARGET); }
+#else
+inline const char* target_name() { return "plain C++"; }
+#endif
+
+template <class Storage>
+const Primitives<Storage>& table() {
+  using T = typename Traits<Storage>::Compute;
+  static const Primitives<Storage> filled = {
+      .target = target_name(),
+      .lanes = int64_t(hn::Lanes(Tag<T>())),
+      .gemm = gemm<T>,
+      .load_rows = load_rows<Storage, T>,
+      .store_row = store_row<Storage, T>,
+      .transpose = transpose<T>,
+      .add_row = add_row<T>,
+      .dot = dot<T>,
+      .is_finite = is_finite<T>,
+      .mask = mask<T>,
+      .softcap = softcap<T>,
+      .softmax = softmax<T>,
+      .score_gradient = score_gradient<T>,
+      .gather_dots = gather_dots<T>,
+      .gather_sum = gather_sum<T>,
+  };
+  return filled;
+}
+const Primitives<float>& table_f32() { return table<float>(); }
+const Primitives<double>& table_f64() { return table<double>(); }
+const Primitives<Half>& table_f16() { return table<Half>(); }
+const Primitives<BFloat16>& table_bf16() { return table<BFloat16>(); }
+
+// 12 chains: enough to fill two units of latency 4 and to fit 16 registers.
+double burn(int64_t iterations) {
+  const Tag<float> d;
+  constexpr int kChains = 12;
+  hn::Vec<Tag<float>> chain[kChains];
+#pragma GCC unroll 12
+  for (int i = 0; i < kChains; ++i) chain[i] = hn::Set(d, float(i));
+  const auto a = hn::Set(d, 0.5f), b = hn::Set(d, 1.0f);
+  for (int64_t n = 0; n < iterations; ++n) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kChains; ++i) chain[i] = hn::MulAdd(chain[i], a, b);
+  }
+  auto sum = chain[0];
+#pragma GCC unroll 12
+  for (int i = 1; i < kChains; ++i) sum = hn::Add(sum, chain[i]);
+  const double flops = 2.0 * double(iterations) * kChains * double(hn::Lanes(d));
+  // Never true; it keeps the sum, and so the loop, from being removed.
+  return hn::GetLane(hn::SumOfLanes(d, sum)) < 0 ? 0 : flops;
+}
+
+KEYHOLE_SIMD_END
+
+#if !KEYHOLE_HAVE_HWY || HWY_ONCE
+namespace keyhole::cpu {
+
+#if KEYHOLE_HAVE_HWY
+HWY_EXPORT(table_f32);
+HWY_EXPORT(table_f64);
+HWY_EXPORT(table_f16);
+HWY_EXPORT(table_bf16);
+HWY_EXPORT(burn);
+#define KEYHOLE_BEST(function) HWY_DYNAMIC_DISPATCH(function)
+#else
+#define KEYHOLE_BEST(function) plain::function
+#endif
+
+template <>
+const Primitives<float>& primitives<float>() {
+  return KEYHOLE_BEST(table_f32)();
+}
+template <>
+const Primitives<double>& primitives<double>() {
+  return KEYHOLE_BEST(table_f64)();
+}
+template <>
+const Primitives<Half>& primitives<Half>() {
+  return KEYHOLE_BEST(table_f16)();
+}
+template <>
+const Primitives<BFloat16>& primitives<BFloat16>() {
+  return KEYHOLE_BEST(table_bf16)();
+}
+double burn_f32(int64_t iterations) { return KEYHOLE_BEST(burn)(iterations); }
+
+}  // namespace keyhole::cpu
+#endif

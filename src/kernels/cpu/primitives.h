@@ -1,0 +1,104 @@
+// src/kernels/cpu/primitives.h
+// The steps of attention on packed matrices, one table of functions per storage type, filled by
+// the best instruction set of this machine. Everything above this line (which tile, which head,
+// which thread) is plain C++ and compiled once.
+// Storage is what tensors hold, T what is computed with (Traits<Storage>::Compute).
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "kernels/cpu/config.h"
+
+namespace keyhole::cpu {
+
+// c[rows][cols] (+)= a[rows][depth] * b[depth][cols].
+// cols is a multiple of the lanes and at most kPanel; rows and depth are any. b and c are
+// row-major. a is row-major in panels: element (r, x) is a[r * a_stride + x / kPanel * a_panel + x
+// % kPanel]; a plain row-major matrix has a_panel = kPanel. With a_transposed it is a[x * a_stride
+// + r].
+template <class T>
+struct Gemm {
+  int64_t rows, cols, depth;
+  const T* a;
+  int64_t a_stride, a_panel = kPanel;
+  const T* b;
+  int64_t b_stride;
+  T* c;
+  int64_t c_stride;
+  bool accumulate = false;
+  bool a_transposed = false;
+};
+
+// Scores of a strip become probabilities against the running maximum of their row.
+template <class T>
+struct Softmax {
+  int64_t rows, cols;  // cols: a multiple of the lanes
+  T* scores;           // [rows][stride]  base 2; becomes exp2(score - max)
+  int64_t stride;
+  T* max;  // [rows]  running
+  T* sum;  // [rows][kMaxLanes]  running, one sum per lane
+  T* out;  // [rows][out_stride]  scaled down when the maximum rises
+  int64_t out_stride, out_cols;
+};
+
+// p = exp2(score - lse) and ds = p * (dp - delta) * slope, where the bitmap says that a pair
+// attends.
+template <class T>
+struct ScoreGradient {
+  int64_t rows, cols;
+  T* scores;  // [rows][stride]  becomes p; with a softcap tanh(score / cap), uncapped
+  T* dp;      // [rows][stride]  becomes ds
+  int64_t stride;
+  const T* lse;    // [rows]  base 2; +inf for a row that attends to nothing
+  const T* delta;  // [rows]
+  T scale;
+  T cap;                   // 0: none; else the scores are cap * (what `scores` holds), base 2
+  const uint64_t* bitmap;  // null: all pairs attend
+  int64_t bitmap_words;
+};
+
+template <class Storage>
+struct Primitives {
+  using T = typename Traits<Storage>::Compute;
+
+  const char* target;  // "AVX3", ...
+  int64_t lanes;       // of T
+
+  void (*gemm)(const Gemm<T>& gemm);
+
+  // dst[rows][dst_stride] = factor * src, columns from cols to padded_cols are 0.
+  void (*load_rows)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols,
+                    int64_t padded_cols, T factor, T* dst, int64_t dst_stride);
+  // dst[cols] = factor * src
+  void (*store_row)(const T* src, T factor, int64_t cols, Storage* dst);
+  // dst[cols][dst_stride] = src[rows][src_stride] transposed.
+  void (*transpose)(const T* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
+                    int64_t dst_stride);
+  // dst += src; a multiple of the lanes.
+  void (*add_row)(const T* src, int64_t cols, T* dst);
+  T (*dot)(const T* a, const T* b, int64_t cols);  // a multiple of the lanes
+  bool (*is_finite)(const T* row, int64_t cols);   // any number of columns
+
+  // Pairs that do not attend become -inf, whatever they hold.
+  void (*mask)(T* scores, int64_t stride, int64_t rows, int64_t cols, const uint64_t* bitmap,
+               int64_t bitmap_words);
+  // score = cap * tanh(score)
+  void (*softcap)(T* scores, int64_t stride, int64_t rows, int64_t cols, T cap);
+  void (*softmax)(const Softmax<T>& softmax);
+  void (*score_gradient)(const ScoreGradient<T>& gradient);
+
+  // out[i] = row . matrix[index[i]] and row += sum of weight[i] * matrix[index[i]].
+  void (*gather_dots)(const T* row, const T* matrix, int64_t stride, const int32_t* index,
+                      int64_t count, int64_t cols, T* out);
+  void (*gather_sum)(const T* weight, const T* matrix, int64_t stride, const int32_t* index,
+                     int64_t count, int64_t cols, T* row);
+};
+
+template <class Storage>
+const Primitives<Storage>& primitives();
+
+// Multiply-adds in registers only, at the width the kernels use: gives the flops done.
+double burn_f32(int64_t iterations);
+
+}  // namespace keyhole::cpu

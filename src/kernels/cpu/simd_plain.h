@@ -1,0 +1,184 @@
+// src/kernels/cpu/simd_plain.h
+// Stands in for Highway: the few of its words that the cpu kernels use, in GCC's vector extensions
+// (which clang has too). The width is what the compiler flags allow; nothing is dispatched.
+#pragma once
+
+#include <bit>
+#include <cstring>
+
+#include "base/dtype.h"
+
+#define HWY_INLINE inline __attribute__((always_inline))
+#define KEYHOLE_SIMD_BEGIN \
+  namespace keyhole::cpu { \
+  namespace plain {
+#define KEYHOLE_SIMD_END \
+  }                      \
+  }
+
+KEYHOLE_SIMD_BEGIN
+namespace hn {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
+template <class T>
+struct Bits;
+template <>
+struct Bits<float> {
+  using Signed = int32_t;
+};
+template <>
+struct Bits<double> {
+  using Signed = int64_t;
+};
+
+template <class T>
+struct Lane {
+  typedef T Vector __attribute__((vector_size(kVectorBytes)));
+  typedef typename Bits<T>::Signed Integers __attribute__((vector_size(kVectorBytes)));
+};
+template <class T>
+struct VecOf {
+  typename Lane<T>::Vector raw;
+};
+template <class T>
+struct MaskOf {
+  typename Lane<T>::Integers raw;  // all ones: true
+};
+template <class T>
+struct TagOf {
+  using Element = T;
+};
+template <class D>
+using Vec = VecOf<typename D::Element>;
+template <class D>
+using TFromD = typename D::Element;
+template <class D>
+using Mask = MaskOf<typename D::Element>;
+
+template <class T>
+constexpr size_t Lanes(TagOf<T>) {
+  return kVectorBytes / sizeof(T);
+}
+template <class T>
+HWY_INLINE VecOf<T> Set(TagOf<T>, T x) {
+  return {typename Lane<T>::Vector{} + x};
+}
+template <class T>
+HWY_INLINE VecOf<T> Zero(TagOf<T>) {
+  return {typename Lane<T>::Vector{}};
+}
+template <class T>
+HWY_INLINE VecOf<T> LoadU(TagOf<T>, const T* p) {
+  VecOf<T> v;
+  std::memcpy(&v.raw, p, sizeof v.raw);
+  return v;
+}
+template <class T>
+HWY_INLINE void StoreU(VecOf<T> v, TagOf<T>, T* p) {
+  std::memcpy(p, &v.raw, sizeof v.raw);
+}
+template <class T>
+HWY_INLINE VecOf<T> Add(VecOf<T> a, VecOf<T> b) {
+  return {a.raw + b.raw};
+}
+template <class T>
+HWY_INLINE VecOf<T> Sub(VecOf<T> a, VecOf<T> b) {
+  return {a.raw - b.raw};
+}
+template <class T>
+HWY_INLINE VecOf<T> Mul(VecOf<T> a, VecOf<T> b) {
+  return {a.raw * b.raw};
+}
+template <class T>
+HWY_INLINE VecOf<T> Div(VecOf<T> a, VecOf<T> b) {
+  return {a.raw / b.raw};
+}
+template <class T>
+HWY_INLINE VecOf<T> MulAdd(VecOf<T> a, VecOf<T> b, VecOf<T> c) {
+  return {a.raw * b.raw + c.raw};
+}
+template <class T>
+HWY_INLINE VecOf<T> NegMulAdd(VecOf<T> a, VecOf<T> b, VecOf<T> c) {
+  return {c.raw - a.raw * b.raw};
+}
+template <class T>
+HWY_INLINE MaskOf<T> Lt(VecOf<T> a, VecOf<T> b) {
+  return {a.raw < b.raw};
+}
+template <class T>
+HWY_INLINE VecOf<T> IfThenElse(MaskOf<T> mask, VecOf<T> yes, VecOf<T> no) {
+  return {mask.raw ? yes.raw : no.raw};
+}
+template <class T>
+HWY_INLINE VecOf<T> IfThenElseZero(MaskOf<T> mask, VecOf<T> yes) {
+  return IfThenElse(mask, yes, VecOf<T>{});
+}
+template <class T>
+HWY_INLINE VecOf<T> IfThenZeroElse(MaskOf<T> mask, VecOf<T> no) {
+  return IfThenElse(mask, VecOf<T>{}, no);
+}
+template <class T>
+HWY_INLINE VecOf<T> Max(VecOf<T> a, VecOf<T> b) {
+  return IfThenElse(Lt(a, b), b, a);
+}
+template <class T>
+HWY_INLINE T GetLane(VecOf<T> v) {
+  return v.raw[0];
+}
+template <class T>
+HWY_INLINE VecOf<T> SumOfLanes(TagOf<T> d, VecOf<T> v) {
+  T sum = v.raw[0];
+  for (size_t i = 1; i < Lanes(d); ++i) sum += v.raw[i];
+  return Set(d, sum);
+}
+template <class T>
+HWY_INLINE VecOf<T> MaxOfLanes(TagOf<T> d, VecOf<T> v) {
+  T top = v.raw[0];
+  for (size_t i = 1; i < Lanes(d); ++i) top = v.raw[i] > top ? v.raw[i] : top;
+  return Set(d, top);
+}
+
+}  // namespace hn
+
+template <class T>
+using Tag = hn::TagOf<T>;
+
+inline constexpr int kVectorRegisters = hn::kVectorBytes == 64 ? 32 : 16;
+
+template <class T, class Storage>
+HWY_INLINE hn::VecOf<T> load_as(Tag<T> d, const Storage* p) {
+  hn::VecOf<T> v;
+  for (size_t i = 0; i < hn::Lanes(d); ++i) v.raw[i] = to_f32(p[i]);
+  return v;
+}
+template <class T, class Storage>
+HWY_INLINE void store_as(hn::VecOf<T> v, Tag<T> d, Storage* p) {
+  for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = Traits<Storage>::from(v.raw[i]);
+}
+
+template <int kShift, class T>
+HWY_INLINE hn::VecOf<T> shift_into_exponent(Tag<T>, hn::VecOf<T> v) {
+  using Integers = typename hn::Lane<T>::Integers;
+  return {std::bit_cast<typename hn::Lane<T>::Vector>(std::bit_cast<Integers>(v.raw) << kShift)};
+}
+
+template <class T>
+HWY_INLINE hn::MaskOf<T> mask_from_bits(Tag<T> d, uint64_t bits) {
+  hn::MaskOf<T> mask;
+  for (size_t i = 0; i < hn::Lanes(d); ++i) mask.raw[i] = -int(bits >> i & 1);
+  return mask;
+}
+
+HWY_INLINE void transpose_4x4(const float* src, int64_t src_stride, float* dst,
+                              int64_t dst_stride) {
+  for (int r = 0; r < 4; ++r)
+    for (int c = 0; c < 4; ++c) dst[c * dst_stride + r] = src[r * src_stride + c];
+}
+KEYHOLE_SIMD_END

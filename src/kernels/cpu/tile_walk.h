@@ -1,0 +1,98 @@
+// src/kernels/cpu/tile_walk.h
+// Walks a list of runs in strips: neighbouring tiles of the list side by side, up to a width, so
+// that what is paid once per step is paid for many tiles.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include "kernels/cpu/config.h"
+#include "plan/view.h"
+
+namespace keyhole::cpu {
+
+// A strip is a few pieces of consecutive rows (of keys or, transposed, of queries), and the
+// partial tiles among them.
+struct Strip {
+  static constexpr int kMostTiles = int(kStripKeys / 16);  // 16: the smallest tile offered
+  struct Piece {
+    int64_t row, count;  // rows [row, row + count) of the class
+    int64_t col;         // where the piece begins in the strip
+  };
+  struct Partial {
+    int64_t col;
+    int32_t bitmap;
+  };
+  std::array<Piece, kMostTiles> piece_storage;
+  std::array<Partial, kMostTiles> partial_storage;
+  int num_pieces = 0, num_partials = 0;
+  int64_t cols = 0;
+
+  std::span<const Piece> pieces() const { return {piece_storage.data(), size_t(num_pieces)}; }
+  std::span<const Partial> partials() const {
+    return {partial_storage.data(), size_t(num_partials)};
+  }
+
+  void clear() { num_pieces = num_partials = 0, cols = 0; }
+  void add(int64_t row, int64_t count, int32_t bitmap) {
+    if (bitmap != kFull) partial_storage[size_t(num_partials++)] = {cols, bitmap};
+    Piece* last = num_pieces > 0 ? &piece_storage[size_t(num_pieces - 1)] : nullptr;
+    if (last != nullptr && last->row + last->count == row) {
+      last->count += count;
+    } else {
+      piece_storage[size_t(num_pieces++)] = {row, count, cols};
+    }
+    cols += count;
+  }
+};
+
+// Calls visit(strip) until all tiles of `runs` have passed, in order. `tile`: rows per tile;
+// `widest`: rows per strip, a multiple of it.
+template <class Visit>
+void for_each_strip(std::span<const TileRun> runs, int64_t tile, int64_t widest, Visit visit) {
+  Strip strip;
+  for (const TileRun& run : runs) {
+    int64_t row = run.tile * tile, left = run.count * tile;
+    while (left > 0) {
+      const int64_t count = std::min(left, widest - strip.cols);
+      strip.add(row, count, run.bitmap);
+      row += count;
+      left -= count;
+      if (strip.cols == widest) {
+        visit(std::as_const(strip));
+        strip.clear();
+      }
+    }
+  }
+  if (strip.cols > 0) visit(std::as_const(strip));
+}
+
+inline std::span<const TileRun> list_of(const TileView& view, int32_t group, int32_t c,
+                                        int32_t q_tile) {
+  if (group < 0) return {};
+  const int64_t list = view.list_index(group, c, q_tile);
+  return {view.runs + view.list_begin[list], size_t(view.list_count[list])};
+}
+inline std::span<const TileRun> t_list_of(const TileView& view, int32_t group, int32_t c,
+                                          int32_t k_tile) {
+  if (group < 0) return {};
+  const int64_t list = view.t_list_index(group, c, k_tile);
+  return {view.t_runs + view.t_list_begin[list], size_t(view.t_list_count[list])};
+}
+inline std::span<const int32_t> keys_of(const GatherView& view, int32_t group, int64_t query) {
+  if (group < 0) return {};
+  const int64_t list = group * view.lists + query / view.rows_per_list;
+  const int32_t* keys = view.keys + view.list_begin[list];
+  int64_t count = view.list_count[list];
+  while (count > 0 && keys[count - 1] < 0) --count;  // padding
+  return {keys, size_t(count)};
+}
+inline std::span<const int32_t> queries_of(const GatherView& view, int32_t group, int64_t key) {
+  if (group < 0) return {};
+  const int64_t list = group * view.k_len + key;
+  return {view.t_queries + view.t_list_begin[list], size_t(view.t_list_count[list])};
+}
+
+}  // namespace keyhole::cpu
