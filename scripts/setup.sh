@@ -35,6 +35,11 @@ ca-certificates|python3
 
 say() { printf '%s\n' "$*"; }
 
+install_packages() {
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -q && apt-get install -q -y --no-install-recommends "$@"
+}
+
 # need PACKAGE...: returns when all are there.
 need() {
   local package missing=()
@@ -51,12 +56,14 @@ need() {
       exit 2
     fi
     say "Installing ${#missing[@]} packages: ${missing[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    if ! apt-get update -q || ! apt-get install -q -y --no-install-recommends "${missing[@]}"; then
+    mkdir -p out
+    if ! install_packages "${missing[@]}" >out/apt.log 2>&1; then
+      tail -n 20 out/apt.log
       say "apt-get could not install: ${missing[*]}"
-      say "See its message above. Keyhole expects the package names of Debian 12."
+      say "Its messages are above and in out/apt.log. The package names are those of Debian 12."
       exit 2
     fi
+    say "Installed in $SECONDS s"
     return 0
   fi
 

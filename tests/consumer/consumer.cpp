@@ -1,5 +1,6 @@
 // tests/consumer/consumer.cpp
-// The smallest program that makes a pattern, a plan and one forward pass; prints what can be compared.
+// The smallest program that makes a pattern, a plan and one forward pass; prints what can be
+// compared.
 #include <keyhole/keyhole.h>
 
 #include <cstdio>
