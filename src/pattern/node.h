@@ -4,7 +4,7 @@
 // that), and may be left out: the result is the same, only slower to compile.
 //
 // Positions may be negative (queries before the first key when q_len > k_len) and may lie beyond the
-// sequence; a node answers for any of them.
+// sequence; a node answers for any of them up to kMaxPosition in magnitude.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,9 @@
 #include "pattern/strip.h"
 
 namespace keyhole {
+
+// No position is farther from 0 than this, so that no distance k - q passes kUnbounded.
+inline constexpr Position kMaxPosition = kUnbounded / 2;
 
 // A rectangle of pairs, in positions.
 struct Rect {
@@ -101,7 +104,8 @@ class Node : public std::enable_shared_from_this<Node> {
   virtual bool is_opaque() const { return false; }
 };
 
-// Node factories shared by algebra, parser and planner; they simplify on the way (simplify.cpp).
+// Node factories shared by algebra, parser and planner. They build what was written, so that it
+// prints as it was written; simplify() (simplify.h) is for those who want it shorter.
 NodePtr make_and(NodePtr a, NodePtr b);
 NodePtr make_or(NodePtr a, NodePtr b);
 NodePtr make_not(NodePtr a);

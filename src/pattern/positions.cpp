@@ -1,0 +1,66 @@
+// src/pattern/positions.cpp
+// Arrays of explicit positions: their runs and their text.
+#include "pattern/positions.h"
+
+#include <algorithm>
+#include <iomanip>
+#include <ios>
+
+#include "base/check.h"
+
+namespace keyhole {
+namespace {
+
+constexpr size_t kLongestPrintedList = 4096;
+
+// FNV-1a over the bytes of each value, lowest first, so that every machine prints the same.
+uint64_t hash_of(const std::vector<Position>& positions) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const Position position : positions) {
+    for (int byte = 0; byte < 8; ++byte) {
+      hash = (hash ^ (uint64_t(position) >> (8 * byte) & 0xff)) * 0x100000001b3;
+    }
+  }
+  return hash;
+}
+
+}  // namespace
+
+PositionRuns::PositionRuns(std::vector<Position> positions) : positions_(std::move(positions)) {
+  for (int64_t i = 0; i < size(); ++i) {
+    const Position shift = positions_[size_t(i)] - i;
+    if (runs_.empty() || runs_.back().shift != shift) runs_.push_back({{i, i}, shift});
+    runs_.back().indexes.end = i + 1;
+  }
+}
+
+std::vector<PositionRuns::Run> PositionRuns::within(Span span) const {
+  std::vector<Run> out;
+  const auto ends_before = [&](const Run& run) { return run.indexes.end <= span.begin; };
+  for (auto it = std::partition_point(runs_.begin(), runs_.end(), ends_before);
+       it != runs_.end() && it->indexes.begin < span.end; ++it) {
+    out.push_back({intersect(it->indexes, span), it->shift});
+  }
+  return out;
+}
+
+Span hull(const PositionRuns::Run* begin, const PositionRuns::Run* end) {
+  Span out = begin->positions();
+  for (const PositionRuns::Run* run = begin + 1; run != end; ++run) {
+    out.begin = std::min(out.begin, run->positions().begin);
+    out.end = std::max(out.end, run->positions().end);
+  }
+  return out;
+}
+
+std::string list_text(const std::vector<Position>& positions) {
+  if (positions.size() > kLongestPrintedList) {
+    return say("<", positions.size(), " positions #", std::hex, std::setw(16), std::setfill('0'),
+               hash_of(positions), ">");
+  }
+  std::string list;
+  for (const Position position : positions) list += say(list.empty() ? "" : ", ", position);
+  return "[" + list + "]";
+}
+
+}  // namespace keyhole
