@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/npy.h"
+#include "pattern/array_file.h"
 #include "pattern/did_you_mean.h"
 #include "pattern/leaves/array_text.h"
 #include "pattern/node.h"
@@ -40,37 +40,6 @@ std::string_view describe(const Argument& argument) {
   constexpr std::string_view kinds[] = {
       "a number", "inf", "a list", "a list of lists", "a file", "a pattern", "a list of patterns"};
   return kinds[argument.value.index()];
-}
-
-// One index array: [length], or more dimensions where the parameter has them.
-List integers_from(const NpyArray& array, int max_dims) {
-  KEYHOLE_CHECK(array.dtype == "<i4" || array.dtype == "<i8", "its dtype is \"", array.dtype,
-                "\"; accepted are \"<i4\" and \"<i8\"");
-  KEYHOLE_CHECK(!array.shape.empty() && array.shape.size() <= size_t(max_dims), "it has ",
-                array.shape.size(), " dimensions; accepted ",
-                max_dims == 1 ? "is 1" : say("are 1 to ", max_dims));
-  if (array.dtype == "<i8") {
-    List list(array.data.size() / sizeof(int64_t));
-    if (!list.empty()) std::memcpy(list.data(), array.data.data(), array.data.size());
-    return list;
-  }
-  std::vector<int32_t> narrow_list(array.data.size() / sizeof(int32_t));
-  if (!narrow_list.empty()) std::memcpy(narrow_list.data(), array.data.data(), array.data.size());
-  return {narrow_list.begin(), narrow_list.end()};
-}
-
-MaskRows rows_from(const NpyArray& array) {
-  KEYHOLE_CHECK(array.dtype == "|b1" || array.dtype == "|u1", "its dtype is \"", array.dtype,
-                "\"; a mask is \"|b1\" (bool) or \"|u1\"");
-  KEYHOLE_CHECK(array.shape.size() == 2, "it has ", array.shape.size(),
-                " dimensions; a mask is [q_len, k_len]");
-  MaskRows rows{.allowed = std::vector<uint8_t>(array.data.size()),
-                .q_len = array.shape[0],
-                .k_len = array.shape[1]};
-  if (!rows.allowed.empty()) {
-    std::memcpy(rows.allowed.data(), array.data.data(), array.data.size());
-  }
-  return rows;
 }
 
 struct Printer {
@@ -106,13 +75,12 @@ std::string text_of(const Call& call) {
 class Binder {
  public:
   Binder(std::string_view text, const Call& call, bool allow_files)
-      : text_(text),
-        call_(call),
-        allow_files_(allow_files),
-        signature_(signature_of(*call.entry)),
-        values_(parameters().size()) {}
+      : text_(text), call_(call), allow_files_(allow_files), values_(parameters().size()) {}
 
   std::vector<Value> bind() {
+    if (parameters().empty() && !call_.arguments.empty()) {
+      fail_at(text_, call_.range, signature() + " takes no arguments");
+    }
     bool has_names = false;
     for (const Argument& argument : call_.arguments) {
       // at(q=[0, 2], k=[1, 0], causal) reads better than any other order.
@@ -121,14 +89,14 @@ class Binder {
       if (is_last_pattern) place_ = parameters().size() - 1;
       if (argument.name.empty() && has_names && !is_last_pattern) {
         fail_at(text_, argument.range,
-                "in " + signature_ + ", arguments by place come before those by name");
+                "in " + signature() + ", arguments by place come before those by name");
       }
       has_names = has_names || !argument.name.empty();
       argument.name.empty() ? bind_by_place(argument) : bind_by_name(argument);
     }
     for (size_t i = 0; i < values_.size(); ++i) {
       if (parameters()[i].is_optional || is_given(i)) continue;
-      fail_at(text_, call_.range, say(signature_, " needs ", quoted(parameters()[i].name)));
+      fail_at(text_, call_.range, say(signature(), " needs ", quoted(parameters()[i].name)));
     }
     for (const Value& value : values_) {
       const auto* list = std::get_if<List>(&value);
@@ -142,6 +110,7 @@ class Binder {
 
  private:
   const std::vector<Parameter>& parameters() const { return call_.entry->parameters; }
+  std::string signature() const { return signature_of(*call_.entry); }  // for errors
   bool is_given(size_t i) const { return values_[i].index() != 0; }
   bool takes_rest(size_t i) const {
     const ParameterKind kind = parameters()[i].kind;
@@ -150,7 +119,7 @@ class Binder {
 
   void bind_by_place(const Argument& argument) {
     const bool is_free = place_ < values_.size() && (takes_rest(place_) || !is_given(place_));
-    if (!is_free) fail_at(text_, argument.range, "too many arguments: " + signature_);
+    if (!is_free) fail_at(text_, argument.range, "too many arguments: " + signature());
     if (is_given(place_)) return append(place_, argument);
     values_[place_] = value_of(parameters()[place_], argument);
     // A file is the whole list; what follows it is one argument too many.
@@ -167,12 +136,12 @@ class Binder {
     const auto i = size_t(found - parameters().begin());
     if (is_given(i)) {
       fail_at(text_, argument.name_range,
-              say(quoted(argument.name), " of ", signature_, " is given twice"));
+              say(quoted(argument.name), " of ", signature(), " is given twice"));
     }
     if (argument.name == found->file_name &&
         !std::holds_alternative<Argument::File>(argument.value)) {
       fail_at(text_, argument.range,
-              say(quoted(argument.name), " of ", signature_, " takes a file name, found ",
+              say(quoted(argument.name), " of ", signature(), " takes a file name, found ",
                   describe(argument)));
     }
     values_[i] = value_of(*found, argument);
@@ -186,13 +155,13 @@ class Binder {
     }
     const std::string_view meant = did_you_mean(argument.name, names);
     fail_at(text_, argument.name_range,
-            say(signature_, " has no argument ", quoted(argument.name),
+            say(signature(), " has no argument ", quoted(argument.name),
                 meant.empty() ? "" : say("; did you mean ", quoted(meant), "?")));
   }
 
   [[noreturn]] void fail_value(const Parameter& parameter, const Argument& argument,
                                const std::string& problem) const {
-    fail_at(text_, argument.range, say(quoted(parameter.name), " of ", signature_, problem));
+    fail_at(text_, argument.range, say(quoted(parameter.name), " of ", signature(), problem));
   }
 
   Value value_of(const Parameter& parameter, const Argument& argument) {
@@ -277,7 +246,8 @@ class Binder {
                        " entries; all must have the same number"));
       }
       for (const int64_t entry : rows[i]) {
-        check_number(parameter, argument, entry, say(" (row ", i, ")"));
+        const bool is_bit = entry == 0 || entry == 1;
+        if (!is_bit) check_number(parameter, argument, entry, say(" (row ", i, ")"));
         mask.allowed.push_back(uint8_t(entry));
       }
     }
@@ -288,7 +258,7 @@ class Binder {
   void append(size_t i, const Argument& argument) {
     Value more = value_of(parameters()[i], argument);
     if (std::holds_alternative<Argument::File>(argument.value)) {
-      fail_at(text_, argument.range, "a file holds the whole list: " + signature_);
+      fail_at(text_, argument.range, "a file holds the whole list: " + signature());
     }
     if (auto* list = std::get_if<List>(&values_[i])) {
       const List& tail = std::get<List>(more);
@@ -314,23 +284,20 @@ class Binder {
     }
     has_files_ = true;
     try {
-      const NpyArray array = read_npy(name);
-      if (is_matrix) return rows_from(array);
-      List list = integers_from(array, parameter.max_dims);
+      if (is_matrix) return read_mask(name);
+      List list = read_integers(name, parameter.max_dims);
       check_entries(parameter, argument, list);
       return list;
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::usage || std::strchr(error.what(), '\n')) throw;
-      const std::string_view problem = error.what();
-      const bool names_file = problem.find(name) != std::string_view::npos;
-      fail_at(text_, argument.range, names_file ? std::string(problem) : say(name, ": ", problem));
+      const bool has_caret = std::strchr(error.what(), '\n') != nullptr;
+      if (error.kind() != ErrorKind::usage || has_caret) throw;
+      fail_at(text_, argument.range, error.what());
     }
   }
 
   std::string_view text_;
   const Call& call_;
   bool allow_files_, has_files_ = false, has_long_lists_ = false;
-  std::string signature_;
   std::vector<Value> values_;
   size_t place_ = 0;  // the parameter that the next argument without a name goes to
 };

@@ -200,9 +200,7 @@ class Parser {
     const size_t last = lexer_.taken_end();  // blanks at the end are no place to point at
     fail_at(lexer_.text(), is_end ? TextRange{last, last} : token().range,
             say("expected ", expected, ", found ",
-                is_end ? "the end of the text"
-                       : quoted(lexer_.text().substr(token().range.begin,
-                                                     token().range.end - token().range.begin))));
+                is_end ? "the end of the text" : quoted(token().text)));
   }
 
   void count_node() {
