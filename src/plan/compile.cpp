@@ -53,8 +53,6 @@ Rect Draft::rect(int32_t class_index, int32_t q_tile, int32_t k_tile) const {
 }
 
 Draft begin_draft(const PartSpec& part, const Shape& shape, TileShape tile) {
-  KEYHOLE_CHECK(tile.q >= 1 && tile.k >= 1 && tile.q <= 1024 && tile.k <= 1024, "plan: tile ",
-                to_string(tile), " is outside 1x1 .. 1024x1024");
   Draft draft;
   draft.shape = shape;
   TileLists& lists = draft.lists;

@@ -2,6 +2,8 @@
 // Samples evenly spaced queries (or query tiles) and scales up. Small plans are counted whole.
 #include "plan/estimate.h"
 
+#include <cmath>
+
 #include "base/int_math.h"
 #include "pattern/node.h"
 #include "plan/classify.h"
@@ -17,12 +19,21 @@ constexpr int64_t kSampledTiles =
 constexpr int64_t kSampledRows = 32;
 constexpr int64_t kDrawnTiles = 256;  // partial tiles of opaque nodes that are really drawn
 
-// Calls visit(i) for at most `wanted` values evenly spread over [0, count); returns how many.
+// Calls visit(i) for at most `wanted` values spread over [0, count); returns how many. Steps of the
+// golden ratio: an even spacing would resonate with patterns that repeat (every 256th row of
+// blocks(16) begins a block and keeps one key under causal).
 template <class Visit>
 int64_t sample(int64_t count, int64_t wanted, Visit visit) {
-  const int64_t taken = std::min(count, wanted);
-  for (int64_t i = 0; i < taken; ++i) visit((2 * i + 1) * count / (2 * taken));
-  return taken;
+  if (count <= wanted) {
+    for (int64_t i = 0; i < count; ++i) visit(i);
+    return count;
+  }
+  double place = 0.5;
+  for (int64_t i = 0; i < wanted; ++i) {
+    place = std::fmod(place + 0.6180339887498949, 1.0);
+    visit(std::min(count - 1, int64_t(place * double(count))));
+  }
+  return wanted;
 }
 
 }  // namespace
@@ -44,7 +55,6 @@ double estimate_tiles(const Node& node, const Shape& shape, int64_t stride, Tile
   int64_t drawn = 0;
   std::vector<TileRun> runs;
   const int64_t taken = sample(q_tiles * stride, kSampledTiles, [&](int64_t i) {
-    // Walk the classes fastest, so that a sample sees many of them.
     const int64_t c = i % stride, q_tile = i / stride;
     const ResidueClass residue = residue_class(shape, stride, c);
     const NodePtr inner = stride == 1 ? node.shared_from_this() : node.in_residue(stride, c);

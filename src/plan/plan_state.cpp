@@ -65,6 +65,8 @@ bool PlanState::is_opaque() const {
 }
 
 CompiledTiles& PlanState::compiled(TileShape tile) {
+  KEYHOLE_CHECK(tile.q >= 1 && tile.k >= 1 && tile.q <= 1024 && tile.k <= 1024, "plan: tile ",
+                to_string(tile), " is outside 1x1 .. 1024x1024");
   if (const auto known = tiles_.find(tile); known != tiles_.end()) return *known->second;
   if (!has_parts()) {
     throw Error(ErrorKind::unsupported,

@@ -20,6 +20,7 @@ namespace {
 // Costs are in pairs computed at the rate of a large tile.
 
 constexpr double kMergeRowCost = 24;  // folding one more part into a row of the output
+constexpr double kSmallPlan = 16384;  // below this, plain tiles: the choice would cost more
 constexpr size_t kMaxTerms = 8;       // a longer union is compiled as it stands
 constexpr TileShape kLargeTile{64, 64}, kSmallTile{16, 16};
 constexpr double kLargeTilePairCost = 1.1, kSmallTilePairCost = 1.8;
@@ -145,6 +146,8 @@ std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape) {
     // The sample saw nothing; compiling for real is cheap then, and settles it.
     return {{{PartForm::tiles, 1}, node}};
   }
+  // Nothing to gain: a handful of tiles, or tiles that are mostly full.
+  if (whole_cost <= kSmallPlan) return {{{PartForm::tiles, 1}, node}};
   const double pairs = estimate_pairs(*node, shape);
   if (whole_cost <= 2.2 * pairs) return {{{PartForm::tiles, 1}, node}};
 

@@ -1,0 +1,129 @@
+// tests/plan/compile_test.cpp
+// Plans by example: the numbers a person can count on paper, and the cost they must not exceed.
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "plan/compile.h"
+#include "plan/plan_state.h"
+
+namespace keyhole {
+namespace {
+
+PlanReport explain(const std::string& text, int64_t length, TileShape tile) {
+  return plan(parse(text), length, length).explain(tile);
+}
+
+TEST(CompilePlan, CountsTilesOfTheStyleExample) {
+  const PlanReport report = explain("causal & window(256)", 1024, {128, 128});
+  ASSERT_EQ(report.parts.size(), 1u);
+  EXPECT_EQ(report.pairs, 230272);
+  EXPECT_EQ(report.parts[0].tiles, 21);
+  EXPECT_EQ(report.parts[0].full_tiles, 7);
+  EXPECT_EQ(report.parts[0].partial_tiles, 14);
+  EXPECT_EQ(report.parts[0].bitmaps, 2);
+  EXPECT_EQ(report.parts[0].bitmap_bytes, 2 * 128 * 128 / 8);
+  EXPECT_NEAR(report.waste, 0.331, 0.001);
+}
+
+TEST(CompilePlan, CausalIsTwoRunsPerQueryTile) {
+  Plan causal_plan = plan(causal(), 1 << 16, 1 << 16);
+  const TileLists& lists = causal_plan.state().tiles({128, 128}).parts.at(0);
+  EXPECT_EQ(lists.runs.size(), 2u * 512 - 1);  // the first tile has a diagonal and nothing before it
+  EXPECT_EQ(lists.num_bitmaps(), 1);
+  transpose(const_cast<TileLists&>(lists));
+  EXPECT_EQ(lists.t_runs.size(), 2u * 512 - 1);
+}
+
+TEST(CompilePlan, AnchorsHaveTheTilesTheyShouldHave) {  // tiles of 128x128 at 16,384 tokens
+  const std::pair<const char*, int64_t> rows[] = {{"causal", 8256},
+                                                  {"causal & window(4095)", 3696},
+                                                  {"causal & window(1023)", 1116},
+                                                  {"causal & (window(1023) | sinks(4))", 1235},
+                                                  {"causal & (window(63) | sinks(16))", 381},
+                                                  {"causal & blocks(16)", 128},
+                                                  {"causal & blocks(1024)", 576}};
+  for (const auto& [text, tiles] : rows) {
+    EXPECT_EQ(explain(text, 16384, {128, 128}).parts.at(0).tiles, tiles) << text;
+  }
+}
+
+TEST(CompilePlan, DilatedPatternsAreCompiledInResidueClasses) {
+  const PlanReport report = explain("causal & window(4095) & dilated(8)", 16384, {128, 128});
+  ASSERT_EQ(report.parts.size(), 1u);
+  EXPECT_EQ(report.parts[0].stride, 8);
+  EXPECT_LT(report.waste, 0.25);
+  EXPECT_LT(report.parts[0].bitmaps, 10);
+}
+
+TEST(CompilePlan, StridedIsAWindowPartAndADilatedPart) {
+  const PlanReport report = explain("strided(128)", 16384, {64, 64});
+  ASSERT_EQ(report.parts.size(), 2u);
+  EXPECT_EQ(report.parts[0].stride, 1);
+  EXPECT_EQ(report.parts[1].stride, 128);
+  EXPECT_EQ(report.pairs, count_pairs(parse("strided(128)"), 16384, 16384));
+}
+
+TEST(CompilePlan, ThinPatternsBecomeLists) {
+  for (const char* text : {"random(1, 128, 7)", "exponential", "causal & exponential"}) {
+    const PlanReport report = explain(text, 8192, {64, 64});
+    ASSERT_EQ(report.parts.size(), 1u) << text;
+    EXPECT_EQ(report.parts[0].form, "gather") << text;
+    EXPECT_EQ(report.waste, 0) << text;
+  }
+}
+
+TEST(CompilePlan, AUnionOfAWindowAndRandomTokensHasOnePartOfEachForm) {
+  const PlanReport report = explain("window(128) | random(1, 16, 3)", 16384, {64, 64});
+  ASSERT_EQ(report.parts.size(), 2u);
+  EXPECT_EQ(report.parts[0].form, "tiles");
+  EXPECT_EQ(report.parts[1].form, "gather");
+  EXPECT_EQ(report.pairs, count_pairs(parse("window(128) | random(1, 16, 3)"), 16384, 16384));
+}
+
+TEST(CompilePlan, EqualHeadsShareTheirLists) {
+  const Pattern pattern = parse("per_head(causal, window(2000), causal, window(3000))");
+  Plan heads = plan(pattern, Shape{2, 4, 512, 512, {}});
+  const TileLists& lists = heads.state().tiles({64, 64}).parts.at(0);
+  EXPECT_EQ(lists.groups, 2);  // both windows cover everything, so their lists are equal
+  EXPECT_EQ(lists.group_of, (std::vector<int32_t>{0, 1, 0, 1, 0, 1, 0, 1}));
+}
+
+TEST(CompilePlan, LongestListsComeFirst) {
+  Plan causal_plan = plan(causal(), 256, 256);
+  EXPECT_EQ(causal_plan.state().tiles({64, 64}).parts.at(0).order, (std::vector<int32_t>{3, 2, 1, 0}));
+}
+
+TEST(CompilePlan, SequenceTailsAreBitmaps) {
+  const PlanReport report = explain("dense", 100, {64, 64});
+  EXPECT_EQ(report.parts[0].full_tiles, 1);
+  EXPECT_EQ(report.parts[0].partial_tiles, 3);
+  EXPECT_EQ(report.pairs, 100 * 100);
+}
+
+TEST(CompilePlan, EmptyLengthsAndEmptyPatternsHaveNoTiles) {
+  for (const auto& [q_len, k_len] : {std::pair{0, 0}, {0, 5}, {5, 0}, {1, 1}}) {
+    Plan empty = plan(parse("~dense"), q_len, k_len);
+    EXPECT_EQ(empty.explain({16, 16}).pairs, 0);
+    EXPECT_EQ(empty.explain({16, 16}).visited_pairs, 0);
+    empty.verify();
+  }
+}
+
+TEST(CompilePlan, ALambdaCompilesAndSaysThatItIsSlow) {
+  Plan odd = plan(lambda([](Position q, Position k) { return k <= q && k % 2 == 1; }, "odd"), 200, 200);
+  const PlanReport report = odd.explain({64, 64});
+  EXPECT_TRUE(report.draws_pair_by_pair);
+  EXPECT_EQ(report.pairs, 100 * 100);
+  EXPECT_NE(report.text().find("pair by pair"), std::string::npos);
+}
+
+TEST(CompilePlan, SizesThatCannotBeAreRefused) {
+  EXPECT_THROW(plan(causal(), -1, 5), Error);
+  EXPECT_THROW(plan(causal(), int64_t{1} << 50, 5), Error);
+  EXPECT_THROW(plan(parse("per_head(causal, dense)"), Shape{1, 3, 8, 8, {}}), Error);
+  EXPECT_THROW(plan(causal(), 8, 8).explain({0, 64}), Error);
+  EXPECT_THROW(plan(causal(), 8, 8).explain({64, 4096}), Error);
+}
+
+}  // namespace
+}  // namespace keyhole
