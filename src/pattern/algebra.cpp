@@ -223,8 +223,10 @@ class Named final : public Node {
     return stride == 1 ? shared_from_this() : meaning_->in_residue(stride, residue);
   }
   NodePtr resolve(const Scope& scope) const override {
+    // A meaning that differs from head to head must not keep a text that does not: the planner takes
+    // nodes of equal text for equal.
     NodePtr resolved = meaning_->resolve(scope);
-    return resolved == meaning_ ? shared_from_this() : make_named(text_, std::move(resolved));
+    return resolved == meaning_ ? shared_from_this() : resolved;
   }
   bool is_resolved() const override { return meaning_->is_resolved(); }
   bool is_opaque() const override { return meaning_->is_opaque(); }

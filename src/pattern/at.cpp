@@ -119,14 +119,15 @@ class At final : public Node {
   bool allows(Position, Position) const override {
     KEYHOLE_ASSERT(false, "at was asked before it was resolved");
   }
-  std::string text() const override {
-    return say("at(q=", list_text(*q_), ", k=", list_text(*k_), ", ", child_->text(), ")");
-  }
+  std::string text() const override { return text_of(*q_, *k_, *child_); }
   NodePtr resolve(const Scope& scope) const override {
     const Shape& shape = scope.shape;
-    return std::make_shared<ResolvedAt>(
-        text(), child_->resolve(scope), PositionRuns(slice("q", *q_, shape.q_len, scope)),
-        PositionRuns(slice("k", *k_, shape.k_len, scope)), shape.q_offset());
+    const NodePtr child = child_->resolve(scope);
+    const std::vector<Position> q = slice("q", *q_, shape.q_len, scope);
+    const std::vector<Position> k = slice("k", *k_, shape.k_len, scope);
+    // The text of this head alone: heads at other positions must not look equal to the planner.
+    return std::make_shared<ResolvedAt>(text_of(q, k, *child), child, PositionRuns(q),
+                                        PositionRuns(k), shape.q_offset());
   }
   bool is_resolved() const override { return false; }
   Kind kind() const override { return Kind::at; }
@@ -134,6 +135,11 @@ class At final : public Node {
   bool is_opaque() const override { return child_->is_opaque(); }
 
  private:
+  static std::string text_of(const std::vector<Position>& q, const std::vector<Position>& k,
+                             const Node& child) {
+    return say("at(q=", list_text(q), ", k=", list_text(k), ", ", child.text(), ")");
+  }
+
   // The positions of one head out of [length], [batch, length] or [batch, heads, length].
   static std::vector<Position> slice(const char* name, const std::vector<Position>& all,
                                      int64_t length, const Scope& scope) {

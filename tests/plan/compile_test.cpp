@@ -88,6 +88,16 @@ TEST(CompilePlan, EqualHeadsShareTheirLists) {
   EXPECT_EQ(lists.group_of, (std::vector<int32_t>{0, 1, 0, 1, 0, 1, 0, 1}));
 }
 
+TEST(CompilePlan, HeadsAtOtherPositionsAreNotTakenForEqual) {
+  // Batch entry 0 stands at 0 1 2 3, entry 1 at 3 2 1 0: causal is a triangle, then its mirror image.
+  const Pattern pattern = at({0, 1, 2, 3, 3, 2, 1, 0}, {0, 1, 2, 3}, causal());
+  const Shape shape{2, 1, 4, 4, {}};
+  Plan both = plan(pattern, shape);
+  const TileLists& lists = both.state().tiles({16, 16}).parts.at(0);
+  EXPECT_EQ(lists.groups, 2);
+  EXPECT_EQ(lists.num_bitmaps(), 2);
+}
+
 TEST(CompilePlan, LongestListsComeFirst) {
   Plan causal_plan = plan(causal(), 256, 256);
   EXPECT_EQ(causal_plan.state().tiles({64, 64}).parts.at(0).order, (std::vector<int32_t>{3, 2, 1, 0}));
