@@ -32,7 +32,7 @@ struct Shape {
   int64_t heads = 1;
   int64_t q_len = 0;
   int64_t k_len = 0;
-  std::optional<int64_t> offset;  // the position of query 0; k_len - q_len when not given
+  std::optional<int64_t> offset = {};  // the position of query 0; k_len - q_len when not given
 
   int64_t q_offset() const { return offset.value_or(k_len - q_len); }
   bool operator==(const Shape&) const = default;

@@ -7,11 +7,13 @@
 //   mix(z):  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9
 //            z = (z ^ z >> 27) * 0x94d049bb133111eb;  result z ^ z >> 31
 // key = mix(mix(seed + G) + stream + G), with G = 0x9e3779b97f4a7c15 and arithmetic modulo 2^64.
-// Round r = 0 .. 3 of a balanced Feistel network over 2 * half_bits bits, the smallest such domain
-// with at least `size` elements, takes (left, right) to
+// Round r = 0, 1, ... of a balanced Feistel network over 2 * half_bits bits, the smallest such
+// domain with at least `size` elements, takes (left, right) to
 //   (right, left ^ (mix(right + key + (r + 1) * G) mod 2^half_bits)),
-// where left is the upper half of the number. Results outside [0, size) go through the network
-// again until one lies inside (cycle walking); the domain is below 4 * size, so that is soon.
+// where left is the upper half of the number. There are 4 rounds; 12 when half_bits is at most 4,
+// where 4 would visibly favour some pairs of elements. Results outside [0, size) go through the
+// network again until one lies inside (cycle walking); the domain is below 4 * size, so that is
+// soon.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +29,7 @@ class KeyedPermutation {
     KEYHOLE_ASSERT(size > 0 && size <= uint64_t{1} << 62, "a permutation of ", size, " elements");
     while (uint64_t{1} << 2 * half_bits_ < size) ++half_bits_;
     mask_ = (uint64_t{1} << half_bits_) - 1;
+    rounds_ = half_bits_ <= 4 ? 12 : 4;
   }
 
   uint64_t forward(uint64_t element) const {
@@ -43,7 +46,6 @@ class KeyedPermutation {
 
  private:
   static constexpr uint64_t kGolden = 0x9e3779b97f4a7c15u;
-  static constexpr uint64_t kRounds = 4;
 
   static constexpr uint64_t mix(uint64_t z) {
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
@@ -55,7 +57,7 @@ class KeyedPermutation {
   }
   uint64_t encrypt(uint64_t x) const {
     uint64_t left = x >> half_bits_, right = x & mask_;
-    for (uint64_t r = 0; r < kRounds; ++r) {
+    for (uint64_t r = 0; r < rounds_; ++r) {
       const uint64_t next = left ^ round(r, right);
       left = right;
       right = next;
@@ -64,7 +66,7 @@ class KeyedPermutation {
   }
   uint64_t decrypt(uint64_t x) const {
     uint64_t left = x >> half_bits_, right = x & mask_;
-    for (uint64_t r = kRounds; r-- > 0;) {
+    for (uint64_t r = rounds_; r-- > 0;) {
       const uint64_t previous = right ^ round(r, left);
       right = left;
       left = previous;
@@ -72,7 +74,7 @@ class KeyedPermutation {
     return left << half_bits_ | right;
   }
 
-  uint64_t size_, key_, mask_ = 0;
+  uint64_t size_, key_, mask_ = 0, rounds_ = 0;
   int half_bits_ = 0;
 };
 

@@ -2,7 +2,12 @@
 // random(block, count, seed): the queries of a block attend to `count` distinct blocks of keys,
 // drawn without repetition for each query block, alike for all heads. block = 1: random tokens.
 //
-//   random(2, 1, 7) on 6 tokens     one 2 x 2 square of # in every pair of rows
+//   random(2, 1, 7) on 6 tokens     # # . . . .
+//                                   # # . . . .
+//                                   # # . . . .
+//                                   # # . . . .
+//                                   . . . . # #
+//                                   . . . . # #
 //
 // Query block i draws the key blocks P(0), P(1), ..., P(count - 1), where P is the permutation of
 // the ceil(k_len / block) key blocks keyed by (seed, i): see base/keyed_permutation.h, which

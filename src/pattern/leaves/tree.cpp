@@ -132,6 +132,8 @@ class Tree final : public Node {
 Pattern tree(std::vector<int64_t> parents) {
   KEYHOLE_CHECK(!parents.empty(), "tree: no parents given; expected one per token");
   narrow(int64_t(parents.size()), "tree: the number of tokens");
+  KEYHOLE_CHECK(parents[0] == -1, "tree: the parent of token 0 is ", parents[0],
+                "; the first token is a root: expected -1");
   for (size_t i = 0; i < parents.size(); ++i) {
     KEYHOLE_CHECK(parents[i] >= -1 && parents[i] < int64_t(i), "tree: the parent of token ", i,
                   " is ", parents[i], "; expected an earlier token (0 to ", int64_t(i) - 1,
