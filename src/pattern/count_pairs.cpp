@@ -24,16 +24,33 @@ class PairCounter {
     if (rect.q.size() == 1) return count_row(rect);
 
     const std::string name = name_of(rect);
+    if (name.empty()) return count_halves(rect);
     if (const auto known = counts_.find(name); known != counts_.end()) return known->second;
-    const Position middle = rect.q.begin + rect.q.size() / 2;
-    const int64_t pairs =
-        count_band({{rect.q.begin, middle}, rect.k}) + count_band({{middle, rect.q.end}, rect.k});
-    if (!name.empty() && counts_.size() < kMaxNames) counts_.emplace(name, pairs);
+    const int64_t pairs = is_too_wide(rect) ? count_pieces(rect) : count_halves(rect);
+    if (counts_.size() < kMaxNames) counts_.emplace(name, pairs);
     return pairs;
   }
 
  private:
   static constexpr size_t kMaxNames = 1 << 16;  // some 10 MB; beyond that, names hardly repeat
+  // Rectangles of ever new widths would never meet again; pieces of one width do.
+  static constexpr int64_t kWidest = 64;  // times their height
+  static bool is_too_wide(const Rect& rect) { return rect.k.size() / kWidest > rect.q.size(); }
+
+  int64_t count_pieces(const Rect& rect) {
+    const Position width = kWidest * rect.q.size();
+    int64_t pairs = 0;
+    for (Position k = rect.k.begin; k < rect.k.end; k += width) {
+      pairs += count({rect.q, {k, std::min(k + width, rect.k.end)}});
+    }
+    return pairs;
+  }
+
+  int64_t count_halves(const Rect& rect) {
+    const Position middle = rect.q.begin + rect.q.size() / 2;
+    return count_band({{rect.q.begin, middle}, rect.k}) +
+           count_band({{middle, rect.q.end}, rect.k});
+  }
 
   int64_t count_band(const Rect& rect) {
     Strip seen;
