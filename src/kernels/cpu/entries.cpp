@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "kernels/cpu/backward.h"
 #include "kernels/cpu/config.h"
 #include "kernels/cpu/forward.h"
 #include "kernels/cpu/primitives.h"
@@ -19,6 +20,10 @@ double forward_cost(const TileShape& tile, double num_tiles) {
   return num_tiles * (pairs * per_row + 64);
 }
 
+double backward_cost(const TileShape& tile, double num_tiles) {
+  return forward_cost(tile, num_tiles);
+}
+
 template <class Storage>
 void add_entries(std::vector<KernelEntry>& entries) {
   const DType dtype = Traits<Storage>::dtype;
@@ -31,6 +36,15 @@ void add_entries(std::vector<KernelEntry>& entries) {
                      .cost = forward_cost,
                      .forward = forward<Storage>,
                      .backward = nullptr});
+  entries.push_back({.name = std::string("cpu.backward.") + to_string(dtype),
+                     .backend = "cpu",
+                     .operation = Operation::backward,
+                     .dtype = dtype,
+                     .max_head_dim = kMaxHeadDim,
+                     .tiles = {{64, 64}, {32, 32}, {16, 16}},
+                     .cost = backward_cost,
+                     .forward = nullptr,
+                     .backward = backward<Storage>});
 }
 
 }  // namespace

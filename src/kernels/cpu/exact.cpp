@@ -126,6 +126,12 @@ void add(std::vector<double>& sum, double weight, const Storage* row) {
 
 }  // namespace
 
+bool attends_to_nothing(const PlanView& plan, int64_t head_index, int64_t query) {
+  bool is_empty = true;
+  for_each_key(plan, head_index, query, [&](int64_t) { is_empty = false; });
+  return is_empty;
+}
+
 template <class Storage>
 void exact_forward_row(const ForwardArgs& args, int64_t batch, int64_t head, int64_t query) {
   using T = typename Traits<Storage>::Compute;

@@ -13,6 +13,9 @@ namespace keyhole::cpu {
 template <class Storage>
 void exact_forward_row(const ForwardArgs& args, int64_t batch, int64_t head, int64_t query);
 
+// Whether no part of the plan gives this query a key.
+bool attends_to_nothing(const PlanView& plan, int64_t head_index, int64_t query);
+
 // dq of one query; dk and dv of one key of one kv head.
 template <class Storage>
 void exact_query_gradient(const BackwardArgs& args, int64_t batch, int64_t head, int64_t query);

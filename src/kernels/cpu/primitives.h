@@ -56,6 +56,7 @@ struct ScoreGradient {
   T cap;                   // 0: none; else the scores are cap * (what `scores` holds), base 2
   const uint64_t* bitmap;  // null: all pairs attend
   int64_t bitmap_words;
+  bool queries_across = false;  // queries are columns, not rows: lse and delta are [cols]
 };
 
 template <class Storage>

@@ -82,15 +82,19 @@ void softmax(const Softmax<T>& s) {
   }
 }
 
-template <bool kCapped, bool kMasked, class T>
+template <bool kCapped, bool kMasked, bool kAcross, class T>
 void score_gradient_rows(const ScoreGradient<T>& g) {
   const Tag<T> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const auto scale = hn::Set(d, g.scale), cap = hn::Set(d, g.cap), one = hn::Set(d, T(1));
   for (int64_t r = 0; r < g.rows; ++r) {
     T *scores = g.scores + r * g.stride, *dps = g.dp + r * g.stride;
-    const auto lse = hn::Set(d, g.lse[r]), delta = hn::Set(d, g.delta[r]);
+    auto lse = hn::Set(d, g.lse[r]), delta = hn::Set(d, g.delta[r]);
     for (int64_t c = 0; c < g.cols; c += lanes) {
+      if constexpr (kAcross) {
+        lse = hn::LoadU(d, g.lse + c);
+        delta = hn::LoadU(d, g.delta + c);
+      }
       auto score = hn::LoadU(d, scores + c);
       auto slope = scale;
       if constexpr (kCapped) {
@@ -112,13 +116,15 @@ void score_gradient_rows(const ScoreGradient<T>& g) {
   }
 }
 
+template <bool kCapped, class T>
+HWY_INLINE void score_gradient_capped(const ScoreGradient<T>& g) {
+  if (g.queries_across) return score_gradient_rows<kCapped, false, true>(g);
+  if (g.bitmap != nullptr) return score_gradient_rows<kCapped, true, false>(g);
+  score_gradient_rows<kCapped, false, false>(g);
+}
 template <class T>
 void score_gradient(const ScoreGradient<T>& g) {
-  if (g.cap != 0) {
-    g.bitmap ? score_gradient_rows<true, true>(g) : score_gradient_rows<true, false>(g);
-  } else {
-    g.bitmap ? score_gradient_rows<false, true>(g) : score_gradient_rows<false, false>(g);
-  }
+  g.cap != 0 ? score_gradient_capped<true>(g) : score_gradient_capped<false>(g);
 }
 
 KEYHOLE_SIMD_END

@@ -1,0 +1,12 @@
+// src/kernels/cpu/backward.h
+// Attention backward on the cpu: dq, dk, dv (and dsink) from dout, with out and lse as given.
+#pragma once
+
+#include "kernels/contract.h"
+
+namespace keyhole::cpu {
+
+template <class Storage>
+void backward(const BackwardArgs& args);
+
+}  // namespace keyhole::cpu

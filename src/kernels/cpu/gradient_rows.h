@@ -1,0 +1,106 @@
+// src/kernels/cpu/gradient_rows.h
+// Where gradients of single rows end up, for the heads of one wave. With one part in the plan a row
+// is written as soon as it is known; with several, rows add up here until all parts have passed.
+// Also holds what every part needs of a query: lse, and delta = dout . out.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/cpu/exact.h"
+#include "kernels/cpu/primitives.h"
+#include "kernels/cpu/problem.h"
+#include "kernels/cpu/scratch.h"
+
+namespace keyhole::cpu {
+
+template <class Storage>
+class GradientRows {
+ public:
+  using T = typename Traits<Storage>::Compute;
+
+  explicit GradientRows(const BackwardArgs& arguments)
+      : args(arguments),
+        p(problem_of(arguments)),
+        simd(primitives<Storage>()),
+        q_cols(round_up(p.head_dim, simd.lanes)),
+        v_cols(round_up(p.v_head_dim, simd.lanes)),
+        adds_up_(!one_part_has_all()) {
+    if (args.dsink.is_given()) sink_terms_.assign(size_t(p.batch * p.heads), 0);
+  }
+
+  const BackwardArgs& args;
+  const Problem p;
+  const Primitives<Storage>& simd;
+  const int64_t q_cols, v_cols;  // head_dim and v_head_dim, in whole vectors
+
+  // Heads and units (kv heads) are counted within the wave.
+  int64_t first_unit = 0, num_units = 0;
+  int64_t num_heads() const { return num_units * p.group; }
+  Head head(int64_t i) const { return head_of(p, first_unit + i / p.group, i % p.group); }
+  Head kv_head(int64_t unit) const { return head_of(p, first_unit + unit, 0); }
+
+  int64_t bytes_per_unit() const {
+    const int64_t sums = p.group * p.q_len * q_cols + p.k_len * (q_cols + v_cols);
+    return ((adds_up_ ? sums : 0) + 2 * p.group * p.q_len) * int64_t(sizeof(T));
+  }
+
+  void begin_wave(int64_t first, int64_t last);
+  void finish_wave() const;
+  void store_dsink() const;
+
+  // lse in base 2, +inf for a query that attends to nothing.
+  T lse(int64_t i, int64_t query) const { return lse_[i * p.q_len + query]; }
+  T delta(int64_t i, int64_t query) const { return delta_[i * p.q_len + query]; }
+
+  // What one part gives to a row; called once per row and part, by one thread.
+  void add_query(int64_t i, int64_t query, const T* dq) const {
+    if (adds_up_) return simd.add_row(dq, q_cols, dq_sum(i, query));
+    finish_query(head(i), query, dq);
+  }
+  void add_key(int64_t unit, int64_t key, const T* dk, const T* dv) const {
+    if (!adds_up_) return finish_key(kv_head(unit), key, dk, dv);
+    simd.add_row(dk, q_cols, dk_sum(unit, key));
+    simd.add_row(dv, v_cols, dv_sum(unit, key));
+  }
+
+  // Calls visit(item, row, thread) for each of `rows` rows of each of `items` heads or units.
+  template <class Visit>
+  void for_each_row(int64_t items, int64_t rows, Visit visit) const {
+    constexpr int64_t kRowsAtOnce = 64;
+    const int64_t steps = ceil_div(rows, kRowsAtOnce);
+    parallel_for(items * steps, p.threads, [&](int64_t step, int thread) {
+      const int64_t begin = step % steps * kRowsAtOnce;
+      for (int64_t row = begin; row < std::min(begin + kRowsAtOnce, rows); ++row) {
+        visit(step / steps, row, thread);
+      }
+    });
+  }
+
+ private:
+  static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+
+  bool one_part_has_all() const;
+  void find_deltas();
+  void find_sink_terms();
+  void finish_query(const Head& head, int64_t query, const T* dq) const;
+  void finish_key(const Head& head, int64_t key, const T* dk, const T* dv) const;
+
+  T* dq_sum(int64_t i, int64_t query) const {
+    return dq_sum_.data() + (i * p.q_len + query) * q_cols;
+  }
+  T* dk_sum(int64_t unit, int64_t key) const {
+    return dk_sum_.data() + (unit * p.k_len + key) * q_cols;
+  }
+  T* dv_sum(int64_t unit, int64_t key) const {
+    return dv_sum_.data() + (unit * p.k_len + key) * v_cols;
+  }
+
+  const bool adds_up_;
+  std::vector<double> sink_terms_;       // [batch * heads]
+  Scratch<T> lse_, delta_;               // [heads in wave][q_len]
+  Scratch<T> dq_sum_, dk_sum_, dv_sum_;  // when several parts add up
+};
+
+}  // namespace keyhole::cpu
