@@ -30,9 +30,14 @@ void check_shape(const Shape& shape) {
 
 std::string to_string(const TileShape& tile) { return say(tile.q, "x", tile.k); }
 
-Plan plan(const Pattern& pattern, const Shape& shape) {
+Plan make_plan(const Pattern& pattern, const Shape& shape, SplitPolicy policy) {
   check_shape(shape);
-  return Plan(std::make_shared<PlanState>(pattern.text(), shape, split_parts(pattern, shape)));
+  return Plan(
+      std::make_shared<PlanState>(pattern.text(), shape, split_parts(pattern, shape, policy)));
+}
+
+Plan plan(const Pattern& pattern, const Shape& shape) {
+  return make_plan(pattern, shape, SplitPolicy::by_cost);
 }
 
 Plan plan(const Pattern& pattern, int64_t q_len, int64_t k_len) {

@@ -24,6 +24,9 @@ struct CompiledTiles {
   double compile_ms = 0;
 };
 
+// plan(pattern, shape) with the forms of its parts chosen otherwise than by cost; for tests.
+Plan make_plan(const Pattern& pattern, const Shape& shape, SplitPolicy policy);
+
 class PlanState {
  public:
   // From a pattern.

@@ -21,6 +21,7 @@ namespace {
 
 constexpr double kMergeRowCost = 24;  // folding one more part into a row of the output
 constexpr double kSmallPlan = 16384;  // below this, plain tiles: the choice would cost more
+constexpr double kMostlyFull = 2.2;   // cost over pairs that no split is worth trying to beat
 constexpr size_t kMaxTerms = 8;       // a longer union is compiled as it stands
 constexpr TileShape kLargeTile{64, 64}, kSmallTile{16, 16};
 constexpr double kLargeTilePairCost = 1.1, kSmallTilePairCost = 1.8;
@@ -65,6 +66,13 @@ void collect_terms(const NodePtr& node, std::vector<NodePtr>& terms) {
     }
   }
   terms.push_back(node);
+}
+
+std::vector<NodePtr> terms_of(const NodePtr& node) {
+  std::vector<NodePtr> terms;
+  collect_terms(node, terms);
+  if (terms.size() > kMaxTerms) return {node};
+  return terms;
 }
 
 // The stride inside whose residue classes a term lives: that of its widest dilated factor.
@@ -136,24 +144,15 @@ std::vector<Term> make_disjoint(const std::vector<NodePtr>& terms,
   return parts;
 }
 
-}  // namespace
-
-std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape) {
-  const NodePtr node = simplify(resolved);
-  if (shape.q_len == 0 || shape.k_len == 0) return {};
+// The choice by cost; `node` is simplified.
+std::vector<Term> split_by_cost(const NodePtr& node, const Shape& shape) {
+  const std::vector<Term> plain = {{{PartForm::tiles, 1}, node}};
   const double whole_cost = tiles_cost(*node, shape, 1);
-  if (whole_cost == 0 && !node->is_opaque()) {
-    // The sample saw nothing; compiling for real is cheap then, and settles it.
-    return {{{PartForm::tiles, 1}, node}};
-  }
-  // Nothing to gain: a handful of tiles, or tiles that are mostly full.
-  if (whole_cost <= kSmallPlan) return {{{PartForm::tiles, 1}, node}};
-  const double pairs = estimate_pairs(*node, shape);
-  if (whole_cost <= 2.2 * pairs) return {{{PartForm::tiles, 1}, node}};
+  // Nothing to gain: a handful of tiles (or a sample that saw none), or tiles that are mostly full.
+  if (whole_cost <= kSmallPlan) return plain;
+  if (whole_cost <= kMostlyFull * estimate_pairs(*node, shape)) return plain;
 
-  std::vector<NodePtr> terms;
-  collect_terms(node, terms);
-  if (terms.size() > kMaxTerms) terms = {node};
+  const std::vector<NodePtr> terms = terms_of(node);
   std::vector<Costed> forms;
   double split_cost = 0;
   for (const NodePtr& term : terms) {
@@ -167,7 +166,33 @@ std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape) {
   return parts;
 }
 
-std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape) {
+std::vector<Term> split_by_force(const NodePtr& node, const Shape& shape, SplitPolicy policy) {
+  if (policy == SplitPolicy::plain) return {{{PartForm::tiles, 1}, node}};
+  if (policy == SplitPolicy::gather) return {{{PartForm::gather, 1}, node}};
+  const std::vector<NodePtr> terms = terms_of(node);
+  std::vector<Costed> forms;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    const int64_t stride = stride_of(terms[i]);
+    if (stride > 1 && stride <= std::max(shape.q_len, shape.k_len)) {
+      forms.push_back({{PartForm::tiles, stride}, 0});
+    } else {
+      const bool is_gathered = policy == SplitPolicy::mixed && i % 2 == 1;
+      forms.push_back({{is_gathered ? PartForm::gather : PartForm::tiles, 1}, 0});
+    }
+  }
+  return make_disjoint(terms, forms);
+}
+
+}  // namespace
+
+std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape, SplitPolicy policy) {
+  if (shape.q_len == 0 || shape.k_len == 0) return {};
+  const NodePtr node = simplify(resolved);
+  return policy == SplitPolicy::by_cost ? split_by_cost(node, shape)
+                                        : split_by_force(node, shape, policy);
+}
+
+std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape, SplitPolicy policy) {
   struct Distinct {
     NodePtr node;
     std::string text;  // empty until needed
@@ -189,7 +214,7 @@ std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape) {
         if (distinct[found].text == text) break;
       }
     }
-    if (found == distinct.size()) distinct.push_back({node, {}, split_head(node, shape)});
+    if (found == distinct.size()) distinct.push_back({node, {}, split_head(node, shape, policy)});
     distinct_of.push_back(found);
   }
   // One part per (form, stride); a head that has no such term is not in it.

@@ -31,14 +31,26 @@ struct PartSpec {
   std::vector<int32_t> group_of;  // [batch * heads] -> group, or -1: nothing of this head is here
 };
 
+// How the form of a term is chosen. Users get by_cost; the others make every form happen at every
+// size, so that tests reach all of them on small shapes.
+enum class SplitPolicy : uint8_t {
+  by_cost,
+  plain,     // one part of plain tiles
+  residues,  // dilated terms in residue classes, the rest in plain tiles
+  gather,    // one part of key lists
+  mixed,     // dilated terms in residue classes; of the others every second one as key lists
+};
+
 // The parts of a pattern for a shape; equal heads are found before anything is compiled.
-std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape);
+std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape,
+                                  SplitPolicy policy = SplitPolicy::by_cost);
 
 // One term of one head's pattern.
 struct Term {
   PartKey key;
   NodePtr node;
 };
-std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape);
+std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape,
+                             SplitPolicy policy = SplitPolicy::by_cost);
 
 }  // namespace keyhole

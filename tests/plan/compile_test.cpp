@@ -1,9 +1,10 @@
 // tests/plan/compile_test.cpp
 // Plans by example: the numbers a person can count on paper, and the cost they must not exceed.
+#include "plan/compile.h"
+
 #include <gtest/gtest.h>
 
 #include "base/check.h"
-#include "plan/compile.h"
 #include "plan/plan_state.h"
 
 namespace keyhole {
@@ -28,7 +29,8 @@ TEST(CompilePlan, CountsTilesOfTheStyleExample) {
 TEST(CompilePlan, CausalIsTwoRunsPerQueryTile) {
   Plan causal_plan = plan(causal(), 1 << 16, 1 << 16);
   const TileLists& lists = causal_plan.state().tiles({128, 128}).parts.at(0);
-  EXPECT_EQ(lists.runs.size(), 2u * 512 - 1);  // the first tile has a diagonal and nothing before it
+  EXPECT_EQ(lists.runs.size(),
+            2u * 512 - 1);  // the first tile has a diagonal and nothing before it
   EXPECT_EQ(lists.num_bitmaps(), 1);
   transpose(const_cast<TileLists&>(lists));
   EXPECT_EQ(lists.t_runs.size(), 2u * 512 - 1);
@@ -89,7 +91,8 @@ TEST(CompilePlan, EqualHeadsShareTheirLists) {
 }
 
 TEST(CompilePlan, HeadsAtOtherPositionsAreNotTakenForEqual) {
-  // Batch entry 0 stands at 0 1 2 3, entry 1 at 3 2 1 0: causal is a triangle, then its mirror image.
+  // Batch entry 0 stands at 0 1 2 3, entry 1 at 3 2 1 0: causal is a triangle, then its mirror
+  // image.
   const Pattern pattern = at({0, 1, 2, 3, 3, 2, 1, 0}, {0, 1, 2, 3}, causal());
   const Shape shape{2, 1, 4, 4, {}};
   Plan both = plan(pattern, shape);
@@ -100,7 +103,8 @@ TEST(CompilePlan, HeadsAtOtherPositionsAreNotTakenForEqual) {
 
 TEST(CompilePlan, LongestListsComeFirst) {
   Plan causal_plan = plan(causal(), 256, 256);
-  EXPECT_EQ(causal_plan.state().tiles({64, 64}).parts.at(0).order, (std::vector<int32_t>{3, 2, 1, 0}));
+  EXPECT_EQ(causal_plan.state().tiles({64, 64}).parts.at(0).order,
+            (std::vector<int32_t>{3, 2, 1, 0}));
 }
 
 TEST(CompilePlan, SequenceTailsAreBitmaps) {
@@ -120,7 +124,8 @@ TEST(CompilePlan, EmptyLengthsAndEmptyPatternsHaveNoTiles) {
 }
 
 TEST(CompilePlan, ALambdaCompilesAndSaysThatItIsSlow) {
-  Plan odd = plan(lambda([](Position q, Position k) { return k <= q && k % 2 == 1; }, "odd"), 200, 200);
+  Plan odd =
+      plan(lambda([](Position q, Position k) { return k <= q && k % 2 == 1; }, "odd"), 200, 200);
   const PlanReport report = odd.explain({64, 64});
   EXPECT_TRUE(report.draws_pair_by_pair);
   EXPECT_EQ(report.pairs, 100 * 100);
