@@ -32,8 +32,7 @@ std::string to_string(const TileShape& tile) { return say(tile.q, "x", tile.k); 
 
 Plan make_plan(const Pattern& pattern, const Shape& shape, SplitPolicy policy) {
   check_shape(shape);
-  return Plan(
-      std::make_shared<PlanState>(pattern.text(), shape, split_parts(pattern, shape, policy)));
+  return Plan(std::make_shared<PlanState>(pattern, shape, policy));
 }
 
 Plan plan(const Pattern& pattern, const Shape& shape) {

@@ -198,6 +198,8 @@ void Plan::save(const std::string& path) const {
                      {"q_len", shape.q_len},
                      {"k_len", shape.k_len},
                      {"offset", shape.q_offset()}};
+  // Lists of another tile shape, made from the text later, must be split in the same way.
+  header["forms"] = int(state_->policy());
   header["tiles"] = Json::array();
   header["gathers"] = Json::array();
   Writer arrays;
@@ -260,6 +262,9 @@ Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {
     reader.skip_padding();
     const Shape shape = read_shape(header.at("shape"), path);
     const std::string text = header.at("pattern").get<std::string>();
+    const int64_t forms = header.at("forms").get<int64_t>();
+    KEYHOLE_CHECK(forms >= 0 && forms <= int64_t(SplitPolicy::mixed), "plan file ", path,
+                  ": forms ", forms);
     const Source source{"of plan file " + path, ErrorKind::usage};
     std::map<TileShape, CompiledTiles> tiles;
     for (const Json& entry : header.at("tiles")) {
@@ -279,7 +284,8 @@ Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {
     }
     KEYHOLE_CHECK(reader.at_end(), "plan file ", path, " has bytes behind its last array");
     KEYHOLE_CHECK(!tiles.empty(), "plan file ", path, " holds no lists");
-    return Plan(std::make_shared<PlanState>(text, shape, std::move(tiles), std::move(gathers)));
+    return Plan(std::make_shared<PlanState>(text, shape, SplitPolicy(forms), std::move(tiles),
+                                            std::move(gathers)));
   } catch (const Json::exception& broken) {
     throw Error(ErrorKind::usage,
                 say("plan file ", path, ": its header is not valid: ", broken.what()));

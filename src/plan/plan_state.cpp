@@ -30,12 +30,15 @@ std::string join_shapes(const std::vector<TileShape>& shapes) {
 
 }  // namespace
 
-PlanState::PlanState(std::string pattern_text, const Shape& shape, std::vector<PartSpec> parts)
-    : pattern_text_(std::move(pattern_text)), shape_(shape), parts_(std::move(parts)) {}
+PlanState::PlanState(const Pattern& pattern, const Shape& shape, SplitPolicy policy)
+    : pattern_text_(pattern.text()),
+      shape_(shape),
+      policy_(policy),
+      parts_(split_parts(pattern, shape, policy)) {}
 
-PlanState::PlanState(std::string pattern_text, const Shape& shape,
+PlanState::PlanState(std::string pattern_text, const Shape& shape, SplitPolicy policy,
                      std::map<TileShape, CompiledTiles> tiles, std::vector<KeyLists> gathers)
-    : PlanState(std::move(pattern_text), shape, std::vector<PartSpec>{}) {
+    : pattern_text_(std::move(pattern_text)), shape_(shape), policy_(policy) {
   parts_are_known_ = false;
   for (auto& [tile, compiled] : tiles) {
     compiled.views = views_of(compiled.parts);
@@ -49,7 +52,7 @@ PlanState::PlanState(std::string pattern_text, const Shape& shape,
 bool PlanState::has_parts() {
   if (parts_are_known_) return true;
   try {
-    parts_ = split_parts(parse(pattern_text_), shape_);
+    parts_ = split_parts(parse(pattern_text_), shape_, policy_);
     parts_are_known_ = true;
   } catch (const Error&) {
     return false;

@@ -30,14 +30,15 @@ Plan make_plan(const Pattern& pattern, const Shape& shape, SplitPolicy policy);
 class PlanState {
  public:
   // From a pattern.
-  PlanState(std::string pattern_text, const Shape& shape, std::vector<PartSpec> parts);
+  PlanState(const Pattern& pattern, const Shape& shape, SplitPolicy policy);
   // From a file: lists that were compiled before. Other tile shapes are compiled from the pattern's
   // text, where that can be parsed; arrays and functions cannot be had from a text.
-  PlanState(std::string pattern_text, const Shape& shape, std::map<TileShape, CompiledTiles> tiles,
-            std::vector<KeyLists> gathers);
+  PlanState(std::string pattern_text, const Shape& shape, SplitPolicy policy,
+            std::map<TileShape, CompiledTiles> tiles, std::vector<KeyLists> gathers);
 
   const Shape& shape() const { return shape_; }
   const std::string& pattern_text() const { return pattern_text_; }
+  SplitPolicy policy() const { return policy_; }
   bool is_opaque() const;  // some part was drawn pair by pair
 
   const CompiledTiles& tiles(TileShape tile);
@@ -61,6 +62,7 @@ class PlanState {
 
   std::string pattern_text_;
   Shape shape_;
+  SplitPolicy policy_;
   std::vector<PartSpec> parts_;
   std::mutex mutex_;
   std::map<TileShape, std::unique_ptr<CompiledTiles>> tiles_;

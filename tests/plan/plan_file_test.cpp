@@ -150,6 +150,13 @@ TEST_F(PlanFiles, DamageUnderAValidChecksumNeverPassesUnverifiedLists) {
   }
 }
 
+TEST_F(PlanFiles, OtherTilesAreCompiledInTheFormsOfTheFile) {
+  const Plan made = make_plan(parse("causal & (window(3) | exponential | dilated(4))"),
+                              Shape{1, 1, 20, 30, {}}, SplitPolicy::mixed);
+  made.save(path("plan"));
+  expect_same_lists(made, Plan::load(path("plan")), {8, 8});
+}
+
 TEST_F(PlanFiles, SayWhatIsWrongWithThem) {
   plan(causal(), 8, 8).save(path("plan"));
   const std::vector<std::byte> good = read_file(path("plan"), 1 << 20);
