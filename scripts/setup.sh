@@ -8,7 +8,8 @@ ROOT=$PWD
 JOBS=$(nproc 2>/dev/null || echo 2)
 export CTEST_PARALLEL_LEVEL=$JOBS CMAKE_BUILD_PARALLEL_LEVEL=$JOBS
 
-# Debian package | how to see without dpkg that it is there: a program, or a header after '#'
+# Debian package | how to see without dpkg that it is there: a program, a header after '#', or what
+# clang must be able to link after '!'
 readonly PACKAGES="
 g++|g++
 cmake|cmake
@@ -16,6 +17,8 @@ ninja-build|ninja
 ccache|ccache
 git|git
 python3|python3
+python3-venv|python3
+ca-certificates|python3
 nlohmann-json3-dev|#nlohmann/json.hpp
 libfmt-dev|#fmt/format.h
 libcli11-dev|#CLI/CLI.hpp
@@ -26,35 +29,51 @@ librapidcheck-dev|#rapidcheck.h
 libbenchmark-dev|#benchmark/benchmark.h
 clang-format-19|clang-format-19
 clang-19|clang++-19
-libclang-rt-19-dev|clang++-19
-libomp-19-dev|clang++-19
+libclang-rt-19-dev|!-fsanitize=thread
+libomp-19-dev|!-fopenmp
 shellcheck|shellcheck
-python3-venv|python3
-ca-certificates|python3
 "
+# Keyhole builds and passes without these; they are installed where that is allowed, and never missed.
+readonly OPTIONAL=" ccache git libhwy-dev libpng-dev librapidcheck-dev libbenchmark-dev shellcheck "
+# What both commands build with.
+# shellcheck disable=SC2034
+readonly BUILD_PACKAGES=(g++ cmake ninja-build python3 nlohmann-json3-dev libfmt-dev libcli11-dev ccache git
+  libhwy-dev libpng-dev libbenchmark-dev)
 
 say() { printf '%s\n' "$*"; }
+
+has_apt() { command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; }
+
+is_installed() {
+  if has_apt; then
+    dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'
+    return
+  fi
+  local probe
+  probe=$(sed -n "s/^$1|//p" <<<"$PACKAGES")
+  case "$probe" in
+    \#*) printf '#include <%s>\n' "${probe#\#}" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
+    !*) printf 'int main() {}\n' | clang++-19 "${probe#!}" -x c++ - -o /dev/null >/dev/null 2>&1 ;;
+    *) command -v "$probe" >/dev/null ;;
+  esac
+}
 
 install_packages() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -q && apt-get install -q -y --no-install-recommends "$@"
 }
 
-# need PACKAGE...: returns when all are there.
+# need PACKAGE...: returns when all that must be there is there.
 need() {
-  local package missing=()
-  if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
-    for package in "$@"; do
-      dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-    done
-    if [ ${#missing[@]} -eq 0 ]; then return 0; fi
-    if [ "$(id -u)" -ne 0 ]; then
-      say "These Debian packages are missing, and installing them needs root:"
-      say "  ${missing[*]}"
-      say "Install them, then run this again:"
-      say "  sudo apt-get update && sudo apt-get install --no-install-recommends ${missing[*]}"
-      exit 2
-    fi
+  local package missing=() unmissed=()
+  for package in "$@"; do
+    if is_installed "$package"; then continue; fi
+    if [ "${OPTIONAL/ $package /}" != "$OPTIONAL" ]; then unmissed+=("$package"); else missing+=("$package"); fi
+  done
+  if [ ${#missing[@]} -eq 0 ] && [ ${#unmissed[@]} -eq 0 ]; then return 0; fi
+
+  if has_apt && [ "$(id -u)" -eq 0 ]; then
+    missing+=("${unmissed[@]}")
     say "Installing ${#missing[@]} packages: ${missing[*]}"
     mkdir -p out
     if ! install_packages "${missing[@]}" >out/apt.log 2>&1; then
@@ -67,22 +86,20 @@ need() {
     return 0
   fi
 
-  local line probe
-  for package in "$@"; do
-    line=$(grep "^${package//+/\\+}|" <<<"$PACKAGES") || line="$package|$package"
-    probe=${line#*|}
-    if [ "${probe#\#}" = "$probe" ]; then
-      command -v "$probe" >/dev/null || missing+=("$probe (program; Debian: $package)")
-    elif ! printf '#include <%s>\n' "${probe#\#}" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; then
-      missing+=("<${probe#\#}> (header; Debian: $package)")
-    fi
-  done
-  if [ ${#missing[@]} -ne 0 ]; then
-    say "This machine has no apt, so nothing was installed. Missing:"
-    printf '  %s\n' "${missing[@]}"
-    say "Install them with this system's package manager, then run this again."
-    exit 2
+  if [ ${#missing[@]} -eq 0 ]; then
+    say "Going on without these optional packages (names of Debian 12): ${unmissed[*]}"
+    return 0
   fi
+  say "Missing packages (names of Debian 12): ${missing[*]}"
+  if [ ${#unmissed[@]} -ne 0 ]; then say "Missing, but optional: ${unmissed[*]}"; fi
+  if has_apt; then
+    say "Installing them needs root:"
+    say "  sudo apt-get update && sudo apt-get install --no-install-recommends ${missing[*]} ${unmissed[*]}"
+  else
+    say "This system has no apt: install what corresponds to them with its own package manager."
+  fi
+  say "Then run this again."
+  exit 2
 }
 
 # configure PRESET [ARGUMENT...]
@@ -94,6 +111,3 @@ configure() {
   fi
   cmake --preset "$preset" "$@"
 }
-
-readonly BUILD_PACKAGES=(g++ cmake ninja-build ccache git python3 nlohmann-json3-dev libfmt-dev libcli11-dev
-  libhwy-dev libpng-dev libbenchmark-dev)
