@@ -54,6 +54,9 @@ NodePtr make_band(Position left, Position right) {
 Pattern window(int64_t left, int64_t right) {
   check_reach("left", left);
   check_reach("right", right);
+  // In other libraries -1 leaves a side open; here it would silently see nothing.
+  KEYHOLE_CHECK(left + right >= 0, "window(", left, ", ", right,
+                ") holds no key; inf leaves a side open, as in window(inf, 0)");
   return Pattern(std::make_shared<Window>(left, right));
 }
 Pattern window(int64_t left_and_right) { return window(left_and_right, left_and_right); }
