@@ -1,0 +1,268 @@
+#!/usr/bin/env python3
+# bench/plot.py RECORDS --out FOLDER
+# Takes the records of `keyhole bench ... --json RECORDS`, draws one figure for each suite in them, as
+# PNG and SVG: runtime left (log-log), speed-up right; and time against the share of pairs kept.
+import argparse
+import json
+import pathlib
+
+import matplotlib
+
+matplotlib.use("Agg")  # no display needed
+
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+# Okabe and Ito's colours: told apart by all eyes. Markers differ too, for print.
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
+    "#222222", "#E69F00", "#56B4E9", "#009E73", "#D9C400", "#0072B2", "#D55E00", "#CC79A7")
+GREY = "#B8B8B8"
+
+# The patterns a reader looks for; the others are drawn in grey behind them.
+HIGHLIGHTED = {
+    "dense": (BLACK, "o", "-"),
+    "causal": (BLACK, "s", "--"),
+    "longformer": (SKY, "D", "-"),
+    "bigbird": (ORANGE, "^", "-"),
+    "strided": (PINK, "v", "-"),
+    "dilated": (GREEN, "P", "-"),
+    "random": (YELLOW, "X", "-"),
+    "window": (BLUE, "s", "-"),
+    "streaming": (RED, "o", "-"),
+}
+
+STYLE = {
+    "figure.facecolor": "white", "font.size": 10.5, "font.family": "DejaVu Sans",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#666666",
+    "axes.titlesize": 12, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.8,
+    "legend.frameon": False, "legend.fontsize": 9.5, "lines.linewidth": 1.9, "lines.markersize": 6,
+    "xtick.color": "#444444", "ytick.color": "#444444", "svg.hashsalt": "keyhole",
+}
+
+
+def read_records(path):
+    with open(path) as file:
+        return [json.loads(line) for line in file if line.strip()]
+
+
+def by_suite(records, *suites):
+    return [record for record in records if record["suite"] in suites]
+
+
+def tokens(length, _=None):
+    """128, 512, 1K, 16K, 128K."""
+    return f"{length / 1024:g}K" if length >= 1024 else f"{length:g}"
+
+
+def plain(value, _=None):
+    """A tick label without powers: 0.01, 1, 100, 10,000."""
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def length_axis(axes, lengths, label):
+    axes.set_xscale("log", base=2)
+    lengths = sorted(set(lengths))
+    axes.xaxis.set_major_locator(FixedLocator(lengths))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(tokens))
+    axes.set_xlabel(label)
+
+
+def log_axis(axis):
+    axis.set_major_locator(LogLocator(numticks=12))
+    axis.set_major_formatter(FuncFormatter(plain))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def speedup_axis(axes, top):
+    axes.set_yscale("log")
+    ticks = [t for t in (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+             if t <= 1.6 * top]
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}x"))
+    axes.set_ylabel("speed-up over dense")
+    axes.axhline(1, color="#888888", linewidth=1, linestyle=":")
+
+
+def footnote(figure, record):
+    machine = record["machine"]
+    dirty = " + changes" if record.get("dirty") else ""
+    figure.text(0.008, 0.008,
+                f"{machine['cpu']}, {record['threads']} threads, {machine['simd']} · "
+                f"commit {record['commit']}{dirty} · {record['time'][:10]}",
+                fontsize=7.5, color="#777777")
+
+
+def save(figure, folder, name, record, bottom=0.035):
+    figure.tight_layout(rect=(0, bottom, 1, 1))
+    footnote(figure, record)
+    figure.savefig(folder / f"{name}.png", dpi=160)
+    figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+    plt.close(figure)
+    return folder / f"{name}.png"
+
+
+def series_of(records, key):
+    groups = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    for group in groups.values():
+        group.sort(key=lambda record: record["q_len"])
+    return groups
+
+
+def band(axes, lengths, times, color):
+    """The spread of the runs, p10 to p90."""
+    axes.fill_between(lengths, [t["p10"] for t in times], [t["p90"] for t in times],
+                      color=color, alpha=0.15, linewidth=0)
+
+
+def race_figure(groups, names, colors, dense_names, folder, name, title, length_label):
+    """Dense and sparse side by side: one pair of lines for each group."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
+    markers = ("o", "s")
+    every = [record for group in groups.values() for record in group]
+    for i, (key, group) in enumerate(groups.items()):
+        lengths = [record["q_len"] for record in group]
+        line = "-" if i == 0 else "--"
+        dense = [record["dense_ms"] for record in group]
+        sparse = [record["ms"] for record in group]
+        left.plot(lengths, [t["median"] for t in dense], line, color=BLACK, marker=markers[i],
+                  label=dense_names[key])
+        left.plot(lengths, [t["median"] for t in sparse], line, color=colors[i], marker=markers[i],
+                  label=names[key])
+        band(left, lengths, dense, BLACK)
+        band(left, lengths, sparse, colors[i])
+        speedups = [record["speedup"] for record in group]
+        right.plot(lengths, speedups, line, color=colors[i], marker=markers[i], label=names[key])
+        # The first label above its line, the second below: two lines often end together.
+        right.annotate(f"{speedups[-1]:.1f}x", (lengths[-1], speedups[-1]),
+                       xytext=(0, 8 if i == 0 else -17), textcoords="offset points",
+                       color=colors[i], ha="center", fontsize=9.5, fontweight="bold")
+    left.set_yscale("log")
+    log_axis(left.yaxis)
+    left.set_ylabel("milliseconds")
+    left.set_title(f"{title}: runtime")
+    right.set_title("speed-up")
+    speedup_axis(right, max(record["speedup"] for record in every))
+    for axes in (left, right):
+        length_axis(axes, [record["q_len"] for record in every], length_label)
+        axes.legend(loc="upper left")
+    return save(figure, folder, name, every[0])
+
+
+def draw_streaming(records, folder):
+    groups = series_of(records, lambda r: (r["heads"], r["head_dim"]))
+    groups = dict(sorted(groups.items(), reverse=True))
+
+    def shape(key):
+        return f"{key[0]} heads of {key[1]}" if key[0] > 1 else f"1 head of {key[1]}"
+    return race_figure(groups, {k: f"streaming, {shape(k)}" for k in groups}, (RED, ORANGE),
+                       {k: f"dense causal, {shape(k)}" for k in groups}, folder, "streaming",
+                       records[0]["pattern"], "sequence length T")
+
+
+def draw_blocks(records, folder):
+    groups = series_of(records, lambda r: r["suite"])
+    names = {key: group[0]["pattern"] for key, group in groups.items()}
+    dense = {"blocks": "dense", "blocks-causal": "dense causal"}
+    return race_figure(groups, names, (BLUE, SKY), dense, folder, "blocks", names["blocks"],
+                       "sequence length L")
+
+
+def draw_sweep(records, folder):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, 5.4))
+    groups = series_of(records, lambda r: r["name"])
+    lengths = [record["q_len"] for record in records]
+    is_grey_named = False
+    for name in sorted(groups, key=lambda n: n in HIGHLIGHTED):
+        group = groups[name]
+        color, marker, line = HIGHLIGHTED.get(name, (GREY, "", "-"))
+        is_other = name not in HIGHLIGHTED
+        label = name if not is_other else (None if is_grey_named else "other patterns")
+        is_grey_named = is_grey_named or is_other
+        style = dict(color=color, marker=marker, linestyle=line, label=label,
+                     linewidth=1 if is_other else 1.9, zorder=2 if is_other else 3)
+        left.plot([r["q_len"] for r in group], [r["ms"]["median"] for r in group], **style)
+        fast = [r for r in group if "speedup" in r]
+        if not fast:
+            continue
+        right.plot([r["q_len"] for r in fast], [r["speedup"] for r in fast], **style)
+        guessed = [r for r in fast if not r["dense_is_measured"]]
+        right.plot([r["q_len"] for r in guessed], [r["speedup"] for r in guessed], "o",
+                   markersize=9, fillstyle="none", color=color, linewidth=0,
+                   zorder=style["zorder"])
+    left.set_yscale("log")
+    log_axis(left.yaxis)
+    left.set_ylabel("milliseconds, forward")
+    first = records[0]
+    left.set_title(f"all patterns, {first['heads']} heads of {first['head_dim']}: runtime")
+    right.set_title("speed-up (ringed: dense time told from its rate)")
+    speedup_axis(right, max(r.get("speedup", 1) for r in records))
+    for axes in (left, right):
+        length_axis(axes, lengths, "sequence length")
+    handles, labels = left.get_legend_handles_labels()
+    order = sorted(range(len(labels)),
+                   key=lambda i: [*HIGHLIGHTED, "other patterns"].index(labels[i]))
+    figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="lower center",
+                  ncols=len(order), bbox_to_anchor=(0.5, 0.03), columnspacing=1.4, handlelength=2.2)
+    return save(figure, folder, "sweep", first, bottom=0.085)
+
+
+def draw_kept_share(records, folder):
+    """Points on the line do no work beyond what the pattern keeps; tiles that are partly kept cost
+    whole, so that the right panel, by visited pairs, is the fairer one."""
+    points = [r for r in records if r.get("dense_is_measured")]
+    if not points:
+        return None
+    figure, panels = plt.subplots(1, 2, figsize=(11.5, 5), sharey=True)
+    lengths = sorted({r["q_len"] for r in points})
+    colors = {n: plt.get_cmap("viridis")(0.92 * i / max(1, len(lengths) - 1))
+              for i, n in enumerate(lengths)}
+
+    for axes, pairs, label in zip(panels, ("pairs", "visited_pairs"),
+                                  ("pairs that attend, share of dense",
+                                   "pairs in visited tiles, share of dense")):
+        shares = [r[pairs] / r[f"dense_{pairs}"] for r in points]
+        low = min(shares) / 1.5
+        axes.plot([low, 1], [low, 1], color=BLACK, linewidth=1.2, label="ideal: time = share")
+        axes.plot([low, 1], [1.3 * low, 1.3], color="#888888", linewidth=1, linestyle="--",
+                  label="1.3 times ideal")
+        for length in lengths:
+            chosen = [(s, 1 / r["speedup"]) for s, r in zip(shares, points) if r["q_len"] == length]
+            axes.scatter(*zip(*chosen), s=34, color=colors[length], edgecolor="white",
+                         linewidth=0.6, zorder=3, label=f"{tokens(length)} tokens")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        log_axis(axes.xaxis)
+        log_axis(axes.yaxis)
+        axes.set_xlabel(label)
+    panels[0].set_ylabel("time, share of dense")
+    panels[0].set_title("time against what is kept")
+    panels[1].set_title("and against what tiles visit")
+    panels[1].legend(loc="lower right", ncols=2)
+    return save(figure, folder, "kept_share", points[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Draws the records of `keyhole bench`.")
+    parser.add_argument("records", type=pathlib.Path)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/bench"))
+    arguments = parser.parse_args()
+    records = read_records(arguments.records)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    plt.rcParams.update(STYLE)
+    figures = [(draw_streaming, by_suite(records, "streaming")),
+               (draw_blocks, by_suite(records, "blocks", "blocks-causal")),
+               (draw_sweep, by_suite(records, "sweep")),
+               (draw_kept_share, by_suite(records, "sweep", "streaming", "blocks", "blocks-causal"))]
+    for draw, chosen in figures:
+        drawn = draw(chosen, arguments.out) if chosen else None
+        if drawn:
+            print(drawn)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+// cli/bench.cpp
+// keyhole bench TABLE: checks, then times; tables on stdout, records with --json. What each table
+// offers is in cli/bench/verb.cpp, how it is measured in the files beside it.
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <memory>
+
+#include "base/check.h"
+#include "cli/bench/verb.h"
+#include "cli/files.h"
+#include "cli/verbs.h"
+
+namespace keyhole::cli {
+namespace {
+
+using namespace keyhole::bench;
+
+// For the records: what to type to take them again. The file they went to does not matter.
+std::string typed_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string command = "keyhole", word;
+  std::getline(file, word, '\0');
+  while (std::getline(file, word, '\0')) {
+    if (word == "--json") {
+      std::getline(file, word, '\0');
+    } else if (!word.starts_with("--json=")) {
+      command +=
+          word.find_first_of(" ()&|~*") == std::string::npos ? " " + word : " \"" + word + "\"";
+    }
+  }
+  return command;
+}
+
+// CLI11 leaves what it does not know to us: a table or an option that was misspelt.
+[[noreturn]] void refuse(const CLI::App& app, const CLI::App* chosen, const std::string& word) {
+  std::vector<std::string> known;
+  std::string list;
+  for (const BenchTable& table : bench_tables())
+    list += (list.empty() ? "" : ", ") + std::string(table.name);
+  if (word.starts_with("-")) {
+    for (const CLI::App* source : {&app, chosen}) {
+      if (source == nullptr) continue;
+      for (const CLI::Option* option : source->get_options()) {
+        for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+      }
+    }
+  } else {
+    for (const BenchTable& table : bench_tables()) known.push_back(table.name);
+  }
+  const std::string what = word.starts_with("-") ? "unknown option" : "unknown table";
+  const std::string meant = nearest(word.substr(0, word.find('=')), known);
+  throw Error(
+      ErrorKind::usage,
+      !meant.empty() ? say("bench: ", what, " \"", word, "\"; did you mean \"", meant, "\"?")
+      : word.starts_with("-") ? say("bench: ", what, " \"", word, "\"; see keyhole bench --help")
+                              : say("bench: ", what, " \"", word, "\"; there are ", list));
+}
+
+int run(const CLI::App& app, Options& options) {
+  const auto chosen = app.get_subcommands();
+  const auto unknown = app.remaining(/*recurse=*/true);
+  if (!unknown.empty()) refuse(app, chosen.empty() ? nullptr : chosen.front(), unknown.front());
+  KEYHOLE_CHECK(!chosen.empty(),
+                "bench: which table? `keyhole bench all --quick` makes them all in two ",
+                "minutes; keyhole bench --help lists them");
+  KEYHOLE_CHECK(options.session.threads >= 0, "bench: --threads is ", options.session.threads,
+                "; 0 means all, else at least 1");
+  KEYHOLE_CHECK(options.session.limit_s >= 0, "bench: --limit is ", options.session.limit_s,
+                " s; it must not be negative");
+  // A folder that cannot be written is refused before the work, not after it.
+  const std::string& json_path = options.session.json_path;
+  if (!json_path.empty() && json_path != "-") check_writable(json_path);
+  options.session.command = typed_command();
+  Session session(options.session);
+  session.print(describe(session.machine()) + "\n");
+  for (const BenchTable& table : bench_tables()) {
+    if (chosen.front()->get_name() == table.name) table.run(session, options);
+  }
+  return session.finish();
+}
+
+}  // namespace
+
+Runner add_bench(CLI::App& app, Context&) {
+  auto options = std::make_shared<Options>();
+  app.add_option("--json", options->session.json_path,
+                 "write the records there, one JSON object a line; - for stdout, without tables");
+  app.add_flag("--quick", options->session.is_quick, "fewer repeats and sampled checks");
+  app.add_option("--threads", options->session.threads, "at most this many; all when not given");
+  app.add_option("--limit", options->session.limit_s,
+                 "seconds; a call expected to take longer is not made (60; 1.5 with --quick)");
+  for (const BenchTable& table : bench_tables()) {
+    CLI::App* command = app.add_subcommand(table.name, table.summary);
+    command->fallthrough();  // --json and its like may follow the name of the table
+    table.offer(*command, *options);
+  }
+  app.allow_extras();
+  app.require_subcommand(0, 1);
+  app.footer(
+      "Every case is checked against the fp64 reference before it is timed.\n"
+      "  keyhole bench all --quick --json records.json\n"
+      "  keyhole bench streaming --len 128:4096 --window 64 --sinks 16\n"
+      "  keyhole bench forward --pattern \"causal & window(256)\" --len 8192 --heads 8\n"
+      "  keyhole bench sweep --max-len 32768");
+  return [&app, options] { return run(app, *options); };
+}
+
+}  // namespace keyhole::cli

@@ -1,0 +1,178 @@
+// cli/bench/break_even.cpp
+// The break-even table: from which length on does a pattern beat dense attention of the same shape?
+// Doubles the length until it does, then halves the interval. Both are timed in turns at every
+// step, and winning means by three per cent at least: less than that is the weather.
+#include <fmt/format.h>
+
+#include <map>
+
+#include "cli/bench/patterns.h"
+#include "cli/bench/tables.h"
+
+namespace keyhole::bench {
+namespace {
+
+constexpr double kClearWin = 1.03;
+
+// One length: how much faster than dense, and what is kept.
+struct Step {
+  double speedup = 0, kept_share = 0, keys_per_query = 0;
+  nlohmann::json record;
+};
+
+// How one contender makes its case for a length.
+struct Contender {
+  std::string name;
+  std::string text;
+  std::function<std::optional<Case>(int64_t length)> make;
+};
+
+class Search {
+ public:
+  Search(Session& session, const Contender& contender, int64_t first, int64_t last)
+      : session_(session), contender_(contender), first_(first), last_(last) {}
+
+  // The shortest winning length, or nothing. Also measures the first and the last length.
+  std::optional<int64_t> run();
+  const Step* at(int64_t length) const {
+    const auto found = steps_.find(length);
+    return found == steps_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  bool wins(int64_t length);  // false too where a check failed or the pattern cannot be had
+
+  Session& session_;
+  const Contender& contender_;
+  int64_t first_, last_;
+  std::map<int64_t, Step> steps_;
+};
+
+bool Search::wins(int64_t length) {
+  if (const Step* known = at(length)) return known->speedup >= kClearWin;
+  const std::optional<Case> c = contender_.make(length);
+  if (!c) return false;
+  std::shared_ptr<Inputs> inputs;
+  const auto baseline = session_.prepare(dense_twin(*c), inputs);
+  const auto subject = session_.prepare(*c, inputs);
+  if (!baseline || !subject) return false;
+  TimingEffort effort = session_.effort().timing;
+  effort.min_runs = std::max(effort.min_runs, 7);  // a verdict, not only a number
+  const auto timings = time_in_turns({baseline->call(), subject->call()}, effort);
+
+  Step& step = steps_[length];
+  step.record = to_json(*subject, timings[1]);
+  step.speedup = timings[0].median_ms / timings[1].median_ms;
+  step.kept_share = double(subject->report().pairs) / double(baseline->report().pairs);
+  step.keys_per_query = step.record["keys_per_query"];
+  add_dense(step.record, dense_twin_of(*baseline, timings[0]));
+  return step.speedup >= kClearWin;
+}
+
+std::optional<int64_t> Search::run() {
+  int64_t losing = 0, winning = 0;
+  for (const int64_t length : doubling(first_, last_)) {
+    // Winning once may be luck; the next length must agree.
+    if (wins(length) && (length == last_ || wins(std::min(2 * length, last_)))) {
+      winning = length;
+      break;
+    }
+    losing = length;
+  }
+  wins(last_);
+  if (winning == 0) return std::nullopt;
+  // To an eighth: finer than that is finer than the timing.
+  while (losing > 0 && winning - losing > std::max<int64_t>(1, winning / 8)) {
+    const int64_t middle = (losing + winning) / 2;
+    (wins(middle) ? winning : losing) = middle;
+  }
+  return winning;
+}
+
+std::vector<Contender> contenders(const BreakEvenOptions& options) {
+  const auto base = [options](const std::string& name, int64_t q_len, int64_t k_len) {
+    Case c{.name = fmt::format("break-even-{}-{}", name, k_len), .pattern_text = ""};
+    c.q_len = q_len;
+    c.k_len = k_len;
+    c.heads = c.kv_heads = options.heads;
+    c.head_dim = options.head_dim;
+    c.dtype = options.dtype;
+    return c;
+  };
+  std::vector<Contender> all;
+  for (const CatalogEntry& entry : catalog()) {
+    if (entry.name == "dense" || entry.name == "causal") continue;
+    const std::string name(entry.name);
+    const auto sized = sized_pattern(entry, options.first_len, options.heads);
+    if (!sized) continue;
+    all.push_back(
+        {name, sized->text, [&entry, base, name, options](int64_t length) -> std::optional<Case> {
+           const auto at_length = sized_pattern(entry, length, options.heads);
+           if (!at_length) return std::nullopt;
+           return with_pattern(base(name, length, length), at_length->pattern, at_length->text);
+         }});
+  }
+  all.push_back({"draft-tree", fmt::format("draft tree of {} nodes", kDraftNodes),
+                 [base](int64_t context) -> std::optional<Case> {
+                   return with_pattern(
+                       base("draft-tree", kDraftNodes, context + kDraftNodes), draft_tree(context),
+                       fmt::format("draft tree of {} nodes after {}", kDraftNodes, context));
+                 }});
+  return all;
+}
+
+}  // namespace
+
+void bench_break_even(Session& session, const BreakEvenOptions& options) {
+  const std::string first = cli::with_thousands(options.first_len);
+  const std::string last = cli::with_thousands(options.last_len);
+  cli::Table table(
+      {"pattern", "beats dense from", "there", "keeps there", "at " + first, "at " + last},
+      "lrrrrr");
+  const auto all = contenders(options);
+  {
+    cli::Progress progress("bench break-even", int64_t(all.size()));
+    for (const Contender& contender : all) {
+      progress.step(contender.text);
+      Search search(session, contender, options.first_len, options.last_len);
+      const auto found = search.run();
+      const auto speedup_at = [&](int64_t length) {
+        const Step* step = search.at(length);
+        return step ? speedup_text(step->speedup) : std::string("-");
+      };
+      const int64_t shown = found.value_or(options.last_len);
+      const Step* step = search.at(shown);
+      if (!step) {  // not to be had at this length, or its check failed
+        table.add({contender.text, "not measured", "", "", speedup_at(options.first_len), ""},
+                  cli::Ink::dim);
+        continue;
+      }
+      table.add({contender.text, found ? cli::with_thousands(*found) : "never up to " + last,
+                 found ? speedup_text(step->speedup) : "", cli::percent(step->kept_share),
+                 speedup_at(options.first_len), speedup_at(options.last_len)});
+      nlohmann::json record = step->record;
+      record["name"] = contender.name;
+      record["break_even"] = found ? nlohmann::json(*found) : nlohmann::json(nullptr);
+      record["kept_of_dense"] = step->kept_share;
+      for (const int64_t end : {options.first_len, options.last_len}) {
+        if (const Step* other = search.at(end)) {
+          record[end == options.first_len ? "speedup_at_first" : "speedup_at_last"] =
+              other->speedup;
+        }
+      }
+      record["first_len"] = options.first_len;
+      record["last_len"] = options.last_len;
+      session.keep("break-even", std::move(record));
+    }
+  }
+  session.print(
+      fmt::format("\nbreak-even: the shortest length, from {} on, at which a pattern is 3% faster "
+                  "than dense of the "
+                  "same\nshape (causal where the pattern is causal), {} heads of {}, {}. For the "
+                  "draft tree the length "
+                  "is the\ncontext before it, and the queries are its {} nodes.\n",
+                  first, options.heads, options.head_dim, to_string(options.dtype), kDraftNodes));
+  session.print(table);
+}
+
+}  // namespace keyhole::bench

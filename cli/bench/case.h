@@ -1,0 +1,43 @@
+// cli/bench/case.h
+// One thing to measure: a pattern, the shapes and dtype of its tensors, forward or backward.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/contract.h"
+#include "keyhole/pattern.h"
+#include "keyhole/tensor.h"
+
+namespace keyhole::bench {
+
+struct Case {
+  std::string name;
+  Pattern pattern = dense();
+  std::string pattern_text;  // what a table shows: pattern.text(), or a short form of long arrays
+  int64_t q_len = 0, k_len = 0;
+  int64_t heads = 1, kv_heads = 1;
+  int64_t head_dim = 64;
+  DType dtype = DType::f32;
+  Operation operation = Operation::forward;
+
+  Shape shape() const {
+    return {.batch = 1, .heads = heads, .q_len = q_len, .k_len = k_len, .offset = {}};
+  }
+  double all_pairs() const { return double(heads) * double(q_len) * double(k_len); }
+};
+
+// The case with another pattern.
+inline Case with_pattern(Case c, const Pattern& pattern, std::string text) {
+  c.pattern = pattern;
+  c.pattern_text = std::move(text);
+  return c;
+}
+
+// Multiplications and additions that a pair of a head costs: two products of head_dim forward, five
+// backward (scores again, dv, dp, dq, dk).
+inline double flops_per_pair(const Case& c) {
+  return (c.operation == Operation::forward ? 4.0 : 10.0) * double(c.head_dim);
+}
+
+}  // namespace keyhole::bench

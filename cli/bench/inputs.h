@@ -1,0 +1,54 @@
+// cli/bench/inputs.h
+// Tensors to measure on: memory of our own with a view on it, and everything one case needs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+#include "cli/bench/case.h"
+#include "keyhole/tensor.h"
+
+namespace keyhole::bench {
+
+// Contiguous memory for one tensor, aligned to cache lines.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, std::initializer_list<int64_t> shape);
+
+  const TensorView& view() const { return view_; }
+  operator const TensorView&() const { return view_; }
+
+  void fill_normal(uint64_t seed);  // standard normal, the same on every machine
+  void fill_zero();
+  void fill_nan();  // so that what a kernel forgets to write shows
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete[](memory, kAlignment); }
+  };
+  static constexpr std::align_val_t kAlignment{64};
+
+  size_t num_bytes() const;
+
+  std::unique_ptr<std::byte[], Free> memory_;
+  TensorView view_;
+};
+
+// One head of batch entry 0, as a tensor of one head.
+TensorView head_of(const TensorView& tensor, int64_t head);
+double read(const TensorView& tensor, int64_t head, int64_t row, int64_t column);
+
+// All tensors of a case. Gradients are there only for backward cases.
+struct Inputs {
+  explicit Inputs(const Case& c);
+  bool fits(const Case& c) const;  // another case of the same shapes may use them again
+
+  Case made_for;
+  Tensor q, k, v, out, lse;
+  Tensor dout, dq, dk, dv;
+};
+
+}  // namespace keyhole::bench

@@ -1,0 +1,32 @@
+// cli/bench/machine.h
+// What a record must say of the place it was taken on: machine, build, commit, time.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace keyhole::bench {
+
+struct Machine {
+  std::string cpu;       // "Intel(R) Xeon(R) ...", as the system calls it
+  std::string arch;      // "x86_64"
+  std::string simd;      // what the cpu kernels use here
+  std::string system;    // "Linux 6.1.0"
+  std::string compiler;  // "g++ 12.2.0"
+  int cores = 0;         // that this process may use
+  double memory_gib = 0;
+};
+
+Machine this_machine();
+nlohmann::json to_json(const Machine& machine);
+std::string describe(const Machine& machine);  // one line
+
+struct Commit {
+  std::string id;         // "unknown" outside a git checkout
+  bool is_dirty = false;  // files differed from the commit when this program was built
+};
+
+Commit this_commit();
+std::string utc_now();  // "2026-01-31T12:00:00Z"
+
+}  // namespace keyhole::bench

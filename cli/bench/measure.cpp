@@ -1,0 +1,139 @@
+// cli/bench/measure.cpp
+// Takes a case, compiles and checks it; gives the call to time and what a record says of it.
+#include "cli/bench/measure.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "keyhole/attention.h"
+#include "runtime/dispatch.h"
+#include "runtime/registry.h"
+
+namespace keyhole::bench {
+namespace {
+
+// The plan, with the time it took. Tile lists follow on first use; the check is that use.
+Plan timed_plan(const Case& c, double& plan_ms) {
+  const double begin = now_s();
+  Plan made = plan(c.pattern, c.shape());
+  plan_ms = 1e3 * (now_s() - begin);
+  return made;
+}
+
+const KernelEntry& kernel_of(const Case& c) {
+  return choose(kernel_table(), {.backend = "auto",
+                                 .operation = c.operation,
+                                 .dtype = c.dtype,
+                                 .head_dim = c.head_dim,
+                                 .v_head_dim = c.head_dim});
+}
+
+}  // namespace
+
+Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& effort)
+    : case_(c),
+      inputs_(std::move(inputs)),
+      threads_(effort.threads),
+      plan_(timed_plan(c, plan_ms_)),
+      check_(check(c, plan_, *inputs_, effort.check, effort.threads)) {
+  const KernelEntry& kernel = kernel_of(c);
+  kernel_ = kernel.name;
+  report_ = plan_.explain(pick_tile(kernel, plan_), c.head_dim, bytes_of(c.dtype));
+  plan_ms_ += report_.compile_ms;
+}
+
+std::function<void()> Subject::call() const {
+  AttentionOptions options;
+  options.threads = threads_;
+  if (case_.operation == Operation::forward) {
+    return [inputs = inputs_, plan = plan_, options] {
+      attention_forward(inputs->q, inputs->k, inputs->v, plan, inputs->out, inputs->lse, options);
+    };
+  }
+  return [inputs = inputs_, plan = plan_, options] {
+    attention_backward(inputs->dout, inputs->q, inputs->k, inputs->v, inputs->out, inputs->lse,
+                       plan, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
+  };
+}
+
+std::shared_ptr<Inputs> inputs_for(const Case& c, std::shared_ptr<Inputs>& inputs) {
+  if (!inputs || !inputs->fits(c)) {
+    inputs.reset();  // before the new ones are made: two sets of long tensors need not fit at once
+    inputs = std::make_shared<Inputs>(c);
+  }
+  return inputs;
+}
+
+bool is_causal(const Case& c) {
+  const int64_t num_rows = std::min<int64_t>(c.q_len, 32);
+  for (int64_t head = 0; head < c.heads; ++head) {
+    const HeadPattern pattern = c.pattern.for_head(c.shape(), 0, head);
+    for (int64_t i = 0; i < num_rows; ++i) {
+      const int64_t row = i * c.q_len / num_rows;
+      for (int64_t key = row + c.shape().q_offset() + 1; key < c.k_len; ++key) {
+        if (pattern.allows(row, key)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+Case dense_twin(const Case& c) {
+  return is_causal(c) ? with_pattern(c, causal(), "causal") : with_pattern(c, dense(), "dense");
+}
+
+nlohmann::json to_json(const Timing& timing) {
+  return {{"median", timing.median_ms},
+          {"p10", timing.p10_ms},
+          {"p90", timing.p90_ms},
+          {"min", timing.min_ms},
+          {"runs", timing.runs}};
+}
+
+nlohmann::json to_json(const Subject& subject, const Timing& timing) {
+  const Case& c = subject.subject_case();
+  const PlanReport& report = subject.report();
+  const CheckResult& result = subject.check_result();
+  return {{"case", c.name},
+          {"operation", to_string(c.operation)},
+          {"kernel", subject.kernel()},
+          {"check", result.is_passed ? "ok" : "failed"},
+          {"checked_rows", result.rows},
+          {"check_worst", result.worst},
+          {"pattern", c.pattern_text},
+          {"q_len", c.q_len},
+          {"k_len", c.k_len},
+          {"heads", c.heads},
+          {"kv_heads", c.kv_heads},
+          {"head_dim", c.head_dim},
+          {"dtype", to_string(c.dtype)},
+          {"tile", to_string(report.tile)},
+          {"pairs", report.pairs},
+          {"visited_pairs", report.visited_pairs},
+          {"kept_share", double(report.pairs) / c.all_pairs()},
+          {"visited_share", double(report.visited_pairs) / c.all_pairs()},
+          {"keys_per_query", double(report.pairs) / double(c.heads * c.q_len)},
+          {"flops_per_token", flops_per_pair(c) * double(report.pairs) / double(c.q_len)},
+          {"gflops", flops_per_pair(c) * double(report.pairs) / (timing.median_ms * 1e6)},
+          {"plan_ms", subject.plan_ms()},
+          {"ms", to_json(timing)}};
+}
+
+DenseTwin dense_twin_of(const Subject& subject, const Timing& timing) {
+  return {.pattern_text = subject.subject_case().pattern_text,
+          .timing = timing,
+          .pairs = double(subject.report().pairs),
+          .visited_pairs = double(subject.report().visited_pairs)};
+}
+
+void add_dense(nlohmann::json& record, const DenseTwin& twin) {
+  record["dense_pattern"] = twin.pattern_text;
+  record["dense_pairs"] = twin.pairs;
+  record["dense_visited_pairs"] = twin.visited_pairs;
+  record["dense_is_measured"] = twin.is_measured;
+  record["dense_ms"] =
+      twin.is_measured ? to_json(twin.timing) : nlohmann::json{{"median", twin.timing.median_ms}};
+  record["speedup"] = twin.timing.median_ms / record["ms"]["median"].get<double>();
+}
+
+}  // namespace keyhole::bench

@@ -1,0 +1,67 @@
+// cli/bench/measure.h
+// From a case to a record: compile the plan, check the answer, time the call.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+
+#include "cli/bench/check.h"
+#include "cli/bench/timing.h"
+#include "keyhole/plan.h"
+
+namespace keyhole::bench {
+
+struct Effort {
+  CheckEffort check;
+  TimingEffort timing;
+  int threads = 0;  // 0: all
+};
+
+// A case that has been compiled and has passed its check: ready to be timed. Tensors are shared
+// with other subjects of the same shapes.
+class Subject {
+ public:
+  Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& effort);
+
+  const Case& subject_case() const { return case_; }
+  const CheckResult& check_result() const { return check_; }
+  const PlanReport& report() const { return report_; }  // for the tile that runs
+  const std::string& kernel() const { return kernel_; }
+  double plan_ms() const { return plan_ms_; }
+  std::function<void()> call() const;
+
+ private:
+  Case case_;
+  std::shared_ptr<Inputs> inputs_;
+  int threads_;
+  Plan plan_;
+  double plan_ms_;
+  CheckResult check_;
+  PlanReport report_;
+  std::string kernel_;
+};
+
+// The tensors of `inputs` where they fit the case, else new ones. `inputs` then holds what is
+// given.
+std::shared_ptr<Inputs> inputs_for(const Case& c, std::shared_ptr<Inputs>& inputs);
+
+// No query sees a later key; asked of a sample of the queries.
+bool is_causal(const Case& c);
+// Dense attention of the same shape: the causal one for a causal pattern.
+Case dense_twin(const Case& c);
+
+nlohmann::json to_json(const Timing& timing);
+nlohmann::json to_json(const Subject& subject, const Timing& timing);
+// Adds dense attention of the same shape to the record of a sparse one, and the speed-up.
+struct DenseTwin {
+  std::string pattern_text;  // "dense" or "causal"
+  Timing timing;
+  double pairs = 0, visited_pairs = 0;
+  bool is_measured = true;  // false: the median is told from the rate at a shorter length
+};
+DenseTwin dense_twin_of(const Subject& subject, const Timing& timing);
+void add_dense(nlohmann::json& record, const DenseTwin& twin);
+
+}  // namespace keyhole::bench

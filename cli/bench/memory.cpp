@@ -1,0 +1,116 @@
+// cli/bench/memory.cpp
+// What a call needs besides its tensors: the peak of the process during the first call at a length
+// (plan and tile lists included), less what it held before. Attention that stores scores would need
+// 16 times as much for four times the tokens.
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include <fstream>
+
+#include "base/check.h"
+#include "cli/bench/tables.h"
+
+namespace keyhole::bench {
+namespace {
+
+// A line of /proc/self/status such as "VmHWM:   1234 kB", in KiB; -1 where there is none.
+double status_kib(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double value = 0;
+    if (word == key + ":" && status >> value) return value;
+  }
+  return -1;
+}
+
+// Lets the peak start anew from what is held now. False where the system does not offer it.
+bool reset_peak() {
+  malloc_trim(0);
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << "5" << std::flush;
+  return clear.good();
+}
+
+std::optional<double> extra_kib(const Case& c, int threads) {
+  const auto inputs = std::make_shared<Inputs>(c);
+  for (const Tensor* tensor : {&inputs->out, &inputs->dq, &inputs->dk, &inputs->dv}) {
+    if (tensor->view().is_given())
+      const_cast<Tensor*>(tensor)->fill_zero();  // pages that count as before
+  }
+  inputs->lse.fill_zero();
+  AttentionOptions options;
+  options.threads = threads;
+  if (c.operation == Operation::backward) {
+    attention_forward(inputs->q, inputs->k, inputs->v, plan(c.pattern, c.shape()), inputs->out,
+                      inputs->lse, options);
+  }
+  if (!reset_peak()) return std::nullopt;
+  const double before = status_kib("VmRSS");
+  const Plan made = plan(c.pattern, c.shape());
+  if (c.operation == Operation::forward) {
+    attention_forward(inputs->q, inputs->k, inputs->v, made, inputs->out, inputs->lse, options);
+  } else {
+    attention_backward(inputs->dout, inputs->q, inputs->k, inputs->v, inputs->out, inputs->lse,
+                       made, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
+  }
+  return std::max(0.0, status_kib("VmHWM") - before);
+}
+
+}  // namespace
+
+void bench_memory(Session& session, const MemoryOptions& options) {
+  cli::Table table(
+      {"pattern", "pass", "extra at " + cli::with_thousands(options.first_len),
+       "extra at " + cli::with_thousands(options.last_len), "tensors there", "L x L scores"},
+      "llrrrr");
+  const double ratio = double(options.last_len) / double(options.first_len);
+  for (const Operation operation : {Operation::forward, Operation::backward}) {
+    for (const char* text : {"causal", "streaming(16, 64)", "bigbird(64, 3, 3, 2, 1)"}) {
+      Case c{.name = fmt::format("memory-{}-{}", to_string(operation), text),
+             .pattern = parse(text),
+             .pattern_text = text};
+      c.heads = c.kv_heads = options.heads;
+      c.head_dim = options.head_dim;
+      c.operation = operation;
+      // Threads and their stacks are made once, and not by the call that is looked at.
+      c.q_len = c.k_len = 256;
+      std::shared_ptr<Inputs> inputs;
+      if (!session.prepare(c, inputs)) continue;
+      inputs.reset();
+      std::vector<double> extra;
+      for (const int64_t length : {options.first_len, options.last_len}) {
+        c.q_len = c.k_len = length;
+        const auto kib = extra_kib(c, session.options().threads);
+        if (!kib) {
+          session.print("\nmemory: not measured; this system has no /proc/self/clear_refs\n");
+          return;
+        }
+        extra.push_back(*kib);
+      }
+      const double tensors = double(c.heads * c.q_len * c.head_dim) * double(bytes_of(c.dtype)) *
+                             (operation == Operation::forward ? 4 : 8);
+      const double scores = c.all_pairs() * double(bytes_of(c.dtype));
+      table.add({text, to_string(operation), cli::bytes_text(extra[0] * 1024),
+                 cli::bytes_text(extra[1] * 1024), cli::bytes_text(tensors),
+                 cli::bytes_text(scores)});
+      session.keep("memory", {{"case", c.name},
+                              {"pattern", text},
+                              {"operation", to_string(operation)},
+                              {"check", "ok"},
+                              {"heads", c.heads},
+                              {"head_dim", c.head_dim},
+                              {"dtype", to_string(c.dtype)},
+                              {"lengths", {options.first_len, options.last_len}},
+                              {"extra_bytes", {extra[0] * 1024, extra[1] * 1024}},
+                              {"tensor_bytes", tensors},
+                              {"score_bytes", scores}});
+    }
+  }
+  session.print(fmt::format(
+      "\nmemory: peak of the first call besides its tensors, plan included; a call that "
+      "stored scores\nwould need {:.0f} times as much at {:.0f} times the length\n",
+      ratio * ratio, ratio));
+  session.print(table);
+}
+
+}  // namespace keyhole::bench

@@ -1,0 +1,167 @@
+// cli/bench/patterns.cpp
+// Takes a row of the catalog and a length, gives the pattern to measure.
+#include "cli/bench/patterns.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <vector>
+
+namespace keyhole::bench {
+namespace {
+
+constexpr int64_t kLongestMask = 8192;  // L * L bytes and every pair looked at
+constexpr int64_t kTile = 64;
+constexpr int64_t kMeanDocument = 512;
+
+// Lengths 1 ... 2 * mean - 1 by a fixed multiplicative sequence, until they fill the sequence.
+std::vector<int64_t> document_lengths(int64_t length) {
+  std::vector<int64_t> lengths;
+  uint64_t x = 12345;
+  for (int64_t left = length; left > 0; left -= lengths.back()) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    lengths.push_back(std::min(left, 1 + int64_t((x >> 33) % uint64_t(2 * kMeanDocument - 1))));
+  }
+  return lengths;
+}
+
+std::vector<int64_t> tree_parents(int64_t length) {
+  std::vector<int64_t> parents(static_cast<size_t>(length));
+  for (int64_t i = 0; i < length; ++i) parents[size_t(i)] = i == 0 ? -1 : (i - 1) / 4;
+  return parents;
+}
+
+// The power of two nearest to the root of the length: where local and far keys balance.
+int64_t root_stride(int64_t length) {
+  return int64_t{1} << std::max(0, int(std::lround(std::log2(double(length)) / 2)));
+}
+
+// A band of three tiles, as somebody would write it who has tiles already.
+Pattern tile_band(int64_t length) {
+  const int64_t count = (length + kTile - 1) / kTile;
+  std::vector<int64_t> offsets = {0}, keys;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t k = std::max<int64_t>(0, i - 1); k <= std::min(count - 1, i + 1); ++k) {
+      keys.push_back(k);
+    }
+    offsets.push_back(int64_t(keys.size()));
+  }
+  return tiles(kTile, kTile, offsets, keys);
+}
+
+// 32 scattered keys for each query, as a selection step would leave them.
+Pattern scattered_pairs(int64_t length) {
+  std::vector<int64_t> offsets = {0}, keys;
+  uint64_t x = 54321;
+  for (int64_t q = 0; q < length; ++q) {
+    std::vector<int64_t> row;
+    for (int i = 0; i < 32; ++i) {
+      x = x * 6364136223846793005u + 1442695040888963407u;
+      row.push_back(int64_t((x >> 33) % uint64_t(length)));
+    }
+    std::sort(row.begin(), row.end());
+    row.erase(std::unique(row.begin(), row.end()), row.end());
+    keys.insert(keys.end(), row.begin(), row.end());
+    offsets.push_back(int64_t(keys.size()));
+  }
+  return csr(offsets, keys);
+}
+
+// One pair in eight, at random: nothing a tile could skip.
+Pattern random_mask(int64_t length) {
+  std::vector<uint8_t> allowed(size_t(length * length));
+  uint64_t x = 98765;
+  for (uint8_t& pair : allowed) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    pair = (x >> 61) == 0;
+  }
+  return mask(allowed, length, length);
+}
+
+std::vector<int64_t> count_up(int64_t length) {
+  std::vector<int64_t> positions(static_cast<size_t>(length));
+  for (int64_t i = 0; i < length; ++i) positions[size_t(i)] = i;
+  return positions;
+}
+
+Pattern alternating_heads(int64_t heads) {
+  std::vector<Pattern> patterns;
+  for (int64_t head = 0; head < heads; ++head) {
+    patterns.push_back(head % 2 == 0 ? window(64) : blocks(kTile));
+  }
+  return per_head(patterns);
+}
+
+SizedPattern from_text(const CatalogEntry& entry, std::string text) {
+  Pattern pattern = parse(text);
+  return {std::string(entry.name), std::move(text), std::move(pattern)};
+}
+
+}  // namespace
+
+std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t length, int64_t heads,
+                                          std::string* why) {
+  const std::string name(entry.name);
+  const auto made = [&](std::string text, Pattern pattern) {
+    return SizedPattern{name, std::move(text), std::move(pattern)};
+  };
+  const auto refused = [&](const char* reason) {
+    if (why) *why = reason;
+    return std::nullopt;
+  };
+  const int64_t stride = root_stride(length);
+
+  if (name == "window") return from_text(entry, "window(64)");
+  if (name == "sinks") return from_text(entry, "sinks(16)");
+  if (name == "blocks") return from_text(entry, "blocks(64)");
+  if (name == "prefix") return from_text(entry, "prefix(256)");
+  if (name == "global") return from_text(entry, "global(16)");
+  if (name == "global_at") return from_text(entry, fmt::format("global_at(0, {})", length / 2));
+  if (name == "documents") return made("documents(~512, ...)", documents(document_lengths(length)));
+  if (name == "tree") return made("tree(4 children each)", tree(tree_parents(length)));
+  if (name == "dilated") return from_text(entry, "dilated(8, 64)");
+  if (name == "strided") return from_text(entry, fmt::format("strided({})", stride));
+  if (name == "fixed") {
+    return from_text(entry, fmt::format("fixed({}, {})", stride, std::min<int64_t>(8, stride)));
+  }
+  if (name == "random") return from_text(entry, "random(64, 3, 1)");
+  if (name == "grid") {
+    const int64_t height = root_stride(length);
+    return from_text(entry,
+                     fmt::format("grid({}, {}, 4, 4)", height, (length + height - 1) / height));
+  }
+  if (name == "streaming") return from_text(entry, "streaming(16, 64)");
+  if (name == "longformer") return from_text(entry, "longformer(128, 16)");
+  if (name == "bigbird") return from_text(entry, "bigbird(64, 3, 3, 2, 1)");
+  if (name == "tiles") return made("tiles(64, 64, band of 3)", tile_band(length));
+  if (name == "csr") return made("csr(32 scattered keys)", scattered_pairs(length));
+  if (name == "mask") {
+    if (length > kLongestMask) return refused("needs L * L bytes");
+    return made("mask(1 pair in 8)", random_mask(length));
+  }
+  if (name == "per_head") return made("per_head(window(64), blocks(64))", alternating_heads(heads));
+  if (name == "per_batch") return refused("needs more than one batch entry");
+  if (name == "at") {
+    return made("at(0.., 0.., window(64))", at(count_up(length), count_up(length), window(64)));
+  }
+  // dense, causal, exponential, and patterns that are newer than this list.
+  return from_text(entry, std::string(entry.example));
+}
+
+Pattern draft_tree(int64_t context) {
+  std::vector<int64_t> parents;
+  for (int64_t i = 0; i < context; ++i) parents.push_back(i - 1);
+  constexpr std::array<int64_t, 4> kLevels = {4, 8, 8, 6};
+  static_assert(kLevels[0] + kLevels[1] + kLevels[2] + kLevels[3] == kDraftNodes);
+  int64_t above = context - 1, num_above = 1;  // the last token of the context is the root
+  for (int64_t count : kLevels) {
+    const int64_t begin = int64_t(parents.size());
+    for (int64_t i = 0; i < count; ++i) parents.push_back(above + i * num_above / count);
+    above = begin, num_above = count;
+  }
+  return tree(parents);
+}
+
+}  // namespace keyhole::bench

@@ -1,0 +1,105 @@
+// cli/bench/session.cpp
+// Takes options, gives what the tables share: effort, checks before times, records with machine and
+// commit.
+#include "cli/bench/session.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/parallel.h"
+#include "bench/peak.h"
+#include "cli/files.h"
+
+namespace keyhole::bench {
+namespace {
+
+Effort effort_of(const SessionOptions& options) {
+  Effort effort;
+  effort.threads = options.threads;
+  if (options.is_quick) {
+    effort.check = {
+        .all_rows_up_to = 256, .sampled_keys = int64_t{1} << 19, .min_rows = 8, .max_rows = 64};
+    effort.timing = {.min_runs = 3, .max_runs = 9, .budget_ms = 60, .min_run_ms = 0.2};
+  }
+  return effort;
+}
+
+}  // namespace
+
+Session::Session(const SessionOptions& options)
+    : options_(options), effort_(effort_of(options)), machine_(this_machine()) {
+  if (options_.limit_s == 0) options_.limit_s = options_.is_quick ? 1.5 : 60;
+  const Commit commit = this_commit();
+  common_ = {{"machine", to_json(machine_)}, {"threads", threads()}, {"commit", commit.id},
+             {"dirty", commit.is_dirty},     {"time", utc_now()},    {"command", options.command},
+             {"quick", options.is_quick}};
+}
+
+int Session::threads() const { return options_.threads > 0 ? options_.threads : max_threads(); }
+
+double Session::peak_gflops() {
+  if (!peak_gflops_) peak_gflops_ = measure_peak_gflops(options_.threads);
+  return *peak_gflops_;
+}
+
+std::optional<Subject> Session::prepare(const Case& c, std::shared_ptr<Inputs>& inputs) {
+  Subject subject(c, inputs_for(c, inputs), effort_);
+  if (subject.check_result().is_passed) return subject;
+  ++failures_;
+  fmt::print(stderr, "check failed: {} ({}, {} x {}, {}): {}\n", c.name, c.pattern_text, c.q_len,
+             c.k_len, subject.kernel(), subject.check_result().complaint);
+  return std::nullopt;
+}
+
+void Session::keep(const std::string& suite, nlohmann::json record) {
+  record["suite"] = suite;
+  record.update(common_);
+  records_.push_back(std::move(record));
+}
+
+void Session::print(const std::string& text) const {
+  if (options_.json_path == "-") return;
+  cli::write_out(text);
+  std::fflush(stdout);
+}
+
+int Session::finish() {
+  std::string lines;
+  for (const nlohmann::json& record : records_) lines += record.dump() + "\n";
+  if (options_.json_path == "-") {
+    cli::write_out(lines);
+  } else if (!options_.json_path.empty()) {
+    cli::write_file(options_.json_path, lines);
+    print(fmt::format("\n{} records in {}\n", records_.size(), options_.json_path));
+  }
+  if (failures_ == 0) return cli::kDone;
+  fmt::print(stderr, "{} case{} failed the check and {} not timed\n", failures_,
+             failures_ == 1 ? "" : "s", failures_ == 1 ? "was" : "were");
+  return cli::kCheckFailed;
+}
+
+std::string ms_text(double ms) {
+  const int digits_before = ms >= 1 ? int(std::log10(ms)) + 1 : 0;
+  return fmt::format("{:.{}f}", ms, std::max(0, 4 - std::max(1, digits_before)));
+}
+
+std::string duration_text(double seconds) {
+  if (seconds < 100) return fmt::format("~{:.0f} s", std::ceil(seconds));
+  if (seconds < 100 * 60) return fmt::format("~{:.0f} min", std::ceil(seconds / 60));
+  return fmt::format("~{:.0f} h", std::ceil(seconds / 3600));
+}
+
+std::string speedup_text(double speedup) {
+  return speedup < 10 ? fmt::format("{:.2f}x", speedup) : fmt::format("{:.1f}x", speedup);
+}
+
+std::vector<int64_t> doubling(int64_t first, int64_t last, int64_t factor) {
+  std::vector<int64_t> lengths;
+  for (int64_t length = first; length < last; length *= factor) lengths.push_back(length);
+  lengths.push_back(last);
+  return lengths;
+}
+
+}  // namespace keyhole::bench

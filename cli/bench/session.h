@@ -1,0 +1,65 @@
+// cli/bench/session.h
+// One run of `keyhole bench`: how hard to look, the machine it runs on, and the records so far.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/bench/machine.h"
+#include "cli/bench/measure.h"
+#include "cli/common.h"
+
+namespace keyhole::bench {
+
+struct SessionOptions {
+  bool is_quick = false;  // fewer repeats, sampled checks, shorter lengths
+  int threads = 0;        // 0: all
+  double limit_s = 0;     // a call expected to take longer is not made; 0: 60, quick: 1.5
+  std::string json_path;  // records go there, one JSON object a line; empty: nowhere; "-": stdout
+  std::string command;    // as typed, for the records
+};
+
+class Session {
+ public:
+  explicit Session(const SessionOptions& options);
+
+  const SessionOptions& options() const { return options_; }
+  const Effort& effort() const { return effort_; }
+  const Machine& machine() const { return machine_; }
+  int threads() const;
+  double peak_gflops();  // measured on first use
+
+  // A subject that is ready, or nothing when its check failed: then it is not timed, not recorded,
+  // the run ends with exit code 1, and the complaint is on stderr.
+  std::optional<Subject> prepare(const Case& c, std::shared_ptr<Inputs>& inputs);
+
+  // Adds the machine, the commit and the suite to a record and keeps it.
+  void keep(const std::string& suite, nlohmann::json record);
+  // Prints unless stdout carries the records.
+  void print(const std::string& text) const;
+  // Tables that cost a run may be printed at once by somebody who waits for them.
+  void print(const cli::Table& table) const { print(table.text()); }
+
+  int failures() const { return failures_; }
+  // Writes the records; the exit code.
+  int finish();
+
+ private:
+  SessionOptions options_;
+  Effort effort_;
+  Machine machine_;
+  nlohmann::json common_;  // what every record says
+  std::optional<double> peak_gflops_;
+  std::vector<nlohmann::json> records_;
+  int failures_ = 0;
+};
+
+std::string ms_text(double ms);             // four figures: "0.1234", "12.34", "12340"
+std::string duration_text(double seconds);  // "~40 s", "~12 min", "~3 h"
+std::string speedup_text(double speedup);   // "12.3x"
+
+// Lengths that double from first to last; last itself is always among them.
+std::vector<int64_t> doubling(int64_t first, int64_t last, int64_t factor = 2);
+
+}  // namespace keyhole::bench

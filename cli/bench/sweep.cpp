@@ -1,0 +1,166 @@
+// cli/bench/sweep.cpp
+// All catalog patterns at growing lengths: keys per query, sparsity, work, time and speed-up over
+// dense. What would take longer than the limit is not run; its time is told from the rate at the
+// longest length that did run.
+#include <fmt/format.h>
+
+#include <map>
+
+#include "cli/bench/patterns.h"
+#include "cli/bench/tables.h"
+
+namespace keyhole::bench {
+namespace {
+
+struct Row {
+  std::vector<std::string> cells;
+  cli::Ink ink = cli::Ink::plain;
+};
+
+class Sweep {
+ public:
+  Sweep(Session& session, const SweepOptions& options) : session_(session), options_(options) {}
+
+  std::vector<SweepPoint> run(bool prints_table);
+
+ private:
+  Case case_at(const SizedPattern& sized, int64_t length) const;
+  double expected_ms(const std::string& name, const Case& c);
+  bool is_too_long(double ms) const { return ms > 1e3 * session_.options().limit_s; }
+  DenseTwin dense_at(const Case& twin);
+  Row measure(const CatalogEntry& entry, int64_t length);
+  Row measure(const SizedPattern& sized, const Case& c);
+
+  Session& session_;
+  SweepOptions options_;
+  std::shared_ptr<Inputs> inputs_;
+  std::map<std::pair<std::string, int64_t>, DenseTwin> dense_;  // by ("dense" or "causal", length)
+  std::map<std::string, SweepPoint> last_;                      // by name, the longest so far
+  std::vector<SweepPoint> points_;
+};
+
+Case Sweep::case_at(const SizedPattern& sized, int64_t length) const {
+  Case c{.name = fmt::format("{}-{}", sized.name, length),
+         .pattern = sized.pattern,
+         .pattern_text = sized.text};
+  c.q_len = c.k_len = length;
+  c.heads = c.kv_heads = options_.heads;
+  c.head_dim = options_.head_dim;
+  c.dtype = options_.dtype;
+  return c;
+}
+
+// From the longest length that was measured, by pairs. Counting pairs means compiling the plan, so
+// that it is done only where pairs that grow with the square of the length would break the limit.
+double Sweep::expected_ms(const std::string& name, const Case& c) {
+  const auto last = last_.find(name);
+  if (last != last_.end()) {
+    const double growth = double(c.q_len) / double(last->second.length);
+    const double most = last->second.ms * growth * growth;
+    if (!is_too_long(most) || name == "dense" || name == "causal") return most;
+    return last->second.ms / last->second.pairs *
+           double(plan(c.pattern, c.shape()).explain().pairs);
+  }
+  // Nothing known yet: as dense at a third of the machine's peak.
+  return c.all_pairs() * flops_per_pair(c) / (session_.peak_gflops() / 3 * 1e6);
+}
+
+// Measured as a pattern of the catalog, or told from the rate at a shorter length.
+DenseTwin Sweep::dense_at(const Case& twin) {
+  const auto key = std::pair(twin.pattern_text, twin.q_len);
+  if (const auto found = dense_.find(key); found != dense_.end()) return found->second;
+  const double pairs = twin.pattern_text == "causal" ? twin.all_pairs() / 2 : twin.all_pairs();
+  return dense_[key] = {.pattern_text = twin.pattern_text,
+                        .timing = {.median_ms = expected_ms(twin.pattern_text, twin)},
+                        .pairs = pairs,
+                        .visited_pairs = pairs,
+                        .is_measured = false};
+}
+
+Row Sweep::measure(const CatalogEntry& entry, int64_t length) {
+  const auto not_run = [&](const std::string& text, const std::string& why) {
+    return Row{
+        {text, cli::with_thousands(length), "", "", "", fmt::format("not run ({})", why), ""},
+        cli::Ink::dim};
+  };
+  std::string why;
+  const auto sized = sized_pattern(entry, length, options_.heads, &why);
+  if (!sized) return not_run(std::string(entry.name), why);
+  const Case c = case_at(*sized, length);
+  const double expected = expected_ms(sized->name, c);
+  if (is_too_long(expected)) return not_run(sized->text, duration_text(expected / 1e3));
+  return measure(*sized, c);
+}
+
+Row Sweep::measure(const SizedPattern& sized, const Case& c) {
+  const auto subject = session_.prepare(c, inputs_);
+  const std::string length = cli::with_thousands(c.q_len);
+  if (!subject) {
+    return {{sized.text, length, "", "", "", "check failed", ""}, cli::Ink::red};
+  }
+  const Timing timing = time_call(subject->call(), session_.effort().timing);
+  nlohmann::json record = to_json(*subject, timing);
+  const SweepPoint point{.name = sized.name,
+                         .length = c.q_len,
+                         .ms = timing.median_ms,
+                         .pairs = std::max(1.0, double(subject->report().pairs)),
+                         .keys_per_query = record["keys_per_query"]};
+  last_[sized.name] = point;
+  points_.push_back(point);
+
+  std::string speedup;
+  if (sized.name == "dense" || sized.name == "causal") {
+    dense_[{sized.name, c.q_len}] = dense_twin_of(*subject, timing);
+  } else {
+    const DenseTwin twin = dense_at(dense_twin(c));
+    add_dense(record, twin);
+    speedup = (twin.is_measured ? "" : "~") + speedup_text(record["speedup"]);
+  }
+  record["name"] = sized.name;
+  const double kept_share = record["kept_share"];
+  Row row{{sized.text, length, fmt::format("{:.1f}", point.keys_per_query),
+           fmt::format("{:.2f}%", 100 * (1 - kept_share)),
+           cli::flops_text(record["flops_per_token"]), ms_text(timing.median_ms), speedup}};
+  session_.keep("sweep", std::move(record));
+  return row;
+}
+
+std::vector<SweepPoint> Sweep::run(bool prints_table) {
+  const auto lengths = doubling(options_.first_len, options_.last_len, options_.factor);
+  std::map<std::string_view, std::vector<Row>> rows;
+  {
+    // Length by length: tensors are made once for each, and a rate is known before it is needed.
+    cli::Progress progress("bench sweep", int64_t(lengths.size() * catalog().size()));
+    for (const int64_t length : lengths) {
+      for (const CatalogEntry& entry : catalog()) {
+        progress.step(fmt::format("{}, {} tokens", entry.name, length));
+        rows[entry.name].push_back(measure(entry, length));
+      }
+    }
+  }
+  if (prints_table) {
+    session_.print(
+        fmt::format("\nsweep: forward, {} heads of {}, {}; ~ marks a dense time that was not "
+                    "run but told from its rate\n",
+                    options_.heads, options_.head_dim, to_string(options_.dtype)));
+    cli::Table table(
+        {"pattern", "length", "keys/query", "sparsity", "work/token", "ms", "speed-up"}, "lrrrrrr");
+    for (const CatalogEntry& entry : catalog()) {
+      for (const Row& row : rows[entry.name]) table.add(row.cells, row.ink);
+    }
+    session_.print(table);
+  }
+  return std::move(points_);
+}
+
+}  // namespace
+
+std::vector<SweepPoint> bench_sweep(Session& session, const SweepOptions& options) {
+  return Sweep(session, options).run(/*prints_table=*/true);
+}
+
+std::vector<SweepPoint> measure_for_compare(Session& session, const SweepOptions& options) {
+  return Sweep(session, options).run(/*prints_table=*/false);
+}
+
+}  // namespace keyhole::bench

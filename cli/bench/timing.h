@@ -1,0 +1,34 @@
+// cli/bench/timing.h
+// Times calls: warm-up, repeats, and the median with its spread. Several calls are timed in turns,
+// so that a disturbance of the machine meets all of them and their ratio survives it.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+namespace keyhole::bench {
+
+// Milliseconds of one call.
+struct Timing {
+  double median_ms = 0, p10_ms = 0, p90_ms = 0, min_ms = 0;
+  int runs = 0;
+};
+
+// How long to look. A run of a call shorter than min_run_ms is many calls, so that the clock's
+// resolution does not show.
+struct TimingEffort {
+  int min_runs = 5, max_runs = 30;
+  double budget_ms = 400;  // for each call; min_runs may exceed it
+  double min_run_ms = 0.25;
+};
+
+Timing summarize(std::vector<double> samples_ms);
+
+Timing time_call(const std::function<void()>& call, const TimingEffort& effort);
+std::vector<Timing> time_in_turns(const std::vector<std::function<void()>>& calls,
+                                  const TimingEffort& effort);
+
+// Seconds since an arbitrary moment.
+double now_s();
+
+}  // namespace keyhole::bench

@@ -1,0 +1,235 @@
+// cli/bench/verb.cpp
+// Takes the options as typed, checks them, and calls the table that was asked for.
+#include "cli/bench/verb.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+
+#include "base/check.h"
+#include "cli/bench/cases.h"
+#include "cli/bench/tables.h"
+
+namespace keyhole::bench {
+namespace {
+
+constexpr int64_t kMostTokens = int64_t{1} << 24;
+
+struct Lengths {
+  int64_t first, last;
+};
+
+// "128:4096", or one length.
+Lengths lengths_from(const std::string& text, Lengths otherwise) {
+  if (text.empty()) return otherwise;
+  const char* const end = text.data() + text.size();
+  Lengths lengths{};
+  auto read = std::from_chars(text.data(), end, lengths.first);
+  lengths.last = lengths.first;
+  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == ':') {
+    read = std::from_chars(read.ptr + 1, end, lengths.last);
+  }
+  KEYHOLE_CHECK(read.ec == std::errc{} && read.ptr == end && lengths.first >= 1 &&
+                    lengths.first <= lengths.last && lengths.last <= kMostTokens,
+                "bench: --len \"", text,
+                "\" is not a length; write 4096, or 128:4096 for all lengths ",
+                "between that double, up to ", kMostTokens);
+  return lengths;
+}
+
+int64_t positive(std::optional<int64_t> given, const char* option, int64_t otherwise) {
+  const int64_t value = given.value_or(otherwise);
+  KEYHOLE_CHECK(value >= 1, "bench: ", option, " is ", value, "; it must be at least 1");
+  return value;
+}
+
+// ---- from options to tables ----
+
+std::vector<Case> chosen_cases(const Options& options, Operation operation) {
+  if (!options.pattern.empty()) {
+    KEYHOLE_CHECK(!options.len.empty(), "bench: --pattern needs --len, such as --len 4096");
+    Case c{.name = "given",
+           .pattern = cli::pattern_from("bench", options.pattern),
+           .pattern_text = ""};
+    c.pattern_text = c.pattern.text();
+    c.heads = positive(options.heads, "--heads", 4);
+    c.kv_heads = positive(options.kv_heads, "--kv-heads", c.heads);
+    KEYHOLE_CHECK(c.heads % c.kv_heads == 0, "bench: --heads ", c.heads,
+                  " is not a multiple of --kv-heads ", c.kv_heads);
+    c.head_dim = positive(options.head_dim, "--head-dim", 128);
+    c.dtype = cli::dtype_from(options.dtype);
+    c.operation = operation;
+    const Lengths lengths = lengths_from(options.len, {});
+    std::vector<Case> cases;
+    for (const int64_t length : doubling(lengths.first, lengths.last)) {
+      c.name = fmt::format("given-{}", length);
+      c.q_len = c.k_len = length;
+      cases.push_back(c);
+    }
+    return cases;
+  }
+  const std::vector<Case> cases = options.case_file.empty()
+                                      ? built_in_cases(operation)
+                                      : cases_from_file(options.case_file, operation);
+  if (!options.case_name.empty()) return {find_case(cases, options.case_name)};
+  return cases;
+}
+
+void run_forward(Session& session, const Options& options) {
+  bench_cases(session, "forward", chosen_cases(options, Operation::forward));
+}
+
+void run_backward(Session& session, const Options& options) {
+  bench_cases(session, "backward", chosen_cases(options, Operation::backward));
+}
+
+void run_streaming(Session& session, const Options& options) {
+  const Lengths lengths = lengths_from(options.len, {128, 4096});
+  bench_streaming(session, {.first_len = lengths.first,
+                            .last_len = lengths.last,
+                            .window = positive(options.window, "--window", 1),
+                            .sinks = options.sinks,
+                            .channels = positive(options.channels, "--channels", 1),
+                            .head_dim = positive(options.head_dim, "--head-dim", 64),
+                            .dtype = cli::dtype_from(options.dtype)});
+}
+
+void run_blocks(Session& session, const Options& options) {
+  const Lengths lengths = lengths_from(options.len, {128, 4096});
+  bench_blocks(session, {.first_len = lengths.first,
+                         .last_len = lengths.last,
+                         .block = positive(options.block, "--block", 1),
+                         .heads = positive(options.heads, "--heads", 1),
+                         .head_dim = positive(options.head_dim, "--head-dim", 64),
+                         .dtype = cli::dtype_from(options.dtype)});
+}
+
+SweepOptions sweep_options(const Session& session, const Options& options) {
+  const bool is_quick = session.options().is_quick;
+  SweepOptions sweep;
+  sweep.last_len = positive(options.max_len, "--max-len", 1);
+  sweep.factor = is_quick ? 4 : 2;
+  sweep.first_len = std::min<int64_t>(is_quick ? 2048 : 1024, sweep.last_len);
+  sweep.heads = positive(options.heads, "--heads", 2);
+  sweep.head_dim = positive(options.head_dim, "--head-dim", 64);
+  sweep.dtype = cli::dtype_from(options.dtype);
+  return sweep;
+}
+
+void run_sweep(Session& session, const Options& options) {
+  bench_sweep(session, sweep_options(session, options));
+}
+
+void run_compare(Session& session, const Options& options) {
+  bench_compare(session, measure_for_compare(session, sweep_options(session, options)));
+}
+
+void run_break_even(Session& session, const Options& options) {
+  const Lengths lengths = lengths_from(options.len, {16, session.options().is_quick ? 1024 : 4096});
+  bench_break_even(session, {.first_len = lengths.first,
+                             .last_len = lengths.last,
+                             .heads = positive(options.heads, "--heads", 2),
+                             .head_dim = positive(options.head_dim, "--head-dim", 64),
+                             .dtype = cli::dtype_from(options.dtype)});
+}
+
+void run_memory(Session& session, const Options& options) {
+  MemoryOptions memory;
+  memory.heads = positive(options.heads, "--heads", memory.heads);
+  memory.head_dim = positive(options.head_dim, "--head-dim", memory.head_dim);
+  const Lengths lengths = lengths_from(options.len, {memory.first_len, memory.last_len});
+  memory.first_len = lengths.first, memory.last_len = lengths.last;
+  bench_memory(session, memory);
+}
+
+// The comparison is drawn from the sweep: nothing is measured twice.
+void run_all(Session& session, const Options& options) {
+  run_forward(session, options);
+  run_backward(session, options);
+  run_streaming(session, options);
+  run_blocks(session, options);
+  bench_compare(session, bench_sweep(session, sweep_options(session, options)));
+  run_break_even(session, options);
+  run_memory(session, options);
+}
+
+// ---- the options each table offers ----
+
+void offer_len(CLI::App& app, Options& options) {
+  app.add_option("--len", options.len, "tokens: 4096, or 128:4096 for all lengths that double");
+}
+void offer_heads(CLI::App& app, Options& options) {
+  app.add_option("--heads", options.heads, "query heads");
+}
+void offer_head_dim(CLI::App& app, Options& options) {
+  app.add_option("--head-dim", options.head_dim, "channels of a head");
+}
+void offer_dtype(CLI::App& app, Options& options) {
+  app.add_option("--dtype", options.dtype, "f16, bf16, f32 or f64");
+}
+
+void offer_cases(CLI::App& app, Options& options) {
+  auto* name = app.add_option("--case", options.case_name, "only the case of this name");
+  auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else");
+  auto* text = app.add_option("--pattern", options.pattern, "no case, but this pattern");
+  text->excludes(name)->excludes(file);
+  offer_len(app, options);
+  offer_heads(app, options);
+  app.add_option("--kv-heads", options.kv_heads, "key and value heads");
+  offer_head_dim(app, options);
+  offer_dtype(app, options);
+}
+void offer_streaming(CLI::App& app, Options& options) {
+  offer_len(app, options);
+  app.add_option("--window", options.window, "tokens a query sees, itself included");
+  app.add_option("--sinks", options.sinks, "first tokens that all see");
+  app.add_option("--channels", options.channels, "of all heads together");
+  offer_head_dim(app, options);
+  offer_dtype(app, options);
+}
+void offer_blocks(CLI::App& app, Options& options) {
+  offer_len(app, options);
+  app.add_option("--block", options.block, "tokens of a block");
+  offer_heads(app, options);
+  offer_head_dim(app, options);
+  offer_dtype(app, options);
+}
+void offer_sweep(CLI::App& app, Options& options) {
+  app.add_option("--max-len", options.max_len, "the longest sequence");
+  offer_heads(app, options);
+  offer_head_dim(app, options);
+  offer_dtype(app, options);
+}
+void offer_break_even(CLI::App& app, Options& options) {
+  offer_len(app, options);
+  offer_heads(app, options);
+  offer_head_dim(app, options);
+  offer_dtype(app, options);
+}
+void offer_memory(CLI::App& app, Options& options) {
+  offer_len(app, options);
+  offer_heads(app, options);
+  offer_head_dim(app, options);
+}
+void offer_nothing(CLI::App&, Options&) {}
+
+constexpr BenchTable kTables[] = {
+    {"forward", "cases of bench/cases/forward.txt, or one pattern", offer_cases, run_forward},
+    {"backward", "the same for the backward pass", offer_cases, run_backward},
+    {"streaming", "sinks and a window against dense causal, lengths that double", offer_streaming,
+     run_streaming},
+    {"blocks", "block-diagonal against dense, with and without causal", offer_blocks, run_blocks},
+    {"sweep", "all patterns at growing lengths, with sparsity and speed-up", offer_sweep,
+     run_sweep},
+    {"compare", "all patterns: pairs, global context, how their time grows", offer_sweep,
+     run_compare},
+    {"break-even", "the shortest length at which each pattern beats dense", offer_break_even,
+     run_break_even},
+    {"memory", "what a call needs besides its tensors", offer_memory, run_memory},
+    {"all", "everything above", offer_nothing, run_all},
+};
+
+}  // namespace
+
+std::span<const BenchTable> bench_tables() { return kTables; }
+
+}  // namespace keyhole::bench
