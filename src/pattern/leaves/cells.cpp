@@ -3,6 +3,7 @@
 #include "pattern/leaves/cells.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "pattern/leaves/segments.h"
 
@@ -51,19 +52,29 @@ void Cells::strip(Span q, Span k, Position grain, Strip& out) const {
   append_blurred(exact, grain, out);
 }
 
+Cover Cells::cover(const Rect& rect) const {
+  const Span rows = cells_of(rect.q, cell_q_), columns = cells_of(rect.k, cell_k_);
+  if (rows.size() > 64 || columns.size() > 64) return Node::cover(rect);
+  const Span listed = intersect(rows, rows_of_cells());
+  uint64_t any = 0, every = rows == listed ? ~uint64_t{0} : 0;
+  for (int64_t row = listed.begin; row < listed.end; ++row) {
+    const uint64_t word = cell_word(row, columns);
+    any |= word, every &= word;
+  }
+  if (any == 0) return Cover::none;
+  return std::popcount(every) == columns.size() ? Cover::all : Cover::some;
+}
+
 // Where the first cell borders lie, then one word per row of cells: a bit per cell that attends.
 bool Cells::sign(const Rect& rect, Signature& signature) const {
   const Span rows = cells_of(rect.q, cell_q_), columns = cells_of(rect.k, cell_k_);
   if (rows.size() > 64 || columns.size() > 64) return false;
   signature.add(std::min(rect.q.size(), rows.begin * cell_q_ + cell_q_ - rect.q.begin));
   signature.add(std::min(rect.k.size(), columns.begin * cell_k_ + cell_k_ - rect.k.begin));
-  std::vector<int64_t> cells;
+  const Span listed = rows_of_cells();
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    cells.clear();
-    if (!intersect({row, row + 1}, rows_of_cells()).is_empty()) list_cells(row, columns, cells);
-    uint64_t word = 0;
-    for (const int64_t cell : cells) word |= uint64_t{1} << (cell - columns.begin);
-    signature.add(int64_t(word));
+    const bool is_listed = listed.begin <= row && row < listed.end;
+    signature.add(is_listed ? int64_t(cell_word(row, columns)) : 0);
   }
   return true;
 }

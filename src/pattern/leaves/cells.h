@@ -17,6 +17,7 @@ class Cells : public Node {
     return has_cell(floor_div(q, cell_q_), floor_div(k, cell_k_));
   }
   void strip(Span q, Span k, Position grain, Strip& out) const override;
+  Cover cover(const Rect& rect) const final;
   bool sign(const Rect& rect, Signature& signature) const final;
   void draw(const Rect& rect, BitRows& bits) const final;
 
@@ -26,7 +27,9 @@ class Cells : public Node {
   virtual bool has_cell(int64_t q_cell, int64_t k_cell) const = 0;
   // Appends the key cells of one row of cells that lie inside `within`, ascending.
   virtual void list_cells(int64_t q_cell, Span within, std::vector<int64_t>& out) const = 0;
-  // The rows of cells that may have any.
+  // The same of at most 64 key cells: bit i is cell within.begin + i.
+  virtual uint64_t cell_word(int64_t q_cell, Span within) const = 0;
+  // The rows of cells that may have any; the others are not asked for.
   virtual Span rows_of_cells() const = 0;
 
   static Span cells_of(Span positions, int64_t cell) {

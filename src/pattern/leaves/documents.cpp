@@ -46,6 +46,18 @@ class Documents final : public Node {
     append_inside(k, bounds_[first], bounds_[last + 1], is_one ? Cover::all : Cover::some, out);
   }
 
+  Cover cover(const Rect& rect) const override {
+    const Span q = intersect(rect.q, {0, bounds_.back()}),
+               k = intersect(rect.k, {0, bounds_.back()});
+    if (q.is_empty() || k.is_empty()) return Cover::none;
+    const size_t first = document_of(q.begin);
+    const bool is_one = bounds_[first + 1] >= q.end;
+    const Span keys = {bounds_[first], bounds_[is_one ? first + 1 : document_of(q.end - 1) + 1]};
+    if (intersect(k, keys).is_empty()) return Cover::none;
+    const bool is_all = is_one && q == rect.q && intersect(rect.k, keys) == rect.k;
+    return is_all ? Cover::all : Cover::some;
+  }
+
   // The rectangles of pairs inside rect, relative to its corner.
   bool sign(const Rect& rect, Signature& signature) const override {
     for_each_block(rect, [&](Span rows, Span columns) {

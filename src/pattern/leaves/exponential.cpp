@@ -55,6 +55,15 @@ class Exponential final : public Node {
     append_blurred(exact, grain, out);
   }
 
+  Cover cover(const Rect& rect) const override {
+    if (rect.q.is_empty() || rect.k.is_empty()) return Cover::none;
+    const auto [lowest, highest] = rect.diagonals();
+    if (-2 <= lowest && highest <= 2) return Cover::all;  // 0, 1 and 2 all attend
+    Cover answer = Cover::none;
+    for_each_diagonal(lowest, highest, [&](Position) { answer = Cover::some; });
+    return answer;
+  }
+
   bool sign(const Rect& rect, Signature& signature) const override {
     const auto [lowest, highest] = rect.diagonals();
     for_each_diagonal(lowest, highest, [&](Position d) { signature.add(d - lowest); });

@@ -48,6 +48,13 @@ class GlobalAt final : public Node {
     append_blurred(exact, grain, out);
   }
 
+  Cover cover(const Rect& rect) const override {
+    const size_t rows = inside(rect.q).size(), keys = inside(rect.k).size();
+    if (rows == 0 && keys == 0) return Cover::none;
+    const bool is_all = Position(rows) == rect.q.size() || Position(keys) == rect.k.size();
+    return is_all ? Cover::all : Cover::some;
+  }
+
   bool sign(const Rect& rect, Signature& signature) const override {
     for (const Span span : {rect.q, rect.k}) {
       for (const Position p : inside(span)) signature.add(p - span.begin);

@@ -52,7 +52,11 @@ class Mask final : public Node {
       const uint8_t* bytes = allowed.data() + q * k_len;
       uint64_t* row = bits_.data() + q * words_;
       int64_t k = 0;
-      for (; k + 8 <= k_len; k += 8) row[k >> 6] |= pack_eight(bytes + k) << (k & 63);
+      for (; k + 64 <= k_len; k += 64) {
+        uint64_t word = 0;
+        for (int i = 0; i < 8; ++i) word |= pack_eight(bytes + k + 8 * i) << 8 * i;
+        row[k >> 6] = word;
+      }
       for (; k < k_len; ++k) row[k >> 6] |= uint64_t{bytes[k] != 0} << (k & 63);
     }
   }

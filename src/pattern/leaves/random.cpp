@@ -51,24 +51,39 @@ class DrawnRandom final : public Cells {
   }
 
   void list_cells(int64_t q_cell, Span within, std::vector<int64_t>& out) const override {
-    within = intersect(within, {0, num_blocks_});
-    if (within.is_empty()) return;
-    if (within.size() <= count_) {  // fewer blocks to ask about than were drawn
-      for (int64_t cell = within.begin; cell < within.end; ++cell) {
-        if (has_cell(q_cell, cell)) out.push_back(cell);
-      }
-      return;
-    }
-    const KeyedPermutation permutation = drawn_for(q_cell);
-    const auto first = int64_t(out.size());
-    for (int64_t i = 0; i < count_; ++i) {
-      const auto cell = int64_t(permutation.forward(uint64_t(i)));
-      if (within.begin <= cell && cell < within.end) out.push_back(cell);
-    }
-    std::sort(out.begin() + first, out.end());
+    const size_t first = out.size();
+    for_each_cell(q_cell, within, [&](int64_t cell) { out.push_back(cell); });
+    std::sort(out.begin() + int64_t(first), out.end());
+  }
+
+  uint64_t cell_word(int64_t q_cell, Span within) const override {
+    uint64_t word = 0;
+    for_each_cell(q_cell, within,
+                  [&](int64_t cell) { word |= uint64_t{1} << (cell - within.begin); });
+    return word;
   }
 
   Span rows_of_cells() const override { return {INT64_MIN, INT64_MAX}; }
+
+  // In any order. Asks about each block of `within`, or draws, whichever is less.
+  template <class Visit>
+  void for_each_cell(int64_t q_cell, Span within, Visit visit) const {
+    within = intersect(within, {0, num_blocks_});
+    if (within.is_empty()) return;
+    const KeyedPermutation permutation = drawn_for(q_cell);
+    if (within.size() <= count_) {
+      for (int64_t cell = within.begin; cell < within.end; ++cell) {
+        const bool is_drawn =
+            count_ >= num_blocks_ || permutation.inverse(uint64_t(cell)) < uint64_t(count_);
+        if (is_drawn) visit(cell);
+      }
+      return;
+    }
+    for (int64_t i = 0; i < count_; ++i) {
+      const auto cell = int64_t(permutation.forward(uint64_t(i)));
+      if (within.begin <= cell && cell < within.end) visit(cell);
+    }
+  }
 
   KeyedPermutation drawn_for(int64_t q_cell) const {
     return KeyedPermutation(uint64_t(num_blocks_), uint64_t(seed_), uint64_t(q_cell));

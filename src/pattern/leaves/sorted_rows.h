@@ -50,6 +50,16 @@ class SortedRows {
     const auto first = std::lower_bound(keys.begin(), keys.end(), within.begin);
     out.insert(out.end(), first, std::lower_bound(first, keys.end(), within.end));
   }
+  // The same of at most 64 keys as bits.
+  uint64_t word(int64_t i, Span within) const {
+    const std::span<const int64_t> keys = row(i);
+    uint64_t bits = 0;
+    for (auto key = std::lower_bound(keys.begin(), keys.end(), within.begin);
+         key != keys.end() && *key < within.end; ++key) {
+      bits |= uint64_t{1} << (*key - within.begin);
+    }
+    return bits;
+  }
   std::string hash_text() const {
     Fnv1a64 hash;
     hash.add(begins_);

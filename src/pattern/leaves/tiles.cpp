@@ -30,6 +30,9 @@ class Tiles final : public Cells {
   void list_cells(int64_t q_cell, Span within, std::vector<int64_t>& out) const override {
     rows_.list(q_cell, within, out);
   }
+  uint64_t cell_word(int64_t q_cell, Span within) const override {
+    return rows_.word(q_cell, within);
+  }
   Span rows_of_cells() const override { return {0, rows_.num_rows()}; }
 
   SortedRows rows_;

@@ -40,17 +40,31 @@ class Tree final : public Node {
   }
 
   // All paths to the root are walked at once, from the last token down; paths that meet go on as
-  // one that counts for several queries. A chain i, i-1, i-2, ... is one step.
+  // one that counts for several queries. Inside the band that is one step a token; before it, a
+  // chain i, i-1, i-2, ... is one step.
   void strip(Span q, Span k, Position grain, Strip& out) const override {
     const Span rows = intersect(q, {0, size()});
     if (rows.is_empty() || k.is_empty()) return;
-    std::priority_queue<Path> paths;
-    for (Position row = rows.begin; row < rows.end; ++row) paths.push({int32_t(row), 1});
-
     std::vector<Segment> found;  // descending
     const auto see = [&](Position begin, Position end, Cover cover) {
       found.push_back({std::max(begin, k.begin), std::min(end, k.end), cover});
     };
+    const auto cover_of_path = [&](int64_t queries) {
+      return queries == q.size() ? Cover::all : Cover::some;
+    };
+
+    std::priority_queue<Path> paths;
+    std::vector<int64_t> queries(size_t(rows.size()), 1);
+    for (Position row = rows.end - 1; row >= rows.begin; --row) {
+      const int64_t here = queries[size_t(row - rows.begin)];
+      see(row, row + 1, cover_of_path(here));
+      const int32_t parent = parents_[size_t(row)];
+      if (parent >= rows.begin) {
+        queries[size_t(parent - rows.begin)] += here;
+      } else if (parent >= 0) {
+        paths.push({parent, here});
+      }
+    }
     int64_t steps_left = 64 + 4 * rows.size() + 4 * (k.size() / grain);
     while (!paths.empty() && paths.top().at >= k.begin) {
       Path path = paths.top();
@@ -62,9 +76,9 @@ class Tree final : public Node {
         path.queries += paths.top().queries;
       }
       const int32_t next = paths.empty() ? -1 : paths.top().at;  // where another path may join
-      const int32_t begin = std::max(chain_begin_[path.at], next + 1);
-      see(begin, path.at + 1, path.queries == q.size() ? Cover::all : Cover::some);
-      const int32_t parent = parents_[begin];
+      const int32_t begin = std::max(chain_begin_[size_t(path.at)], next + 1);
+      see(begin, path.at + 1, cover_of_path(path.queries));
+      const int32_t parent = parents_[size_t(begin)];
       if (parent >= 0) paths.push({parent, path.queries});
     }
     Strip exact;
@@ -74,14 +88,19 @@ class Tree final : public Node {
     append_blurred(exact, grain, out);
   }
 
+  // A token sees what its parent sees, and itself: a row is a copy of an earlier one and a bit.
   void draw(const Rect& rect, BitRows& bits) const override {
     const Span rows = intersect(rect.q, {0, size()});
     for (Position q = rows.begin; q < rows.end; ++q) {
       uint64_t* row = bits.row(int32_t(q - rect.q.begin));
-      const Span keys = intersect(rect.k, {0, q + 1});  // ancestors come first
-      for (Position k = keys.begin; k < keys.end; ++k) {
-        const bool is_ancestor = enter_[k] <= enter_[q] && enter_[q] < leave_[k];
-        row[(k - rect.k.begin) >> 6] |= uint64_t{is_ancestor} << ((k - rect.k.begin) & 63);
+      const int32_t parent = parents_[size_t(q)];
+      if (parent >= rows.begin) {
+        std::copy_n(bits.row(int32_t(parent - rect.q.begin)), bits.words(), row);
+      } else {
+        draw_path(parent, rect.k, row);
+      }
+      if (rect.k.begin <= q && q < rect.k.end) {
+        set_bits(row, q - rect.k.begin, q - rect.k.begin + 1);
       }
     }
   }
@@ -108,6 +127,19 @@ class Tree final : public Node {
       enter_[i] = cursor;
       leave_[i] = cursor += subtree[i];
       next[i] = enter_[i] + 1;
+    }
+  }
+
+  // The tokens of `keys` on the way from `at` to its root. After a few turns asking is quicker.
+  void draw_path(Position at, Span keys, uint64_t* row) const {
+    for (int turns = 0; turns < 32; ++turns) {
+      if (at < 0 || at < keys.begin) return;
+      const Span chain = intersect(keys, {chain_begin_[size_t(at)], at + 1});
+      set_bits(row, chain.begin - keys.begin, chain.end - keys.begin);
+      at = parents_[size_t(chain_begin_[size_t(at)])];
+    }
+    for (Position k = std::max<Position>(keys.begin, 0); k <= std::min(at, keys.end - 1); ++k) {
+      if (allows(at, k)) set_bits(row, k - keys.begin, k - keys.begin + 1);
     }
   }
 
