@@ -23,7 +23,7 @@ int main() {
       "same_speaker");
 
   const Pattern pattern = causal() & (same_speaker | window(2));
-  std::printf("%s\n", picture(pattern, length, length).c_str());
+  std::printf("%s", picture(pattern, length, length).c_str());
   std::printf("pairs: %lld\n", static_cast<long long>(count_pairs(pattern, length, length)));
 
   const Plan conversation = plan(pattern, length, length);
