@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kExcerptWidth = 76;  // with indent and dots it fits 80 columns or so
 constexpr size_t kMaxQuoted = 32;
+constexpr size_t kMaxBytesWithBlanks = 8 * kMaxTextBytes;
 constexpr std::string_view kFileEnding = ".npy";
 
 // Written out rather than <cctype>, which depends on the locale.
@@ -69,12 +70,11 @@ bool is_bare_file_name(std::string_view word) {
 
 Lexer::Lexer(std::string_view text) : text_(text) {
   // Blanks are free up to a point, so that whatever is read can also be printed and read again.
-  const size_t bytes = size_t(std::count_if(
-      text.begin(), text.begin() + std::ptrdiff_t(std::min(text.size(), 8 * kMaxTextBytes)),
-      [](char c) { return !is_blank(c); }));
+  const std::string_view seen = text.substr(0, kMaxBytesWithBlanks);
+  const auto bytes = size_t(std::ranges::count_if(seen, [](char c) { return !is_blank(c); }));
   KEYHOLE_CHECK(
-      text.size() <= 8 * kMaxTextBytes && bytes <= kMaxTextBytes, "the pattern text has ",
-      text.size(), " bytes; at most ", kMaxTextBytes,
+      seen.size() == text.size() && bytes <= kMaxTextBytes, "the pattern text has ", text.size(),
+      " bytes; at most ", kMaxTextBytes,
       " are read (blanks not counted). Give long lists as a file: documents(file=lengths.npy)");
   const auto foreign = std::find_if(text.begin(), text.end(), [](char c) { return c & 0x80; });
   if (foreign != text.end()) {

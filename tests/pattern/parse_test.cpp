@@ -44,6 +44,7 @@ TEST(Parse, SpellingsOfOnePattern) {
       {"window(inf, inf)", "window(inf)"},
       {"window(9223372036854775807, 0)", "window(inf, 0)"},
       {"window(2305843009213693951, 0)", "window(inf, 0)"},
+      {"window(2305843009213693952, 0)", "window(inf, 0)"},
       {"window( left = inf , right = 0 )", "window(inf, 0)"},
       {"sinks(007)", "sinks(7)"},
       {"sinks(-0)", "sinks(0)"},
