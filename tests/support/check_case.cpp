@@ -1,0 +1,267 @@
+// tests/support/check_case.cpp
+// The checks of one case, cheapest and most telling first. The kernel runs before the reference, on
+// poisoned memory.
+#include "support/check_case.h"
+
+#include <cmath>
+
+#include "base/check.h"
+#include "keyhole/attention.h"
+#include "plan/plan_state.h"
+#include "runtime/dispatch.h"
+#include "runtime/registry.h"
+#include "support/laws.h"
+#include "support/plan_compare.h"
+#include "support/tolerance.h"
+
+namespace keyhole::test {
+namespace {
+
+double scale_of(const Case& c) { return c.scale.value_or(1 / std::sqrt(double(c.head_dim))); }
+
+TileShape tile_of(const Case& c, const KernelChoice& kernel, const Plan& plan) {
+  if (kernel.tile.q > 0) return kernel.tile;
+  return c.batch * c.heads == 0 ? kernel.forward->tiles.at(0) : pick_tile(*kernel.forward, plan);
+}
+
+void run_all(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
+             Outputs& o, int threads) {
+  run_forward_of(c, kernel, plan, in, o, threads);
+  if (kernel.backward) run_backward_of(c, kernel, plan, in, o, threads);
+}
+
+Failure compare_forward(const Case& c, const Outputs& o, const ExpectedForward& want,
+                        CheckStats& stats) {
+  for (const auto& [name, tensor, expected] :
+       {std::tuple{"lse", &o.lse, &want.lse}, std::tuple{"out", &o.out, &want.out}}) {
+    const std::string text =
+        disagreement(name, tensor->view().dtype, tensor->values(), *expected, &stats.worst);
+    if (!text.empty()) return {"forward", text};
+  }
+  (void)c;
+  return {};
+}
+
+Failure compare_gradients(const Case& c, const Outputs& o, const ExpectedGradients& want,
+                          CheckStats& stats) {
+  for (const auto& [name, tensor, expected] :
+       {std::tuple{"dv", &o.dv, &want.dv}, std::tuple{"dk", &o.dk, &want.dk},
+        std::tuple{"dq", &o.dq, &want.dq}, std::tuple{"dsink", &o.dsink, &want.dsink}}) {
+    if (tensor == &o.dsink && !c.has_sink) continue;
+    const std::string text =
+        disagreement(name, tensor->view().dtype, tensor->values(), *expected, &stats.worst);
+    if (!text.empty()) return {"backward", text};
+  }
+  return {};
+}
+
+// q = 0: every allowed key has score 0, so that exp(lse) is their number. Exact in fp32 far beyond
+// the lengths here, whatever the tolerance of values hides.
+Failure count_probe(Case c, const KernelChoice& kernel, const Plan& plan,
+                    const AllowedPairs& allowed) {
+  c.regime = Regime::count;
+  c.has_sink = false;
+  c.layouts = {};
+  const Inputs in = make_inputs(c, allowed);
+  Outputs o = make_outputs(c);
+  run_forward_of(c, kernel, plan, in, o, c.threads);
+  int64_t row = 0;
+  for (int64_t batch = 0; batch < c.batch; ++batch) {
+    for (int64_t head = 0; head < c.heads; ++head) {
+      for (int64_t query = 0; query < c.q_len; ++query, ++row) {
+        const int64_t want = allowed.count(batch, head, query);
+        const double lse = o.lse.get(row);
+        if (want == 0 ? lse == -INFINITY : std::llround(std::exp(lse)) == want) continue;
+        return {"count", say("batch ", batch, " head ", head, " query ", query, " counts ",
+                             std::exp(lse), " keys; the pattern allows ", want)};
+      }
+    }
+  }
+  return {};
+}
+
+// A row that sees nothing: out exactly +0, lse exactly -inf (or the sink, rounded), dq exactly 0.
+Failure check_empty_rows(const Case& c, const AllowedPairs& allowed, const Inputs& in,
+                         const Outputs& o, bool has_backward) {
+  int64_t row = 0;
+  for (int64_t batch = 0; batch < c.batch; ++batch) {
+    for (int64_t head = 0; head < c.heads; ++head) {
+      for (int64_t query = 0; query < c.q_len; ++query, ++row) {
+        if (allowed.count(batch, head, query) != 0) continue;
+        const double want_lse = c.has_sink ? in.sink.get(head) : -INFINITY;
+        const double lse = o.lse.get(row);
+        if (c.has_sink ? std::abs(lse - want_lse) > 0x1p-22 * std::abs(want_lse)
+                       : lse != want_lse) {
+          return {"empty row", say("lse[", row, "] is ", lse, ", not ", want_lse)};
+        }
+        for (int64_t x = 0; x < c.v_head_dim; ++x) {
+          const double value = o.out.get(row * c.v_head_dim + x);
+          if (value != 0 || std::signbit(value)) {
+            return {"empty row", say("out of row ", row, " is ", value, ", not 0")};
+          }
+        }
+        for (int64_t x = 0; has_backward && x < c.head_dim; ++x) {
+          const double value = o.dq.get(row * c.head_dim + x);
+          if (value != 0) return {"empty row", say("dq of row ", row, " is ", value, ", not 0")};
+        }
+      }
+    }
+  }
+  return {};
+}
+
+Failure same_bits(const char* kind, const Case& c, const Outputs& a, const Outputs& b,
+                  bool has_backward) {
+  const auto differ = [&](const char* name, const PoisonedTensor& x,
+                          const PoisonedTensor& y) -> std::string {
+    const auto x_bits = x.bits(), y_bits = y.bits();
+    for (size_t i = 0; i < x_bits.size(); ++i) {
+      // Which NaN is not part of the contract; that it is one is.
+      if (x_bits[i] == y_bits[i]) continue;
+      const double x_value = x.get(int64_t(i)), y_value = y.get(int64_t(i));
+      if (std::isnan(x_value) && std::isnan(y_value)) continue;
+      return say(name, "[", i, "] is ", x_value, " and then ", y_value);
+    }
+    return "";
+  };
+  std::string text = differ("out", a.out, b.out);
+  if (text.empty()) text = differ("lse", a.lse, b.lse);
+  if (text.empty() && has_backward) text = differ("dq", a.dq, b.dq);
+  if (text.empty() && has_backward) text = differ("dk", a.dk, b.dk);
+  if (text.empty() && has_backward) text = differ("dv", a.dv, b.dv);
+  if (text.empty() && has_backward && c.has_sink) text = differ("dsink", a.dsink, b.dsink);
+  return text.empty() ? Failure{} : Failure{kind, text};
+}
+
+Failure check_damage(const Inputs& in, const Outputs& o) {
+  std::string text = in.damage();
+  if (text.empty()) text = o.damage();
+  return text.empty() ? Failure{} : Failure{"poison", text};
+}
+
+Failure check_kernel(const Case& c, const KernelChoice& kernel, CheckStats& stats) {
+  const Pattern pattern = build(c.pattern, c.shape());
+  const Plan made = make_plan(pattern, c.shape(), c.policy());
+  const AllowedPairs allowed(pattern, c.shape());
+  const TileShape tile = tile_of(c, kernel, made);
+  if (const auto text = compare_plan_with_pairs(made, allowed, tile); !text.empty()) {
+    return {"plan", text};
+  }
+  stats.pairs += c.batch * c.heads * c.q_len * c.k_len;
+
+  const Inputs in = make_inputs(c, allowed);
+  Outputs o = make_outputs(c);
+  run_all(c, kernel, made, in, o, c.threads);
+  ++stats.kernel_runs;
+  const bool has_backward = kernel.backward != nullptr;
+  if (const Failure f = check_damage(in, o)) return f;
+  if (const Failure f = check_empty_rows(c, allowed, in, o, has_backward)) return f;
+
+  const ExpectedForward want = expect_forward(c, pattern, allowed, in);
+  if (const Failure f = compare_forward(c, o, want, stats)) return f;
+  if (has_backward) {
+    const auto gradients = expect_gradients(c, pattern, allowed, in, want);
+    if (const Failure f = compare_gradients(c, o, gradients, stats)) return f;
+  }
+  if (const Failure f = count_probe(c, kernel, made, allowed)) return f;
+
+  Outputs again = make_outputs(c);
+  run_all(c, kernel, made, in, again, c.threads);
+  if (const Failure f = same_bits("rerun", c, o, again, has_backward)) return f;
+  const Inputs plain_in = contiguous(c, in);
+  Outputs plain_out = contiguous_outputs(c);
+  run_all(c, kernel, made, plain_in, plain_out, 1 + c.threads % 3);
+  if (const Failure f = same_bits("layout", c, o, plain_out, has_backward)) return f;
+  return check_law(c, kernel, pattern, made, plain_in, plain_out, want);
+}
+
+}  // namespace
+
+void run_forward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
+                    Outputs& o, int threads) {
+  if (kernel.tile.q == 0) {
+    AttentionOptions options = in.options;
+    options.backend = kernel.forward->backend;
+    options.threads = threads;
+    attention_forward(in.q.view(), in.k.view(), in.v.view(), plan, o.out.view(), o.lse.view(),
+                      options);
+    return;
+  }
+  ForwardArgs args;
+  args.q = in.q.view(), args.k = in.k.view(), args.v = in.v.view();
+  args.out = o.out.view(), args.lse = o.lse.view();
+  args.scale = scale_of(c), args.softcap = c.softcap;
+  if (c.has_sink) args.sink = in.sink.view();
+  args.threads = threads;
+  run_forward(*kernel.forward, plan, kernel.tile, args);
+}
+
+void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
+                     Outputs& o, int threads) {
+  if (kernel.tile.q == 0) {
+    AttentionOptions options = in.options;
+    options.backend = kernel.backward->backend;
+    options.threads = threads;
+    Gradients gradients{o.dq.view(), o.dk.view(), o.dv.view(), {}};
+    if (c.has_sink) gradients.dsink = o.dsink.view();
+    attention_backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), o.out.view(),
+                       o.lse.view(), plan, gradients, options);
+    return;
+  }
+  BackwardArgs args;
+  args.dout = in.dout.view(), args.q = in.q.view(), args.k = in.k.view(), args.v = in.v.view();
+  args.out = o.out.view(), args.lse = o.lse.view();
+  args.dq = o.dq.view(), args.dk = o.dk.view(), args.dv = o.dv.view();
+  if (c.has_sink) args.sink = in.sink.view(), args.dsink = o.dsink.view();
+  args.scale = scale_of(c), args.softcap = c.softcap;
+  args.threads = threads;
+  run_backward(*kernel.backward, plan, kernel.tile, args);
+}
+
+std::vector<KernelChoice> kernels_for(const Case& c) {
+  std::vector<KernelChoice> choices;
+  const int64_t widest = std::max(c.head_dim, c.v_head_dim);
+  for (const KernelEntry& forward : kernel_table()) {
+    if (forward.operation != Operation::forward || forward.dtype != c.dtype ||
+        forward.max_head_dim < widest) {
+      continue;
+    }
+    KernelChoice choice{&forward, nullptr, {0, 0}};
+    for (const KernelEntry& backward : kernel_table()) {
+      const bool fits = backward.operation == Operation::backward &&
+                        backward.backend == forward.backend && backward.dtype == c.dtype &&
+                        backward.max_head_dim >= widest;
+      if (fits && !choice.backward) choice.backward = &backward;
+    }
+    if (c.tile >= 0 && !forward.tiles.empty()) {
+      choice.tile = forward.tiles[size_t(c.tile) % forward.tiles.size()];
+    }
+    choices.push_back(choice);
+  }
+  return choices;
+}
+
+Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* stats) {
+  CheckStats unused;
+  try {
+    return check_kernel(c, kernel, stats ? *stats : unused);
+  } catch (const Error& error) {
+    return {say("error ", to_string(error.kind())), error.what()};
+  } catch (const std::exception& error) {
+    return {"exception", error.what()};
+  }
+}
+
+Failure check_case(const Case& c, CheckStats* stats) {
+  const auto kernels = kernels_for(c);
+  if (kernels.empty()) return {"no kernel", say("none for ", to_string(c.dtype))};
+  for (const KernelChoice& kernel : kernels) {
+    if (Failure f = check_case_with(c, kernel, stats)) {
+      f.detail = say(kernel.forward->name, ": ", f.detail);
+      return f;
+    }
+  }
+  return {};
+}
+
+}  // namespace keyhole::test

@@ -1,0 +1,47 @@
+// tests/support/check_case.h
+// Everything that must hold of one case, in one function. The fuzzer, the shrinker and the kernel
+// tests all call it, so that a shrunk case fails for the reason the large one did.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/contract.h"
+#include "support/inputs.h"
+
+namespace keyhole::test {
+
+// What went wrong. `kind` is what shrinking keeps ("forward", "layout", ...); empty: nothing did.
+struct Failure {
+  std::string kind, detail;
+  explicit operator bool() const { return !kind.empty(); }
+};
+
+struct CheckStats {
+  int64_t kernel_runs = 0;
+  int64_t pairs = 0;  // compared with the pattern, one by one
+  double worst = 0;   // the largest share of a rounding bound that was used
+};
+
+// Plan against pattern, forward and backward of every kernel for the dtype against the reference,
+// the count probe, moats and canaries, another layout and thread count, and one law drawn from the
+// seed.
+Failure check_case(const Case& c, CheckStats* stats = nullptr);
+
+// The same for one kernel pair and tile shape.
+struct KernelChoice {
+  const KernelEntry* forward = nullptr;
+  const KernelEntry* backward = nullptr;  // may be null
+  TileShape tile;                         // {0, 0}: through the public API
+};
+Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* stats = nullptr);
+// All kernels of the table that take this dtype, each with the tile the case names.
+std::vector<KernelChoice> kernels_for(const Case& c);
+
+// One run: the public API, or straight to the kernel when a tile is named.
+void run_forward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
+                    Outputs& o, int threads);
+void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
+                     Outputs& o, int threads);
+
+}  // namespace keyhole::test

@@ -1,0 +1,22 @@
+// tests/support/generator.h
+// From a 64-bit seed to a pattern or a case. The same seed gives the same case on every machine.
+#pragma once
+
+#include <cstdint>
+
+#include "support/case.h"
+#include "support/random.h"
+
+namespace keyhole::test {
+
+// A length, a window, a size: small ones, neighbours of multiples of 8 to 256, primes, anything up
+// to about twice `around` (parameters beyond the sequence are legal).
+int64_t draw_integer(Random& random, int64_t around);
+
+// A pattern over the whole catalog, the operators, arrays, per_head, per_batch and at.
+Expression draw_pattern(Random& random, const Shape& shape);
+
+// A case that a kernel test can afford: about `work` multiplications per product.
+Case draw_case(uint64_t seed, int64_t work = 60'000);
+
+}  // namespace keyhole::test

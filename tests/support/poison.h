@@ -1,0 +1,53 @@
+// tests/support/poison.h
+// Tensors for hostile tests: any layout, with poison in every byte that is not an element. Inputs
+// are surrounded by NaN, so that reading too far shows in the result; outputs by a canary, so that
+// writing too far shows in the canary. Both are checked after the call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "keyhole/tensor.h"
+#include "support/case.h"
+
+namespace keyhole::test {
+
+class PoisonedTensor {
+ public:
+  PoisonedTensor() = default;
+  // `shape` has 4 dimensions, or 3 (lse), or 1 (sink). Elements hold poison until they are written.
+  PoisonedTensor(DType dtype, std::vector<int64_t> shape, Layout layout, bool is_output);
+  PoisonedTensor(PoisonedTensor&&) = default;  // the view points into the moved vector's memory
+  PoisonedTensor& operator=(PoisonedTensor&&) = default;
+
+  const TensorView& view() const { return view_; }
+  int64_t num_elements() const { return int64_t(places_.size()); }
+
+  // Elements in logical order, last dimension fastest. Where elements share memory (stride 0) the
+  // last one written stays.
+  void fill(const std::function<double(int64_t index)>& value);
+  void set(int64_t index, double value);
+  double get(int64_t index) const;
+  std::vector<double> values() const;
+  std::vector<uint64_t> bits() const;  // the elements as they lie in memory
+
+  void seal();  // remembers every byte
+  // In words, what is wrong: a changed input, a byte written outside an output. Empty: nothing.
+  std::string damage() const;
+
+ private:
+  DType dtype_ = DType::f32;
+  bool is_output_ = false;
+  TensorView view_;
+  int64_t element_bytes_ = 4;
+  std::vector<uint64_t> memory_;  // aligned storage, moats included
+  std::vector<uint64_t> sealed_;  // inputs: a copy
+  std::vector<int64_t> places_;   // for each element, where it lies, counted in elements of memory_
+};
+
+// One value rounded to a dtype and back.
+double rounded_to(DType dtype, double value);
+
+}  // namespace keyhole::test
