@@ -87,13 +87,13 @@ std::string flops_text(double flops, const char* unit = "FLOP");  // "1.23 GFLOP
 // ---- options ----
 
 struct ShapeOptions {
-  std::optional<int64_t> len, q_len, k_len, offset;
-  int64_t heads = 1, batch = 1;
+  std::optional<int64_t> len, q_len, k_len, offset, heads, batch;
 
   void add_to(CLI::App& app);
   bool is_given() const { return len || q_len || k_len; }
-  Shape shape(
-      std::string_view verb) const;  // throws Error(usage) when lengths are missing or absurd
+  // Heads and batch entries that were not given are as many as the pattern needs. Throws
+  // Error(usage) when lengths are missing or absurd.
+  Shape shape(std::string_view verb, const Pattern& pattern) const;
 };
 
 // Throws Error(usage) with an example when the text is empty. Reads files for mask(file=...).

@@ -1,57 +1,36 @@
 // cli/files.cpp
-// Temporary files, their atomic rename, and the signal handler that removes them.
+// Writing through the library's atomic replacement, and signals that wait for it.
 #include "cli/files.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <climits>
 #include <csignal>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <span>
 
 #include "base/check.h"
+#include "base/files.h"
 
 namespace keyhole::cli {
 namespace {
 
-// Fixed memory, because a signal handler may neither allocate nor lock. `is_used` is set last and
-// cleared first, so that the handler only ever sees complete names.
-struct Slot {
-  std::atomic<bool> is_used{false};
-  char path[PATH_MAX];
-};
-constexpr int kSlots = 8;
-Slot slots[kSlots];
+// Atomics without locks, because a signal handler reads them. Masking the signal instead would not
+// do: a worker thread of the kernels would take it.
+std::atomic<int> holds{0};
+std::atomic<int> waiting_signal{0};
+static_assert(std::atomic<int>::is_always_lock_free);
 
-int remember(const std::string& path) {
-  for (int i = 0; i < kSlots; ++i) {
-    if (slots[i].is_used || path.size() >= sizeof slots[i].path) continue;
-    std::memcpy(slots[i].path, path.c_str(), path.size() + 1);
-    slots[i].is_used = true;
-    return i;
-  }
-  return -1;  // then an interrupt leaves this one behind; no verb writes so many files at once
-}
-
-extern "C" void remove_temporaries_and_exit(int signal) {
-  for (Slot& slot : slots) {
-    if (slot.is_used) unlink(slot.path);
-  }
-  _exit(128 + signal);
-}
-
-[[noreturn]] void refuse(const std::string& path, const char* doing) {
-  throw Error(ErrorKind::usage, say("cannot ", doing, " ", path, ": ", std::strerror(errno)));
+extern "C" void exit_or_wait(int signal) {
+  waiting_signal = signal;
+  if (holds == 0) _exit(128 + signal);
 }
 
 bool is_same_file(const std::string& a, const std::string& b) {
-  struct stat first, second;
+  struct stat first{}, second{};
   if (stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0) {
     return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
   }
@@ -62,45 +41,28 @@ bool is_same_file(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
-  struct stat status;
-  if (stat(path_.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-    errno = EISDIR;
-    refuse(path_, "write");
-  }
-  temporary_ = path_ + ".XXXXXX";
-  const int descriptor = mkstemp(temporary_.data());
-  if (descriptor < 0) refuse(path_, "write");
-  const mode_t mask = umask(0);
-  umask(mask);
-  fchmod(descriptor, 0666 & ~mask);  // mkstemp gives 0600; a result is as readable as any file
-  close(descriptor);
-  slot_ = remember(temporary_);
-}
+HoldSignals::HoldSignals() { ++holds; }
 
-OutputFile::~OutputFile() {
-  if (!temporary_.empty()) unlink(temporary_.c_str());
-  if (slot_ >= 0) slots[slot_].is_used = false;
-}
-
-void OutputFile::commit() {
-  // The content must be on the disk before the name is: otherwise a crash leaves an empty file.
-  const int descriptor = open(temporary_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) refuse(path_, "write");
-  const bool is_synced = fsync(descriptor) == 0 || errno == EINVAL;
-  close(descriptor);
-  if (!is_synced || std::rename(temporary_.c_str(), path_.c_str()) != 0) refuse(path_, "write");
-  temporary_.clear();
+HoldSignals::~HoldSignals() {
+  --holds;
+  if (waiting_signal != 0) _exit(128 + waiting_signal);
 }
 
 void write_file(const std::string& path, std::string_view content) {
-  OutputFile file(path);
-  std::FILE* stream = std::fopen(file.temporary().c_str(), "wb");
-  if (!stream) refuse(path, "write");
-  const bool is_written = std::fwrite(content.data(), 1, content.size(), stream) == content.size();
-  const bool is_closed = std::fclose(stream) == 0;
-  if (!is_written || !is_closed) refuse(path, "write");
-  file.commit();
+  const HoldSignals hold;
+  write_file_atomically(path, std::as_bytes(std::span(content)));
+}
+
+void check_writable(const std::string& path) {
+  struct stat status{};
+  const bool exists = stat(path.c_str(), &status) == 0;
+  KEYHOLE_CHECK(!exists || !S_ISDIR(status.st_mode), "cannot write ", path, ": it is a directory");
+  KEYHOLE_CHECK(!exists || S_ISREG(status.st_mode), "cannot write ", path,
+                ": it is not a regular file");
+  // The file will be replaced by a new one: what counts is whether the folder takes one.
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  KEYHOLE_CHECK(access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, "cannot write ",
+                path, ": ", std::strerror(errno));
 }
 
 void check_outputs(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs) {
@@ -113,12 +75,14 @@ void check_outputs(const std::vector<NamedPath>& outputs, const std::vector<Name
                     outputs[i].option, " and ", other.option, " name the same file, ",
                     outputs[i].path, "; give the output a name of its own");
     }
+    check_writable(outputs[i].path);
   }
 }
 
 void install_signal_handlers() {
   struct sigaction action = {};
-  action.sa_handler = remove_temporaries_and_exit;
+  action.sa_handler = exit_or_wait;
+  action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);

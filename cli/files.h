@@ -1,6 +1,6 @@
 // cli/files.h
-// Files that appear complete or not at all: written under a temporary name beside the target, then
-// renamed. An interrupt removes the temporaries and exits with 128 + the signal's number.
+// Files that appear complete or not at all. An interrupt that arrives while one is being written
+// waits until it is in place, so that no temporary is left behind; the program then ends.
 #pragma once
 
 #include <string>
@@ -9,31 +9,28 @@
 
 namespace keyhole::cli {
 
-class OutputFile {
+// While one of these lives, SIGINT and SIGTERM wait. Put it around every call that writes a file.
+class HoldSignals {
  public:
-  explicit OutputFile(std::string path);  // reserves the temporary; throws when the folder refuses
-  ~OutputFile();                          // removes the temporary unless commit() was called
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-
-  const std::string& temporary() const { return temporary_; }  // write here
-  const std::string& path() const { return path_; }
-  void commit();  // the path now holds what was written
-
- private:
-  std::string path_, temporary_;
-  int slot_ = -1;  // in the list the signal handler removes
+  HoldSignals();
+  ~HoldSignals();  // ends the program when a signal came meanwhile
+  HoldSignals(const HoldSignals&) = delete;
+  HoldSignals& operator=(const HoldSignals&) = delete;
 };
 
 void write_file(const std::string& path, std::string_view content);
 
-// Throws Error(usage) when an output names one of the inputs or another output, by whatever path.
+// Throws Error(usage) now rather than after the work is done, when the path cannot be written.
+void check_writable(const std::string& path);
+
+// Throws Error(usage) when an output names one of the inputs or another output, by whatever path,
+// or cannot be written.
 struct NamedPath {
   std::string option, path;  // an empty path is an option that was not given
 };
 void check_outputs(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs);
 
-// SIGINT and SIGTERM clean up; SIGPIPE becomes a failed write.
+// SIGINT and SIGTERM exit with 128 + their number; SIGPIPE becomes a failed write.
 void install_signal_handlers();
 
 }  // namespace keyhole::cli

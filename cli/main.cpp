@@ -75,11 +75,11 @@ std::string explain_parse_error(const char* verb, const CLI::App& app,
   const std::string option = unknown->substr(0, unknown->find('='));
   std::vector<std::string> names;
   for (const CLI::Option* known : app.get_options()) {
-    for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : known->get_lnames()) names.push_back(name);
   }
-  const std::string meant = nearest(option, names);
+  const std::string meant = nearest(option.substr(option.find_first_not_of('-')), names);
   return say(verb, ": unknown option \"", option, "\"",
-             meant.empty() ? hint : say("; did you mean \"", meant, "\"?"));
+             meant.empty() ? hint : say("; did you mean \"--", meant, "\"?"));
 }
 
 int run_verb(const Verb& verb, std::vector<std::string> words) {

@@ -2,11 +2,12 @@
 // From what the user typed to a shape, a pattern, a dtype or a tile; and to the word that was
 // meant.
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <charconv>
 
 #include "base/check.h"
 #include "cli/common.h"
+#include "pattern/did_you_mean.h"
+#include "pattern/smallest_shape.h"
 
 namespace keyhole::cli {
 
@@ -15,19 +16,21 @@ void ShapeOptions::add_to(CLI::App& app) {
   app.add_option("--q-len", q_len, "queries, where they differ from the keys")->type_name("N");
   app.add_option("--k-len", k_len, "keys")->type_name("N");
   app.add_option("--offset", offset, "position of query 0; default: k-len - q-len")->type_name("N");
-  app.add_option("--heads", heads, "query heads; default: 1")->type_name("N");
-  app.add_option("--batch", batch, "batch entries; default: 1")->type_name("N");
+  app.add_option("--heads", heads, "query heads; default: what the pattern needs")->type_name("N");
+  app.add_option("--batch", batch, "batch entries; default: what the pattern needs")
+      ->type_name("N");
 }
 
-Shape ShapeOptions::shape(std::string_view verb) const {
+Shape ShapeOptions::shape(std::string_view verb, const Pattern& pattern) const {
   KEYHOLE_CHECK(len || (q_len && k_len), verb,
                 is_given() ? ": --q-len and --k-len go together" : " needs a length",
                 "; pass --len N, or --q-len N and --k-len N");
   KEYHOLE_CHECK(!(len && q_len && k_len), verb,
                 ": --len, --q-len and --k-len were all given; "
                 "--len N already stands for both, so leave one out");
-  Shape shape;
-  shape.batch = batch, shape.heads = heads, shape.offset = offset;
+  Shape shape = smallest_shape(pattern, 0, 0);
+  shape.batch = batch.value_or(shape.batch), shape.heads = heads.value_or(shape.heads);
+  shape.offset = offset;
   shape.q_len = q_len.value_or(len.value_or(0)), shape.k_len = k_len.value_or(len.value_or(0));
   // 2^40: what the library promises for one length. Products then fit 64 bits with room to spare.
   constexpr int64_t kMostTokens = int64_t{1} << 40, kMostHeads = 1 << 16;
@@ -37,8 +40,8 @@ Shape ShapeOptions::shape(std::string_view verb) const {
   };
   check(q_len ? "--q-len" : "--len", shape.q_len, 0, kMostTokens);
   check(k_len ? "--k-len" : "--len", shape.k_len, 0, kMostTokens);
-  check("--heads", heads, 1, kMostHeads);
-  check("--batch", batch, 1, kMostHeads);
+  check("--heads", shape.heads, 1, kMostHeads);
+  check("--batch", shape.batch, 1, kMostHeads);
   if (offset) check("--offset", *offset, -kMostTokens, kMostTokens);
   return shape;
 }
@@ -73,30 +76,8 @@ TileShape tile_from(const std::string& text) {
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t least = 3;  // more edits than this is another word
-  for (const std::string& candidate : candidates) {
-    std::vector<size_t> row(candidate.size() + 1), previous(candidate.size() + 1), older;
-    for (size_t j = 0; j <= candidate.size(); ++j) previous[j] = j;
-    for (size_t i = 1; i <= word.size(); ++i) {
-      row[0] = i;
-      for (size_t j = 1; j <= candidate.size(); ++j) {
-        row[j] = std::min(
-            {previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (word[i - 1] != candidate[j - 1])});
-        // Two neighbours swapped are one slip of the finger, not two.
-        if (i > 1 && j > 1 && word[i - 1] == candidate[j - 2] && word[i - 2] == candidate[j - 1]) {
-          row[j] = std::min(row[j], older[j - 2] + 1);
-        }
-      }
-      older = previous;
-      std::swap(row, previous);
-    }
-    const size_t edits = previous[candidate.size()];
-    if (edits < least && edits < std::max(word.size(), candidate.size())) {
-      least = edits, best = candidate;
-    }
-  }
-  return best;
+  const std::vector<std::string_view> words(candidates.begin(), candidates.end());
+  return std::string(did_you_mean(word, words));
 }
 
 }  // namespace keyhole::cli

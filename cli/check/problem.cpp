@@ -1,0 +1,175 @@
+// cli/check/problem.cpp
+#include "cli/check/problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "runtime/dispatch.h"
+
+namespace keyhole::cli {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+DType lse_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
+
+// Infinite for anything and a NaN; nothing for two NaNs, which is what the reference asked for.
+double difference(double got, double want) {
+  if (std::isnan(want) && std::isnan(got)) return 0;
+  if (got == want) return 0;
+  const double distance = std::abs(got - want);
+  return std::isnan(distance) ? kInfinity : distance;
+}
+
+}  // namespace
+
+Problem::Problem(const Subject& s, DType d)
+    : subject(s),
+      dtype(d),
+      random(s.seed),
+      q(d, {s.batch, s.heads, s.q_len, s.head_dim}, /*swaps=*/true),
+      k(d, {s.batch, s.kv_heads, s.k_len, s.head_dim}),
+      v(d, {s.batch, s.kv_heads, s.k_len, s.v_head_dim}, /*swaps=*/true),
+      out(d, {s.batch, s.heads, s.q_len, s.v_head_dim}),
+      lse(lse_dtype(d), {s.batch, s.heads, s.q_len}),
+      dout(d, {s.batch, s.heads, s.q_len, s.v_head_dim}, /*swaps=*/true),
+      dq(d, {s.batch, s.heads, s.q_len, s.head_dim}),
+      dk(d, {s.batch, s.kv_heads, s.k_len, s.head_dim}, /*swaps=*/true),
+      dv(d, {s.batch, s.kv_heads, s.k_len, s.v_head_dim}),
+      sink(DType::f32, {s.heads}),
+      dsink(DType::f32, {s.heads}) {
+  Shape shape = s.plan.shape();
+  shape.batch = s.batch, shape.heads = s.heads;
+  for (int64_t b = 0; b < s.batch; ++b) {
+    for (int64_t h = 0; h < s.heads; ++h) patterns.push_back(s.pattern.for_head(shape, b, h));
+  }
+  options.scale = 1 / std::sqrt(double(s.head_dim));
+}
+
+bool Problem::attends(int64_t b, int64_t h, int64_t query, int64_t key) const {
+  return patterns[size_t(b * subject.heads + h)].allows(query, key);
+}
+
+void Problem::randomise() {
+  q.fill_normal(random), k.fill_normal(random), v.fill_normal(random), dout.fill_normal(random);
+  // Long sequences are not searched for such keys: that would take the time of all pairs.
+  if (subject.q_len > kLongestFullyChecked) return;
+  const int64_t group = subject.heads / subject.kv_heads;
+  for (int64_t b = 0; b < subject.batch; ++b) {
+    for (int64_t h = 0; h < subject.kv_heads; ++h) {
+      for (int64_t key = 0; key < subject.k_len; ++key) {
+        bool is_seen = false;
+        for (int64_t i = 0; i < group * subject.q_len && !is_seen; ++i) {
+          is_seen = attends(b, h * group + i / subject.q_len, i % subject.q_len, key);
+        }
+        if (is_seen) continue;
+        const int64_t row = k_row(b, h, key);
+        for (int64_t x = 0; x < subject.head_dim; ++x) k.set(row * subject.head_dim + x, kNan);
+        for (int64_t x = 0; x < subject.v_head_dim; ++x) v.set(row * subject.v_head_dim + x, kNan);
+      }
+    }
+  }
+}
+
+void Problem::use_softcap_and_sinks() {
+  options.softcap = 1.5;  // small enough that normal scores feel it
+  sink.fill_normal(random);
+  options.sink = sink.view();
+}
+
+void Problem::run_forward(const KernelEntry& kernel, TileShape tile) {
+  ForwardArgs args;
+  args.q = q.view(), args.k = k.view(), args.v = v.view(), args.out = out.view(),
+  args.lse = lse.view();
+  args.scale = *options.scale, args.softcap = options.softcap, args.sink = options.sink;
+  keyhole::run_forward(kernel, subject.plan, tile, args);
+}
+
+void Problem::run_backward(const KernelEntry& kernel, TileShape tile) {
+  BackwardArgs args;
+  args.dout = dout.view(), args.q = q.view(), args.k = k.view(), args.v = v.view();
+  args.out = out.view(), args.lse = lse.view();
+  args.dq = dq.view(), args.dk = dk.view(), args.dv = dv.view();
+  args.scale = *options.scale, args.softcap = options.softcap, args.sink = options.sink;
+  if (options.sink.is_given()) args.dsink = dsink.view();
+  keyhole::run_backward(kernel, subject.plan, tile, args);
+}
+
+Finding compare(const std::vector<Comparison>& results) {
+  Finding worst;
+  for (const Comparison& result : results) {
+    KEYHOLE_ASSERT(
+        result.got.size() == result.want.size() && result.want.size() == result.rough.size(),
+        "check: ", result.name, " has ", result.got.size(), " numbers, the reference ",
+        result.want.size());
+    double largest = 0, cost = 0;
+    for (size_t i = 0; i < result.want.size(); ++i) {
+      if (!std::isfinite(result.want[i])) continue;
+      largest = std::max(largest, std::abs(result.want[i]));
+      cost = std::max(cost, difference(result.rough[i], result.want[i]));
+    }
+    // Twice what rounding costs here, and the rounding of the result itself.
+    const double allowed = 2 * cost + 2 * result.rounding * largest + 1e-30;
+    for (size_t i = 0; i < result.want.size(); ++i) {
+      expect(worst, result.got[i], result.want[i], allowed, say(result.name, " ", i));
+    }
+  }
+  return worst;
+}
+
+void expect(Finding& finding, double got, double want, double allowed, const std::string& where) {
+  Finding here;
+  here.error = difference(got, want), here.allowed = allowed;
+  if (here.error > allowed) here.complaint = say(where, " is ", got, ", expected ", want);
+  if (here.ratio() > finding.ratio() || finding.allowed == 0) {
+    // The first complaint stays unless a worse one comes.
+    if (here.complaint.empty()) here.complaint = finding.complaint;
+    finding = here;
+  }
+}
+
+void expect_intact(Finding& finding, const Problem& problem) {
+  for (const auto& [name, tensor] : {std::pair{"out", &problem.out},
+                                     {"lse", &problem.lse},
+                                     {"dq", &problem.dq},
+                                     {"dk", &problem.dk},
+                                     {"dv", &problem.dv},
+                                     {"dsink", &problem.dsink},
+                                     {"q", &problem.q},
+                                     {"k", &problem.k},
+                                     {"v", &problem.v},
+                                     {"dout", &problem.dout}}) {
+    if (!tensor->is_moat_intact()) {
+      finding.error = kInfinity;
+      finding.complaint = say("something was written beside ", name);
+    }
+  }
+}
+
+Disturbed::Disturbed(const Problem& problem, double relative) {
+  Random random(problem.subject.seed + 1);
+  const auto disturb = [&](const HostileTensor& from, std::vector<double>& to, TensorView& view) {
+    to = from.values();
+    for (double& value : to) value *= 1 + relative * (2 * random.uniform() - 1);
+    const int64_t* shape = from.view().shape;
+    view = TensorView(to.data(), DType::f64, {shape[0], shape[1], shape[2], shape[3]});
+  };
+  disturb(problem.q, q, q_view), disturb(problem.k, k, k_view), disturb(problem.v, v, v_view);
+  if (std::isfinite(problem.dout.size() > 0 ? problem.dout.get(0) : 0))
+    disturb(problem.dout, dout, dout_view);
+}
+
+double working_precision(const KernelEntry& kernel, Operation operation) {
+  // Sums of many products lose a few bits: 4 roundings stand for them.
+  if (kernel.dtype == DType::f64) return 4 * rounding_unit(DType::f64);
+  // The backward pass is handed an `out` that was rounded to the dtype; tensor cores round P as
+  // well.
+  const bool is_rounded = operation == Operation::backward || kernel.backend != "cpu";
+  return std::max(4 * rounding_unit(DType::f32), is_rounded ? rounding_unit(kernel.dtype) : 0.0);
+}
+
+}  // namespace keyhole::cli

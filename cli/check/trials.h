@@ -1,0 +1,43 @@
+// cli/check/trials.h
+// The trials that `keyhole check` puts every kernel to. Each runs a kernel once on hostile inputs
+// and compares with the fp64 reference, or with numbers that are known exactly.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/contract.h"
+#include "keyhole/plan.h"
+
+namespace keyhole::cli {
+
+// What is asked of a kernel. When the pattern is the same for all heads, the plan's shape has one
+// head and one batch entry, and the tensors have more.
+struct Subject {
+  Pattern pattern;
+  Plan plan;
+  int64_t batch, heads, kv_heads, q_len, k_len;
+  int64_t head_dim, v_head_dim;
+  uint64_t seed;
+};
+
+struct Finding {
+  double error = 0, allowed = 0;  // at the place where error / allowed is worst
+  std::string complaint;          // empty: passed
+  double ratio() const { return allowed > 0 ? error / allowed : error > 0 ? 1e300 : 0; }
+};
+
+struct Trial {
+  const char* name;
+  Operation operation;
+  Finding (*run)(const KernelEntry& kernel, TileShape tile, const Subject& subject);
+};
+
+std::span<const Trial> trials();
+
+// Sequences longer than this are compared on a sample of their queries, forward only.
+inline constexpr int64_t kLongestFullyChecked = 1024;
+
+}  // namespace keyhole::cli

@@ -1,0 +1,142 @@
+// cli/info.cpp
+// keyhole info: what this program is, what it found on this machine, and the list of patterns.
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <memory>
+
+#include "base/check.h"
+#include "base/parallel.h"
+#include "cli/bench/machine.h"
+#include "cli/environment.h"
+#include "cli/render/png.h"
+#include "cli/verbs.h"
+#include "pattern/catalog.h"
+#include "runtime/registry.h"
+
+namespace keyhole::cli {
+namespace {
+
+struct Feature {
+  const char* name;
+  bool is_there;
+  const char* without;  // what is different when it is not
+};
+
+std::vector<Feature> features() {
+#ifdef KEYHOLE_HAVE_HWY
+  constexpr bool has_highway = true;
+#else
+  constexpr bool has_highway = false;
+#endif
+  return {{"Highway", has_highway, "the cpu kernels use what the compiler vectorises"},
+          {"libpng", can_write_png(), "no show --png"},
+          {"CUDA", false, "no GPU kernels in this version"}};
+}
+
+std::string dims_text(const KernelEntry& kernel) { return say("up to ", kernel.max_head_dim); }
+
+std::string tiles_text(const KernelEntry& kernel) {
+  std::string text;
+  for (const TileShape& tile : kernel.tiles) text += (text.empty() ? "" : " ") + to_string(tile);
+  return text;
+}
+
+int list_patterns(const Context& context) {
+  if (context.json) {
+    Json list = Json::array();
+    for (const CatalogEntry& entry : catalog()) {
+      list.push_back({{"name", entry.name},
+                      {"call", signature_of(entry)},
+                      {"definition", entry.definition},
+                      {"meaning", entry.meaning},
+                      {"example", entry.example},
+                      {"complexity", entry.complexity},
+                      {"reach", entry.reach}});
+    }
+    print_json(list);
+    return kDone;
+  }
+  Table table({"pattern", "query q attends to key k when", "pairs of length L"});
+  for (const CatalogEntry& entry : catalog()) {
+    table.add({signature_of(entry), std::string(entry.definition), std::string(entry.complexity)});
+  }
+  write_out(table.text());
+  print(
+      "\ncombine them with ~ (not), & (and), | (or), in this order, and parentheses\n"
+      "  keyhole show \"causal & (window(2) | sinks(1))\" --len 8\n");
+  return kDone;
+}
+
+int info_json(const bench::Machine& machine, const bench::Commit& commit) {
+  Json json = {{"version", version()},     {"commit", commit.id},
+               {"dirty", commit.is_dirty}, {"compiler", machine.compiler},
+               {"cpu", machine.cpu},       {"system", machine.system},
+               {"backend", "cpu"},         {"simd", machine.simd},
+               {"threads", max_threads()}};
+  for (const Feature& feature : features()) json["libraries"][feature.name] = feature.is_there;
+  for (const Variable& variable : kVariables) {
+    const char* value = std::getenv(variable.name);
+    json["environment"][variable.name] = value ? Json(value) : Json();
+  }
+  json["kernels"] = Json::array();
+  for (const KernelEntry& kernel : kernel_table()) {
+    json["kernels"].push_back({{"name", kernel.name},
+                               {"backend", kernel.backend},
+                               {"operation", to_string(kernel.operation)},
+                               {"dtype", to_string(kernel.dtype)},
+                               {"max_head_dim", kernel.max_head_dim},
+                               {"tiles", Json::array()}});
+    for (const TileShape& tile : kernel.tiles)
+      json["kernels"].back()["tiles"].push_back(to_string(tile));
+  }
+  print_json(json);
+  return kDone;
+}
+
+int info(const Context& context) {
+  const bench::Machine machine = bench::this_machine();
+  const bench::Commit commit = bench::this_commit();
+  if (context.json) return info_json(machine, commit);
+
+  Table facts({});
+  facts.add({"version", fmt::format("{} ({}{})", version(), commit.id,
+                                    commit.is_dirty ? ", changed since" : "")});
+  facts.add({"compiler", machine.compiler});
+  facts.add({"machine", fmt::format("{}, {}", machine.cpu, machine.system)});
+  facts.add({"backend", "cpu (no CUDA in this build)"});
+  facts.add({"simd", machine.simd});
+  facts.add({"threads", std::to_string(max_threads())});
+  for (const Feature& feature : features()) {
+    facts.add({feature.name, feature.is_there ? "yes" : fmt::format("no: {}", feature.without)});
+  }
+  for (const Variable& variable : kVariables) {
+    const char* value = std::getenv(variable.name);
+    facts.add({variable.name, value ? value : fmt::format("not set ({})", variable.meaning)});
+  }
+  write_out(facts.text());
+
+  Table kernels({"kernel", "head_dim", "tiles (queries x keys)"});
+  for (const KernelEntry& kernel : kernel_table()) {
+    kernels.add({kernel.name, dims_text(kernel), tiles_text(kernel)});
+  }
+  print("\n{}\n{} patterns: keyhole info --patterns\n", kernels.text(), catalog().size());
+  return kDone;
+}
+
+}  // namespace
+
+Runner add_info(CLI::App& app, Context& context) {
+  auto wants_patterns = std::make_shared<bool>(false);
+  app.add_flag("--patterns", *wants_patterns, "list the patterns with their definitions");
+  add_json_option(app, context);
+  app.footer(
+      "examples:\n"
+      "  keyhole info\n"
+      "  keyhole info --patterns\n"
+      "  keyhole info --json");
+  return [wants_patterns, &context] {
+    return *wants_patterns ? list_patterns(context) : info(context);
+  };
+}
+
+}  // namespace keyhole::cli

@@ -1,0 +1,182 @@
+// cli/plan.cpp
+// keyhole plan PATTERN: what it costs; saves and loads plans, and compares two patterns.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <bit>
+#include <memory>
+
+#include "base/check.h"
+#include "cli/environment.h"
+#include "cli/files.h"
+#include "cli/plan_tile.h"
+#include "cli/verbs.h"
+#include "pattern/node.h"
+#include "pattern/smallest_shape.h"
+
+namespace keyhole::cli {
+namespace {
+
+struct Options {
+  std::string pattern, compare, save, load, tile = "auto", dtype = "f32";
+  ShapeOptions shape;
+  Environment environment;
+  int64_t head_dim = 128;
+};
+
+struct Report {
+  Plan plan;
+  PlanReport report;
+};
+
+Report explain(const Plan& plan, const Options& options) {
+  KEYHOLE_CHECK(options.head_dim >= 1 && options.head_dim <= 65536, "plan: --head-dim is ",
+                options.head_dim, "; accepted are 1 to 65536");
+  const DType dtype = dtype_from(options.dtype);
+  TileShape tile = tile_from(options.tile);
+  if (tile.q == 0) tile = tile_for(plan, dtype, options.head_dim);
+  return {plan, plan.explain(tile, options.head_dim, bytes_of(dtype))};
+}
+
+// Pairs of a that are not in b, over all heads and batch entries.
+int64_t count_only_in(const Pattern& a, const Pattern& b, const Shape& shape) {
+  constexpr int64_t kBand = 64;  // queries drawn at a time
+  int64_t count = 0;
+  for (int64_t head = 0; head < shape.batch * shape.heads; ++head) {
+    const NodePtr first = a.for_head(shape, head / shape.heads, head % shape.heads).node();
+    const NodePtr second = b.for_head(shape, head / shape.heads, head % shape.heads).node();
+    for (int64_t query = 0; query < shape.q_len; query += kBand) {
+      const int64_t end = std::min(query + kBand, shape.q_len);
+      const Rect rect{{query + shape.q_offset(), end + shape.q_offset()}, {0, shape.k_len}};
+      BitRows in_first(int32_t(end - query), int32_t(shape.k_len)), in_second = in_first;
+      first->draw(rect, in_first);
+      second->draw(rect, in_second);
+      for (size_t i = 0; i < in_first.data().size(); ++i) {
+        count += std::popcount(in_first.data()[i] & ~in_second.data()[i]);
+      }
+    }
+  }
+  return count;
+}
+
+int64_t total(const PlanReport& report, int64_t PartReport::* field) {
+  int64_t sum = 0;
+  for (const PartReport& part : report.parts) sum += part.*field;
+  return sum;
+}
+
+int compare(const Options& options, const Context& context) {
+  const Pattern a = pattern_from("plan", options.pattern);
+  const Pattern b = pattern_from("plan", options.compare);
+  // Heads and batch entries must suit both.
+  const Shape of_b = smallest_shape(b, 0, 0);
+  Shape shape = options.shape.shape("plan", a);
+  if (!options.shape.heads) shape.heads = std::max(shape.heads, of_b.heads);
+  if (!options.shape.batch) shape.batch = std::max(shape.batch, of_b.batch);
+  const PlanReport first = explain(plan(a, shape), options).report;
+  const PlanReport second = explain(plan(b, shape), options).report;
+  constexpr int64_t kLongestCounted = 4096;
+  const bool is_counted = std::max(shape.q_len, shape.k_len) <= kLongestCounted;
+  const int64_t only_first = is_counted ? count_only_in(a, b, shape) : 0;
+  const int64_t only_second = is_counted ? count_only_in(b, a, shape) : 0;
+  if (context.json) {
+    Json json = {{"a", Json::parse(first.json())}, {"b", Json::parse(second.json())}};
+    if (is_counted) json["only_in_a"] = only_first, json["only_in_b"] = only_second;
+    print_json(json);
+    return kDone;
+  }
+  Table table({"", "A", "B"});
+  const auto add = [&](const char* name, auto&& value) {
+    table.add({name, value(first), value(second)});
+  };
+  add("pattern", [](const PlanReport& r) { return r.pattern; });
+  add("pairs", [](const PlanReport& r) {
+    return fmt::format("{} ({})", r.pairs,
+                       percent(r.all_pairs ? double(r.pairs) / double(r.all_pairs) : 0));
+  });
+  add("tile", [](const PlanReport& r) { return to_string(r.tile); });
+  add("tiles", [](const PlanReport& r) {
+    return fmt::format("{}: {} full, {} partial", total(r, &PartReport::tiles),
+                       total(r, &PartReport::full_tiles), total(r, &PartReport::partial_tiles));
+  });
+  add("gathered keys", [](const PlanReport& r) { return say(total(r, &PartReport::keys)); });
+  add("waste", [](const PlanReport& r) { return percent(r.waste); });
+  add("forward", [](const PlanReport& r) { return flops_text(r.flops_forward); });
+  add("bytes moved", [](const PlanReport& r) { return bytes_text(r.bytes_moved); });
+  add("plan", [](const PlanReport& r) { return bytes_text(double(r.plan_bytes)); });
+  add("speed-up", [](const PlanReport& r) { return fmt::format("{:.1f}x", r.predicted_speedup); });
+  if (is_counted) table.add({"only here", say(only_first, " pairs"), say(only_second, " pairs")});
+  write_out(table.text());
+  if (!is_counted)
+    print("pairs of only one of them are counted up to {} tokens\n", kLongestCounted);
+  return kDone;
+}
+
+int plan_verb(const Options& options, const Context& context) {
+  KEYHOLE_CHECK(options.load.empty() || options.pattern.empty(),
+                "plan: a pattern and --load were both given; a plan file already has its pattern, "
+                "so leave one out");
+  KEYHOLE_CHECK(options.load.empty() || !options.shape.is_given(),
+                "plan: --load and a length were both given; a plan file already has its lengths, "
+                "so leave one out");
+  check_outputs({{"--save", options.save}}, {});
+  if (!options.compare.empty()) {
+    KEYHOLE_CHECK(options.load.empty() && options.save.empty(),
+                  "plan: --compare takes two patterns, without --load and --save");
+    return compare(options, context);
+  }
+  Pattern pattern = dense();
+  if (options.load.empty()) pattern = pattern_from("plan", options.pattern);
+  const Plan made = options.load.empty() ? plan(pattern, options.shape.shape("plan", pattern))
+                                         : Plan::load(options.load);
+  const Report report = explain(made, options);
+  options.environment.log("{} compiled in {:.2f} ms with tile {}", made.pattern_text(),
+                          report.report.compile_ms, to_string(report.report.tile));
+  if (options.environment.verifies) made.verify();
+  if (!options.save.empty()) {
+    // The lists that the kernels will ask for, whatever tile was explained.
+    const DType dtype = dtype_from(options.dtype);
+    made.explain(tile_for(made, dtype, options.head_dim), options.head_dim, bytes_of(dtype));
+    const HoldSignals hold;
+    made.save(options.save);
+  }
+  if (context.json) {
+    write_out(report.report.json());
+  } else {
+    write_out(report.report.text());
+    if (!options.save.empty()) print("saved     {}\n", options.save);
+  }
+  return kDone;
+}
+
+}  // namespace
+
+Runner add_plan(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  app.add_option("pattern", options->pattern, "what attends to what")->type_name("");
+  options->shape.add_to(app);
+  app.add_option("--tile", options->tile,
+                 "queries x keys, such as 128x128; default: what the kernel takes")
+      ->type_name("QxK");
+  app.add_option("--head-dim", options->head_dim, "for FLOPs and bytes; default: 128")
+      ->type_name("N");
+  app.add_option("--dtype", options->dtype, "f16, bf16, f32 or f64; default: f32")
+      ->type_name("DTYPE");
+  app.add_option("--save", options->save, "write the plan")->type_name("FILE");
+  app.add_option("--load", options->load, "read a plan instead of making one")->type_name("FILE");
+  app.add_option("--compare", options->compare, "a second pattern, side by side")
+      ->type_name("PATTERN");
+  options->environment.add_to(app, /*runs_kernels=*/false);
+  add_json_option(app, context);
+  app.footer(
+      "examples:\n"
+      "  keyhole plan \"causal & window(256)\" --len 1024 --tile 128x128\n"
+      "  keyhole plan \"streaming(16, 64)\" --len 4096 --heads 8 --save streaming.plan\n"
+      "  keyhole plan --load streaming.plan\n"
+      "  keyhole plan \"causal & window(256)\" --compare \"strided(64)\" --len 2048");
+  return [options, &context] {
+    options->environment.settle();
+    return plan_verb(*options, context);
+  };
+}
+
+}  // namespace keyhole::cli

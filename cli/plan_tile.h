@@ -1,0 +1,18 @@
+// cli/plan_tile.h
+// The tile a plan would be followed with here, and the report on a plan with that tile.
+#pragma once
+
+#include <string>
+
+#include "keyhole/plan.h"
+#include "keyhole/tensor.h"
+
+namespace keyhole::cli {
+
+// The tile that the forward kernel of this dtype and head_dim takes for this plan.
+TileShape tile_for(const Plan& plan, DType dtype, int64_t head_dim);
+
+// The report for f32 and head_dim 128.
+std::string explain_text(const Pattern& pattern, const Shape& shape);
+
+}  // namespace keyhole::cli

@@ -1,0 +1,24 @@
+// cli/render/html.h
+// A picture as one self-contained web page: zoom, why a pair attends, how tiles fall, what it
+// costs.
+#pragma once
+
+#include <string>
+
+#include "cli/render/picture.h"
+
+namespace keyhole::cli {
+
+inline constexpr int64_t kHtmlCells = 2048;  // a bit a cell: at most 0.7 MB of page
+
+// `explain` is the text of the plan's report, "name   value" a line; empty: no table.
+std::string picture_html(const Pattern& pattern, const Picture& picture,
+                         const std::string& explain);
+
+// The pieces of the page that are the same for all patterns (page_style.cpp, page_script.cpp).
+extern const char* const kPageStyle;
+extern const char* const kPageLeaves;
+extern const char* const kPageModel;
+extern const char* const kPageScript;
+
+}  // namespace keyhole::cli

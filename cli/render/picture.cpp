@@ -1,0 +1,177 @@
+// cli/render/picture.cpp
+// Looks at a pattern, row by row while that is affordable and by bands of rows beyond.
+#include "cli/render/picture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/int_math.h"
+#include "pattern/node.h"
+
+namespace keyhole::cli {
+namespace {
+
+constexpr double kMostExactPairs = 1 << 26;   // 8,192 x 8,192: a fraction of a second row by row
+constexpr int64_t kCountBudget = 20'000'000;  // segments looked at before an estimate takes over
+
+// How many pairs of each cell attend. A row adds whole segments: the two ends by hand, the cells in
+// between through a running difference, so that a row costs its segments and not its keys.
+void count_cells(const Node& node, Picture& picture) {
+  const Shape& shape = picture.shape;
+  const int64_t cell = picture.cell, cols = picture.cols;
+  std::vector<int64_t> counts(static_cast<size_t>(cols)), steps(static_cast<size_t>(cols) + 1);
+  Strip strip;
+  const auto add = [&](Position begin, Position end) {
+    const int64_t first = begin / cell, last = (end - 1) / cell;
+    if (first == last) {
+      counts[size_t(first)] += end - begin;
+      return;
+    }
+    counts[size_t(first)] += (first + 1) * cell - begin;
+    counts[size_t(last)] += end - last * cell;
+    steps[size_t(first) + 1] += cell, steps[size_t(last)] -= cell;
+  };
+  for (int64_t row = 0; row < picture.rows; ++row) {
+    std::fill(counts.begin(), counts.end(), 0);
+    std::fill(steps.begin(), steps.end(), 0);
+    const int64_t end = std::min((row + 1) * cell, shape.q_len);
+    for (int64_t query = row * cell; query < end; ++query) {
+      const Position q = query + shape.q_offset();
+      strip.clear();
+      node.strip({q, q + 1}, {0, shape.k_len}, 1, strip);
+      for (const Segment& segment : strip) {
+        if (segment.cover == Cover::all) {
+          add(segment.begin, segment.end);
+        } else {
+          for (Position k = segment.begin; k < segment.end; ++k) {
+            if (node.allows(q, k)) add(k, k + 1);
+          }
+        }
+      }
+    }
+    int64_t running = 0;
+    for (int64_t col = 0; col < cols; ++col) {
+      running += steps[size_t(col)];
+      const int64_t count = counts[size_t(col)] + running;
+      const int64_t area =
+          (end - row * cell) * (std::min((col + 1) * cell, shape.k_len) - col * cell);
+      picture.pairs += count;
+      picture.share[size_t(row * cols + col)] =
+          count == 0      ? Picture::kAbsent
+          : count == area ? Picture::kFull
+                          : uint8_t(std::clamp<int64_t>(255 * count / area, 1, 254));
+    }
+  }
+}
+
+// Too long for that: one strip for each row of cells. What it leaves open is drawn as partial.
+void classify_cells(const Node& node, Picture& picture) {
+  const Shape& shape = picture.shape;
+  Strip strip;
+  for (int64_t row = 0; row < picture.rows; ++row) {
+    const Position begin = row * picture.cell + shape.q_offset();
+    const Position end = std::min((row + 1) * picture.cell, shape.q_len) + shape.q_offset();
+    strip.clear();
+    node.strip({begin, end}, {0, shape.k_len}, picture.cell, strip);
+    for (int64_t col = 0; col < picture.cols; ++col) {
+      const Span keys{col * picture.cell, std::min((col + 1) * picture.cell, shape.k_len)};
+      const Cover cover = cover_of(strip, keys);
+      picture.share[size_t(row * picture.cols + col)] = cover == Cover::none  ? Picture::kAbsent
+                                                        : cover == Cover::all ? Picture::kFull
+                                                                              : uint8_t{128};
+    }
+  }
+}
+
+// Counts by halving bands of queries: what a band attends to as a whole is settled at once.
+struct Counter {
+  const Node& node;
+  int64_t budget = kCountBudget;
+  int64_t pairs = 0;
+
+  void count(Span q, Span k) {
+    if (budget < 0) return;
+    Strip strip;
+    node.strip(q, k, q.size(), strip);
+    budget -= 1 + int64_t(strip.size());
+    for (const Segment& segment : strip) {
+      const Span keys{segment.begin, segment.end};
+      if (segment.cover == Cover::all) {
+        pairs += q.size() * keys.size();
+      } else if (q.size() > 1) {
+        const Position middle = q.begin + q.size() / 2;
+        count({q.begin, middle}, keys), count({middle, q.end}, keys);
+      } else {
+        budget -= keys.size();
+        if (budget < 0) return;
+        for (Position key = keys.begin; key < keys.end; ++key) pairs += node.allows(q.begin, key);
+      }
+      if (budget < 0) return;
+    }
+  }
+};
+
+// The share of a million pairs spread evenly by two irrational steps; the same on every machine.
+double sampled_share(const Node& node, const Shape& shape) {
+  constexpr int kSamples = 1 << 20;
+  int hits = 0;
+  double x = 0.5, y = 0.5;
+  for (int i = 0; i < kSamples; ++i) {
+    x += 0.7548776662466927, y += 0.5698402909980532;  // the plane's golden ratio
+    x -= std::floor(x), y -= std::floor(y);
+    const Position q = Position(x * double(shape.q_len)) + shape.q_offset();
+    hits += node.allows(q, Position(y * double(shape.k_len)));
+  }
+  return double(hits) / kSamples;
+}
+
+}  // namespace
+
+Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t head,
+             int64_t most_cells) {
+  KEYHOLE_CHECK(batch >= 0 && batch < shape.batch, "--at-batch is ", batch, "; the shape has ",
+                shape.batch, " batch entries, counted from 0");
+  KEYHOLE_CHECK(head >= 0 && head < shape.heads, "--head is ", head, "; the shape has ",
+                shape.heads, " heads, counted from 0");
+  Picture picture;
+  picture.pattern = pattern.text(), picture.shape = shape;
+  picture.batch = batch, picture.head = head;
+  picture.cell = std::max<int64_t>(1, ceil_div(std::max(shape.q_len, shape.k_len), most_cells));
+  picture.rows = ceil_div(shape.q_len, picture.cell);
+  picture.cols = ceil_div(shape.k_len, picture.cell);
+  picture.share.assign(size_t(picture.rows * picture.cols), Picture::kAbsent);
+
+  const NodePtr node = pattern.for_head(shape, batch, head).node();
+  if (picture.all_pairs() <= kMostExactPairs) {
+    count_cells(*node, picture);
+    return picture;
+  }
+  classify_cells(*node, picture);
+  Counter counter{*node};
+  counter.count({shape.q_offset(), shape.q_offset() + shape.q_len}, {0, shape.k_len});
+  picture.is_estimate = counter.budget < 0;
+  picture.pairs = picture.is_estimate ? int64_t(sampled_share(*node, shape) * picture.all_pairs())
+                                      : counter.pairs;
+  return picture;
+}
+
+std::string headline(const Picture& picture) {
+  const double all = picture.all_pairs();
+  return fmt::format("{}   {} x {}, {}{} of {:.0f} pairs ({:.1f}%)", picture.pattern,
+                     picture.shape.q_len, picture.shape.k_len, picture.is_estimate ? "about " : "",
+                     picture.pairs, all, all > 0 ? 100 * double(picture.pairs) / all : 0.0);
+}
+
+std::string caption(const Picture& picture) {
+  std::string text = headline(picture).substr(picture.pattern.size() + 3);
+  if (picture.shape.heads > 1) text += fmt::format(", head {}", picture.head);
+  if (picture.shape.batch > 1) text += fmt::format(", batch entry {}", picture.batch);
+  if (picture.shape.offset) text += fmt::format(", query 0 at position {}", *picture.shape.offset);
+  if (picture.cell > 1) text += fmt::format(", one cell is {0} x {0} pairs", picture.cell);
+  return text;
+}
+
+}  // namespace keyhole::cli

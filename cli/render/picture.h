@@ -1,0 +1,37 @@
+// cli/render/picture.h
+// From a pattern and a shape to a picture: at most `most_cells` cells a side, each with the share
+// of its pairs that attend. Text, SVG, PNG and the web page all draw this one value.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "keyhole/pattern.h"
+
+namespace keyhole::cli {
+
+struct Picture {
+  std::string pattern;  // its text
+  Shape shape;
+  int64_t batch = 0, head = 0;
+  int64_t cell = 1;  // a cell is cell x cell pairs, fewer at the last row and column
+  int64_t rows = 0, cols = 0;
+  std::vector<uint8_t> share;  // [rows][cols]  0: no pair attends, 255: all do, else some
+  int64_t pairs = 0;           // how many attend
+  bool is_estimate = false;    // pairs was sampled, because counting would take minutes
+
+  static constexpr uint8_t kAbsent = 0, kFull = 255;
+  uint8_t at(int64_t row, int64_t col) const { return share[size_t(row * cols + col)]; }
+  double all_pairs() const { return double(shape.q_len) * double(shape.k_len); }
+};
+
+Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t head,
+             int64_t most_cells);
+
+// "causal   6 x 6, 21 of 36 pairs (58.3%)"
+std::string headline(const Picture& picture);
+// The same without the pattern's text, and with the head and the scale where they matter.
+std::string caption(const Picture& picture);
+
+}  // namespace keyhole::cli

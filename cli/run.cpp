@@ -1,0 +1,205 @@
+// cli/run.cpp
+// keyhole run: q, k and v from .npy files, attention over them, out and lse as .npy files.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <memory>
+
+#include "base/check.h"
+#include "cli/environment.h"
+#include "cli/file_tensor.h"
+#include "cli/files.h"
+#include "cli/verbs.h"
+#include "reference/attention.h"
+
+namespace keyhole::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string q, k, v, sink, out, lse;
+  std::string pattern, plan;
+  std::string layout = "bhsd", dtype;
+  Environment environment;
+  std::optional<double> scale;
+  std::optional<int64_t> offset;
+  double softcap = 0;
+  int threads = 0;
+};
+
+void check_options(const Options& options) {
+  for (const auto& [name, value] : {std::pair{"--q", &options.q},
+                                    {"--k", &options.k},
+                                    {"--v", &options.v},
+                                    {"--out", &options.out}}) {
+    KEYHOLE_CHECK(!value->empty(), "run needs ", name, " FILE; see keyhole run --help");
+  }
+  KEYHOLE_CHECK(!options.pattern.empty() || !options.plan.empty(),
+                "run needs --pattern PATTERN or --plan FILE");
+  KEYHOLE_CHECK(options.pattern.empty() || options.plan.empty(),
+                "run: --pattern and --plan were both given; a plan file already has its pattern, "
+                "so leave one out");
+  KEYHOLE_CHECK(!(options.offset && !options.plan.empty()),
+                "run: --offset and --plan were both given; a plan file already has its offset, so "
+                "leave one out");
+  KEYHOLE_CHECK(options.layout == "bhsd" || options.layout == "bshd", "run: --layout is \"",
+                options.layout, "\"; accepted are bhsd and bshd");
+  if (!options.dtype.empty()) dtype_from(options.dtype);
+  KEYHOLE_CHECK(
+      options.environment.backend != "reference" || options.plan.empty(),
+      "run: the reference backend asks the pattern pair by pair and takes no plan; pass --pattern");
+  KEYHOLE_CHECK(options.threads >= 0, "run: --threads is ", options.threads,
+                "; accepted are 0 (all) and more");
+  check_outputs({{"--out", options.out}, {"--lse", options.lse}}, {{"--q", options.q},
+                                                                   {"--k", options.k},
+                                                                   {"--v", options.v},
+                                                                   {"--sink", options.sink},
+                                                                   {"--plan", options.plan}});
+}
+
+double ms_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+// Everything about one call that the report needs afterwards.
+struct Call {
+  FileTensor q, k, v, out;
+  NpyArray lse;
+  std::string kernel;
+  double plan_ms = 0, run_ms = 0;
+
+  TensorView lse_view() const {
+    const int64_t* shape = q.view.shape;
+    return TensorView(lse.data.data(), q.view.dtype == DType::f64 ? DType::f64 : DType::f32,
+                      {shape[0], shape[1], shape[2]});
+  }
+};
+
+Call read_inputs(const Options& options) {
+  const bool is_bshd = options.layout == "bshd";
+  Call call;
+  call.q = read_tensor(options.q, "--q", options.dtype, is_bshd);
+  call.k = read_tensor(options.k, "--k", options.dtype, is_bshd);
+  call.v = read_tensor(options.v, "--v", options.dtype, is_bshd);
+  call.out = like(call.q, call.v.view.shape[3], is_bshd);
+  // lse has no order of its own: [batch, heads, length], without the dimensions q does not have.
+  const int64_t* shape = call.q.view.shape;
+  call.lse.dtype = call.q.view.dtype == DType::f64 ? "<f8" : "<f4";
+  call.lse.shape = {shape[0], shape[1], shape[2]};
+  call.lse.data.resize(size_t(shape[0] * shape[1] * shape[2] * npy_item_bytes(call.lse.dtype)));
+  call.lse.shape.erase(call.lse.shape.begin(),
+                       call.lse.shape.begin() + ptrdiff_t(4 - call.q.array.shape.size()));
+  return call;
+}
+
+void run_reference(const Pattern& pattern, const Options& options,
+                   const AttentionOptions& attention, Call& call) {
+  const ReferenceOutput exact =
+      reference_forward(pattern, call.q.view, call.k.view, call.v.view, attention, options.offset);
+  store(exact.out, call.out.view);
+  for (size_t i = 0; i < exact.lse.size(); ++i) {
+    if (call.q.view.dtype == DType::f64) {
+      reinterpret_cast<double*>(call.lse.data.data())[i] = exact.lse[i];
+    } else {
+      reinterpret_cast<float*>(call.lse.data.data())[i] = float(exact.lse[i]);
+    }
+  }
+}
+
+void report(const Plan& plan, const Options& options, const Context& context, const Call& call) {
+  if (context.json) {
+    Json json = {{"pattern", plan.pattern_text()},
+                 {"kernel", call.kernel},
+                 {"dtype", to_string(call.q.view.dtype)},
+                 {"out", options.out},
+                 {"out_shape", call.out.array.shape},
+                 {"plan_ms", call.plan_ms},
+                 {"run_ms", call.run_ms}};
+    if (!options.lse.empty()) json["lse"] = options.lse, json["lse_shape"] = call.lse.shape;
+    return print_json(json);
+  }
+  print("pattern   {}\nkernel    {}\ntime      {:.2f} ms, and {:.2f} ms for the plan\n",
+        plan.pattern_text(), call.kernel, call.run_ms, call.plan_ms);
+  print("out       {}, {}\n", options.out, to_string(call.out.view));
+  if (!options.lse.empty()) print("lse       {}, {}\n", options.lse, to_string(call.lse_view()));
+}
+
+int run(const Options& options, const Context& context) {
+  check_options(options);
+  Call call = read_inputs(options);
+  AttentionOptions attention;
+  attention.scale = options.scale, attention.softcap = options.softcap;
+  attention.backend = options.environment.backend, attention.threads = options.threads;
+  std::vector<float> sink;
+  if (!options.sink.empty()) {
+    sink = read_sink(options.sink);
+    attention.sink = TensorView(sink.data(), DType::f32, {int64_t(sink.size())});
+  }
+  const int64_t* q_shape = call.q.view.shape;
+  const Shape shape{q_shape[0], q_shape[1], q_shape[2], call.k.view.shape[2], options.offset};
+
+  const Clock::time_point start = Clock::now();
+  const Plan made = options.plan.empty() ? plan(pattern_from("run", options.pattern), shape)
+                                         : Plan::load(options.plan);
+  if (options.environment.verifies) made.verify();
+  const Clock::time_point planned = Clock::now();
+  if (attention.backend == "reference") {
+    call.kernel = "reference";
+    run_reference(pattern_from("run", options.pattern), options, attention, call);
+  } else {
+    attention_forward(call.q.view, call.k.view, call.v.view, made, call.out.view, call.lse_view(),
+                      attention);
+    call.kernel = kernel_for_forward(call.q.view, call.k.view, call.v.view, made, attention);
+  }
+  call.plan_ms = ms_between(start, planned), call.run_ms = ms_between(planned, Clock::now());
+  options.environment.log("{} on {}: {:.2f} ms", call.kernel, to_string(call.q.view), call.run_ms);
+
+  {
+    const HoldSignals hold;  // both files or none, as far as an interrupt goes
+    if (!options.lse.empty()) write_npy(options.lse, call.lse.dtype, call.lse.shape, call.lse.data);
+    write_npy(options.out, call.out.array.dtype, call.out.array.shape, call.out.array.data);
+  }
+  report(made, options, context, call);
+  return kDone;
+}
+
+}  // namespace
+
+Runner add_run(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  app.add_option("--q", options->q,
+                 "queries: [length, dim], [heads, length, dim] or with a batch before")
+      ->type_name("FILE");
+  app.add_option("--k", options->k, "keys, of as many or fewer heads")->type_name("FILE");
+  app.add_option("--v", options->v, "values")->type_name("FILE");
+  app.add_option("--out", options->out,
+                 "where the result goes, like q but with the last dimension of v")
+      ->type_name("FILE");
+  app.add_option("--lse", options->lse, "where log-sum-exp of each query goes")->type_name("FILE");
+  app.add_option("--pattern", options->pattern, "what attends to what")->type_name("PATTERN");
+  app.add_option("--plan", options->plan, "a plan saved by keyhole plan --save, instead")
+      ->type_name("FILE");
+  app.add_option("--offset", options->offset, "position of query 0; default: k-len - q-len")
+      ->type_name("N");
+  app.add_option("--scale", options->scale, "multiplies q . k; default: dim ** -0.5")
+      ->type_name("X");
+  app.add_option("--softcap", options->softcap, "a score s becomes c tanh(s / c)")->type_name("C");
+  app.add_option("--sink", options->sink, "one more logit per head: [heads]")->type_name("FILE");
+  app.add_option("--layout", options->layout, "bhsd (heads before length, the default) or bshd")
+      ->type_name("ORDER");
+  app.add_option("--dtype", options->dtype, "bf16: read <u2 as such")->type_name("DTYPE");
+  options->environment.add_to(app, /*runs_kernels=*/true);
+  app.add_option("--threads", options->threads, "at most so many; default: all")->type_name("N");
+  add_json_option(app, context);
+  app.footer(
+      "examples:\n"
+      "  keyhole run --q q.npy --k k.npy --v v.npy --pattern \"causal & window(256)\" --out "
+      "out.npy\n"
+      "  keyhole run --q q.npy --k k.npy --v v.npy --plan my.plan --out out.npy --lse lse.npy");
+  return [options, &context] {
+    options->environment.settle();
+    return run(*options, context);
+  };
+}
+
+}  // namespace keyhole::cli

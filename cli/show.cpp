@@ -1,0 +1,98 @@
+// cli/show.cpp
+// keyhole show PATTERN: the pattern as a picture, in text, SVG, PNG or a web page.
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/check.h"
+#include "cli/files.h"
+#include "cli/plan_tile.h"
+#include "cli/render/html.h"
+#include "cli/render/png.h"
+#include "cli/render/svg.h"
+#include "cli/render/text.h"
+#include "cli/verbs.h"
+
+namespace keyhole::cli {
+namespace {
+
+struct Options {
+  std::string pattern, svg, png, html;
+  ShapeOptions shape;
+  int64_t head = 0, at_batch = 0;
+};
+
+void write_pictures(const Options& options, const Pattern& pattern, const Shape& shape) {
+  const auto picture = [&](int64_t most_cells) {
+    return look(pattern, shape, options.at_batch, options.head, most_cells);
+  };
+  if (!options.svg.empty()) write_file(options.svg, picture_svg(picture(kSvgCells)));
+  if (!options.png.empty()) write_file(options.png, picture_png(picture(kPngCells)));
+  if (!options.html.empty()) {
+    const std::string explain = explain_text(pattern, shape);
+    write_file(options.html, picture_html(pattern, picture(kHtmlCells), explain));
+  }
+}
+
+int show(const Options& options, const Context& context) {
+  const Pattern pattern = pattern_from("show", options.pattern);
+  const Shape shape = options.shape.shape("show", pattern);
+  check_outputs({{"--svg", options.svg}, {"--png", options.png}, {"--html", options.html}}, {});
+  if (!options.png.empty()) refuse_png();
+  // The picture first: it checks --head and --at-batch before any file is begun.
+  const Picture picture = look(pattern, shape, options.at_batch, options.head, kTextCells);
+  write_pictures(options, pattern, shape);
+
+  std::vector<std::string> files;
+  for (const std::string& file : {options.svg, options.png, options.html}) {
+    if (!file.empty()) files.push_back(file);
+  }
+  if (context.json) {
+    const double all = picture.all_pairs();
+    print_json({{"pattern", picture.pattern},
+                {"q_len", shape.q_len},
+                {"k_len", shape.k_len},
+                {"offset", shape.q_offset()},
+                {"head", picture.head},
+                {"batch", picture.batch},
+                {"pairs", picture.pairs},
+                {"pairs_are_estimated", picture.is_estimate},
+                {"all_pairs", all},
+                {"share", all > 0 ? double(picture.pairs) / all : 0.0},
+                {"cell", picture.cell},
+                {"rows", picture_rows(picture)},
+                {"files", files}});
+    return kDone;
+  }
+  if (files.empty()) {
+    write_out(picture_text(picture));
+  } else {
+    print("{}\n", headline(picture));
+    for (const std::string& file : files) print("wrote {}\n", file);
+  }
+  return kDone;
+}
+
+}  // namespace
+
+Runner add_show(CLI::App& app, Context& context) {
+  auto options = std::make_shared<Options>();
+  app.add_option("pattern", options->pattern, "what attends to what")->type_name("");
+  options->shape.add_to(app);
+  app.add_option("--head", options->head, "which head to draw, from 0")->type_name("N");
+  app.add_option("--at-batch", options->at_batch, "which batch entry to draw, from 0")
+      ->type_name("N");
+  app.add_option("--svg", options->svg, "write an SVG picture")->type_name("FILE");
+  app.add_option("--png", options->png, "write a PNG picture")->type_name("FILE");
+  app.add_option("--html", options->html, "write a web page: zoom, why, tiles, cost")
+      ->type_name("FILE");
+  add_json_option(app, context);
+  app.footer(
+      "examples:\n"
+      "  keyhole show \"causal & (window(2) | sinks(1))\" --len 6\n"
+      "  keyhole show \"bigbird(8, 3, 2, 1, 7)\" --len 128 --html bigbird.html\n"
+      "  keyhole show \"per_head(causal, window(4))\" --len 16 --head 1\n"
+      "  keyhole show causal --q-len 4 --k-len 12       the last 4 of 12 positions ask");
+  return [options, &context] { return show(*options, context); };
+}
+
+}  // namespace keyhole::cli

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+# tests/cli/html_test.py
+# Opens the pages of `keyhole show --html` in headless Chromium. Law: on every pair of every page, the
+# definitions that the page evaluates (why) say the same as its bitmap (whether), and the bitmap holds as
+# many pairs as the text picture says. One page is also used by hand: pointer, wheel, keys, tiles, theme.
+"""usage: html_test.py --path FOLDER_OF_KEYHOLE; exit status 77 when there is no Chromium"""
+
+import argparse
+import html
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+
+# Beyond the catalog's examples: operators, offsets, arrays, ends of parameters, a cell that is not a pair.
+MORE = [
+    ("causal & (window(4) | sinks(2)) & ~dilated(3)", ["--q-len", "9", "--k-len", "21"]),
+    ("causal | prefix(7)", ["--q-len", "21", "--k-len", "9"]),
+    ("window(inf, 2) & ~window(3, inf)", ["--len", "17", "--offset", "-4"]),
+    ("documents(3, 0, 4, 9) & causal", ["--len", "20"]),
+    ("per_head(causal, window(2) | random(2, 1, 5))", ["--len", "16", "--head", "1"]),
+    ("per_batch(causal, blocks(4) | exponential)", ["--len", "20", "--at-batch", "1"]),
+    ("at(q=[-2, 7, 7, 100], k=[0, 5, -1, 7, 8], window(2) & causal | random(2, 1, 3))", ["--q-len", "4", "--k-len", "5"]),
+    ("bigbird(8, 3, 2, 1, 7) & causal", ["--len", "200"]),
+    ("fixed(7, 2) | dilated(5, 3) | ~dense", ["--len", "64", "--offset", "-20"]),
+    ("streaming(16, 64)", ["--len", "6000"]),
+    ("causal", ["--q-len", "0", "--k-len", "4"]),
+]
+
+# Runs inside each page, after its own script, and tells the page that holds the frames.
+COMPARE = """
+(() => {
+  const k = window.keyhole, D = k.DATA, result = {wrong: [], unknown: 0, pairs: 0, checked: 0, words: ''};
+  try {
+    for (let q = 0; q < D.q_len && D.cell === 1; ++q) for (let key = 0; key < D.k_len; ++key) {
+      const why = k.evaluate(D.tree, q, key), truth = k.attends(q, key);
+      ++result.checked, result.pairs += truth;
+      if (why.holds === null) ++result.unknown;
+      else if (why.holds !== truth && result.wrong.length < 3) result.wrong.push([q, key, truth]);
+    }
+    if (D.cell > 1) {  // cells: a full one holds its first pair, an absent one does not
+      for (let r = 0; r < D.rows; ++r) for (let c = 0; c < D.cols; ++c) {
+        const why = k.evaluate(D.tree, r * D.cell, c * D.cell), state = k.cellState(r, c);
+        ++result.checked;
+        if (state !== 'partial' && why.holds !== (state === 'full') && result.wrong.length < 3) result.wrong.push([r, c, state]);
+      }
+      result.pairs = D.pairs;
+    }
+    const seen = {}, visit = node => { if (node.name) seen[node.name] = 1; (node.children || []).forEach(visit); };
+    visit(D.tree), result.leaves = Object.keys(seen);
+    result.text = document.body.innerText.length;
+    result.explain = document.querySelectorAll('#explain tr').length;
+  } catch (error) { result.error = String(error && error.stack || error); }
+  parent.postMessage(JSON.stringify({name: location.pathname.split('/').pop(), ...result}), '*');
+})();
+"""
+
+# The page of "causal & (window(2) | sinks(1))", 12 tokens, used like a person would.
+USE = """
+(() => {
+  const k = window.keyhole, canvas = document.getElementById('canvas'), failures = [];
+  const expect = (what, condition) => { if (!condition) failures.push(what); };
+  const at = (row, col) => { const p = k.place(row, col); return {clientX: p.x, clientY: p.y, bubbles: true, cancelable: true, pointerId: 1}; };
+  const text = id => document.getElementById(id).innerText;
+  try {
+    canvas.dispatchEvent(new PointerEvent('pointermove', at(5, 3)));
+    expect('hover verdict: ' + text('verdict'), /q 5, k 3/.test(text('verdict')) && /attends/.test(text('verdict')) && !/not/.test(text('verdict')));
+    expect('hover why: ' + text('why'), text('why').includes('k <= q: 3 <= 5') && text('why').includes('k - q = -2, in [-2, 2]') && text('why').includes('3 >= 1'));
+    expect('sees: ' + text('sees'), text('sees').includes('query 5 sees 4 keys: 0, 3–5'));
+    canvas.dispatchEvent(new PointerEvent('pointermove', at(3, 7)));
+    expect('refusal: ' + text('verdict'), text('verdict').includes('does not attend') && text('why').includes('7 > 3'));
+    const before = k.view().scale;
+    canvas.dispatchEvent(new WheelEvent('wheel', {...at(3, 7), deltaY: -120}));
+    expect('wheel zooms in', k.view().scale > before * 1.2);
+    expect('the pair under the pointer stays', Math.abs(k.place(3, 7).x - at(3, 7).clientX) < 1);
+    document.getElementById('fit').click();
+    expect('fit', Math.abs(k.view().scale - before) < 1e-9);
+    document.getElementById('in').click();
+    expect('button zooms in', k.view().scale > before);
+    const left = k.view().left;
+    const start = at(4, 4);
+    canvas.dispatchEvent(new PointerEvent('pointerdown', start));
+    canvas.dispatchEvent(new PointerEvent('pointermove', {...start, clientX: start.clientX - 60}));
+    canvas.dispatchEvent(new PointerEvent('pointerup', {...start, clientX: start.clientX - 60}));
+    expect('drag moves', k.view().left > left);
+    document.getElementById('fit').click();
+    canvas.dispatchEvent(new PointerEvent('pointerdown', at(2, 2)));
+    canvas.dispatchEvent(new PointerEvent('pointerup', at(2, 2)));
+    canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight', bubbles: true}));
+    expect('keys walk: ' + text('verdict'), text('verdict').includes('q 2, k 3'));
+    const select = document.getElementById('tile');
+    select.value = '4', select.dispatchEvent(new Event('change'));
+    const rows = [...document.querySelectorAll('#tiles tr')].map(row => row.innerText.replace(/\\s+/g, ' ').trim());
+    expect('tiles: ' + rows.join('; '), rows[0].includes(' 0 ') && rows[1].includes('partial 6 ') && rows[2].includes(' 3 '));
+    const colour = getComputedStyle(document.body).backgroundColor;
+    document.getElementById('theme').click();
+    expect('theme', getComputedStyle(document.body).backgroundColor !== colour);
+    expect('explain table', document.querySelectorAll('#explain tr').length >= 5);
+  } catch (error) { failures.push(String(error && error.stack || error)); }
+  parent.postMessage(JSON.stringify({name: location.pathname.split('/').pop(), use: failures}), '*');
+})();
+"""
+
+FRAME = """<!doctype html><meta charset="utf-8"><body><pre id="results"></pre><script>
+const pages = %s, results = [], expected = %d;
+addEventListener('message', event => {
+  results.push(JSON.parse(event.data));
+  if (results.length === expected) document.getElementById('results').textContent = 'RESULTS' + JSON.stringify(results) + 'END';
+});
+for (const page of pages) {
+  const frame = document.createElement('iframe');
+  frame.width = 1200, frame.height = 800, frame.src = page;
+  document.body.append(frame);
+}
+</script>"""
+
+
+def find_chromium():
+    for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
+        if path := shutil.which(name):
+            return path
+    return None
+
+
+def keyhole(program, *words):
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise SystemExit(f"keyhole {' '.join(words)}: exit {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def lengths_for(example):
+    # `at` brings its own lengths.
+    if match := re.search(r"at\(q=\[([^\]]*)\], k=\[([^\]]*)\]", example):
+        return ["--q-len", str(len(match[1].split(","))), "--k-len", str(len(match[2].split(",")))]
+    return ["--len", "40"]
+
+
+def make_pages(program, folder):
+    patterns = json.loads(keyhole(program, "info", "--patterns", "--json"))
+    subjects = [(p["example"], lengths_for(p["example"])) for p in patterns] + MORE
+    pages = {}
+    for number, (pattern, options) in enumerate(subjects):
+        name = f"page{number}.html"
+        told = json.loads(keyhole(program, "show", pattern, *options, "--html", str(folder / name), "--json"))
+        pages[name] = (pattern, options, told["pairs"])
+        add_script(folder / name, COMPARE)
+    keyhole(program, "show", "causal & (window(2) | sinks(1))", "--len", "12", "--html", str(folder / "use.html"))
+    add_script(folder / "use.html", USE)
+    return pages
+
+
+def add_script(path, script):
+    page = path.read_text(encoding="utf-8")
+    refused = re.findall(r"""(?:src|href)\s*=\s*["'][^"']+|url\(|@import|https?://(?!www\.w3\.org)[^\s"']+""", page)
+    if refused:
+        raise SystemExit(f"{path.name} refers to something outside itself: {refused[:3]}")
+    path.write_text(page.replace("</body>", f"<script>{script}</script></body>"), encoding="utf-8")
+
+
+def open_pages(chromium, folder, names):
+    (folder / "frame.html").write_text(FRAME % (json.dumps(names), len(names)), encoding="utf-8")
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+               f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=60000", "--dump-dom",
+               (folder / "frame.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    found = re.search(r"RESULTS(.*)END", html.unescape(done.stdout), re.S)
+    if not found:
+        raise SystemExit(f"the pages did not answer (exit {done.returncode})\n{done.stderr[-2000:]}")
+    return json.loads(found[1])
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--path", required=True)
+    program = str(pathlib.Path(parser.parse_args().path) / "keyhole")
+    chromium = find_chromium()
+    if chromium is None:
+        print("SKIPPED: no Chromium on the PATH; the pages of `keyhole show --html` were not opened")
+        return SKIPPED
+    failures, checked = [], 0
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = pathlib.Path(name)
+        pages = make_pages(program, folder)
+        for result in open_pages(chromium, folder, [*pages, "use.html"]):
+            if "use" in result:
+                failures += [f"use.html: {what}" for what in result["use"]]
+                continue
+            pattern, options, pairs = pages[result["name"]]
+            where = f"{pattern} {' '.join(options)}"
+            checked += result["checked"]
+            if result.get("error"):
+                failures.append(f"{where}: {result['error']}")
+            elif result["wrong"]:
+                failures.append(f"{where}: definition and bitmap disagree at {result['wrong']}")
+            elif result["unknown"]:
+                failures.append(f"{where}: {result['unknown']} pairs without an answer")
+            elif result["pairs"] != pairs:
+                failures.append(f"{where}: {result['pairs']} pairs on the page, {pairs} in JSON")
+            elif not result["explain"]:
+                failures.append(f"{where}: no explain table")
+    for failure in failures:
+        print("FAILED", failure)
+    print(f"{len(pages)} pages, {checked} pairs compared, one page used: {len(failures)} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
