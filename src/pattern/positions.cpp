@@ -3,26 +3,14 @@
 #include "pattern/positions.h"
 
 #include <algorithm>
-#include <iomanip>
-#include <ios>
 
 #include "base/check.h"
+#include "base/hash.h"
 
 namespace keyhole {
 namespace {
 
 constexpr size_t kLongestPrintedList = 4096;
-
-// FNV-1a over the bytes of each value, lowest first, so that every machine prints the same.
-uint64_t hash_of(const std::vector<Position>& positions) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const Position position : positions) {
-    for (int byte = 0; byte < 8; ++byte) {
-      hash = (hash ^ (uint64_t(position) >> (8 * byte) & 0xff)) * 0x100000001b3;
-    }
-  }
-  return hash;
-}
 
 }  // namespace
 
@@ -55,8 +43,9 @@ Span hull(const PositionRuns::Run* begin, const PositionRuns::Run* end) {
 
 std::string list_text(const std::vector<Position>& positions) {
   if (positions.size() > kLongestPrintedList) {
-    return say("<", positions.size(), " positions #", std::hex, std::setw(16), std::setfill('0'),
-               hash_of(positions), ">");
+    Fnv1a64 hash;
+    hash.add(positions);
+    return say("<", positions.size(), " positions #", to_hex(hash.value()), ">");
   }
   std::string list;
   for (const Position position : positions) list += say(list.empty() ? "" : ", ", position);

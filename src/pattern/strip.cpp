@@ -67,6 +67,7 @@ Strip complement(const Strip& a, Span keys) {
 }
 
 Cover cover_of(const Strip& strip, Span within) {
+  if (within.is_empty()) return Cover::none;
   const auto ends_before = [&](const Segment& segment) { return segment.end <= within.begin; };
   Position in_all = 0;
   for (auto it = std::partition_point(strip.begin(), strip.end(), ends_before);
