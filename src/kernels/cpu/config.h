@@ -26,8 +26,9 @@ inline constexpr int64_t kStripQueries = 128;
 // A row of a strip begins in another cache set than the row above it.
 inline constexpr int64_t kStripStride = kStripKeys + 16;
 
-// Packs are made for as many heads at a time as fit here (for one head at least).
-inline constexpr int64_t kPackBytes = int64_t{64} << 20;
+// Packs are made for as many heads at a time as fit here (for one head at least). More would only
+// be more fresh memory; fewer heads would leave threads waiting for each other more often.
+inline constexpr int64_t kPackBytes = int64_t{16} << 20;
 
 inline constexpr int64_t kMaxHeadDim = 576;
 

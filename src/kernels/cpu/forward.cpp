@@ -11,6 +11,7 @@
 
 #include "base/bits.h"
 #include "kernels/cpu/exact.h"
+#include "kernels/cpu/key_panels.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/problem.h"
@@ -48,6 +49,7 @@ class ForwardPass {
         q_cols_(round_up(p_.head_dim, simd_.lanes)),
         out_cols_(round_up(p_.v_head_dim, simd_.lanes)),
         keeps_state_(!one_part_writes_all()),
+        panels_(args_, p_),
         work_(size_t(p_.threads)) {
     for (Work& work : work_) work.reserve(q_cols_, out_cols_);
   }
@@ -58,7 +60,7 @@ class ForwardPass {
       first_unit_ = first;
       num_units_ = last - first;
       if (keeps_state_) begin_states();
-      for (const TileView& view : p_.plan.tiles) follow_tiles(view);
+      for (size_t part = 0; part < p_.plan.tiles.size(); ++part) follow_tiles(int64_t(part));
       for (const GatherView& view : p_.plan.gathers) follow_gather(view);
       if (keeps_state_) finish_states();
     });
@@ -76,11 +78,7 @@ class ForwardPass {
   }
 
   int64_t bytes_per_unit() const {
-    int64_t most = 0;
-    for (const TileView& view : p_.plan.tiles) {
-      const int64_t rows = round_up(RowMap::of_keys(view).rows(), kPanel);
-      most = std::max(most, rows * p_.head_dim + RowPanels<T>::size(rows, out_cols_));
-    }
+    int64_t most = panels_.bytes_per_unit() / int64_t(sizeof(T));
     if (!p_.plan.gathers.empty()) most = std::max(most, p_.k_len * (q_cols_ + out_cols_));
     if (keeps_state_) most += p_.group * p_.q_len * (out_cols_ + 2);
     return most * int64_t(sizeof(T));
@@ -171,45 +169,35 @@ class ForwardPass {
 
   // --- tiles ---
 
-  ColumnPanels<T> keys_of_unit(int64_t unit) const {
-    return {keys_.data() + unit * keys_per_unit_, p_.head_dim};
-  }
-  RowPanels<T> values_of_unit(int64_t unit) const {
-    return {values_.data() + unit * values_per_unit_, value_rows_, out_cols_};
-  }
-
-  void pack_tiles(const TileView& view) {
-    const RowMap map = RowMap::of_keys(view);
-    const int64_t panels = ceil_div(map.rows(), kPanel);
-    value_rows_ = panels * kPanel;
-    keys_per_unit_ = ColumnPanels<T>::size(map.rows(), p_.head_dim);
-    values_per_unit_ = RowPanels<T>::size(value_rows_, out_cols_);
-    keys_.reserve(num_units_ * keys_per_unit_);
-    values_.reserve(num_units_ * values_per_unit_);
-    parallel_for(num_units_ * panels, p_.threads, [&](int64_t item, int thread) {
-      const int64_t unit = item / panels, panel = item % panels;
-      const Head head = head_of(p_, first_unit_ + unit, 0);
-      pack_columns(simd_, map, rows_of<const Storage>(args_.k, head.batch, head.kv_head), panel,
-                   T(p_.key_factor()), keys_of_unit(unit), work_[size_t(thread)].q.data(), q_cols_);
-      pack_rows(simd_, map, rows_of<const Storage>(args_.v, head.batch, head.kv_head),
-                p_.v_head_dim, panel * kPanel, kPanel, values_of_unit(unit));
-    });
-  }
-
-  void follow_tiles(const TileView& view) {
-    pack_tiles(view);
-    const int64_t tiles = int64_t{view.classes} * view.q_tiles;
-    parallel_for(heads_in_wave() * tiles, p_.threads, [&](int64_t item, int thread) {
-      const int64_t head = item / tiles, place = item % tiles;
+  void follow_tiles(int64_t part) {
+    const TileView& view = p_.plan.tiles[size_t(part)];
+    panels_.begin_part(part, first_unit_, num_units_);
+    const int64_t lists = int64_t{view.classes} * view.q_tiles;
+    const int64_t at_once = lists_per_item(view);
+    const int64_t items = ceil_div(lists, at_once);
+    parallel_for(heads_in_wave() * items, p_.threads, [&](int64_t item, int thread) {
+      const int64_t head = item / items, begin = item % items * at_once;
       const int32_t group = view.group_of[head_in_wave(head).index(p_)];
-      const int64_t tile = group < 0 ? place : view.order[group * tiles + place];
-      follow_list(view, group, head, int32_t(tile / view.q_tiles), int32_t(tile % view.q_tiles),
-                  work_[size_t(thread)]);
+      for (int64_t place = begin; place < std::min(begin + at_once, lists); ++place) {
+        const int64_t list = group < 0 ? place : view.order[group * lists + place];
+        follow_list(view, group, head, int32_t(list / view.q_tiles), int32_t(list % view.q_tiles),
+                    thread);
+      }
     });
+  }
+
+  // Neighbouring lists want the same panels: a thread that keeps them takes several at once, if
+  // there are enough for all threads of a usual machine.
+  int64_t lists_per_item(const TileView& view) const {
+    constexpr int64_t kRows = 512, kItems = 64;
+    if (!panels_.is_cached()) return 1;
+    const int64_t lists = heads_in_wave() * view.classes * view.q_tiles;
+    return std::clamp<int64_t>(lists / kItems, 1, kRows / view.tile.q);
   }
 
   void follow_list(const TileView& view, int32_t group, int64_t head, int32_t c, int32_t q_tile,
-                   Work& work) const {
+                   int thread) {
+    Work& work = work_[size_t(thread)];
     const ResidueClass& residue = view.residues[c];
     const int64_t first_row = int64_t{q_tile} * view.tile.q;
     const int64_t rows = std::min<int64_t>(view.tile.q, residue.num_q - first_row);
@@ -221,21 +209,21 @@ class ForwardPass {
 
     const Head h = head_in_wave(head);
     const auto q = rows_of<const Storage>(args_.q, h.batch, h.head);
-    simd_.load_rows(q[query(0)], q.stride * view.stride, rows, p_.head_dim, q_cols_, T(1),
-                    work.q.data(), q_cols_);
+    simd_.load_rows(q[query(0)], q.stride * view.stride, rows, p_.head_dim, q_cols_,
+                    T(p_.score_factor()), work.q.data(), q_cols_);
     for (int64_t row = 0; row < rows; ++row) begin_row(work, row, head, query(row));
     const int64_t first_key = int64_t{c} * view.k_tiles * view.tile.k;
     for_each_strip(list, view.tile.k, kStripKeys, [&](const Strip& strip) {
-      score(strip, view, head / p_.group, first_key, rows, work);  // s = q . k, masked
-      absorb(strip.cols, rows, work);                              // p = exp(s - max)
-      add_values(strip, head / p_.group, first_key, rows, work);   // o += p . v
+      score(strip, view, head / p_.group, first_key, rows, thread);  // s = q . k, masked
+      absorb(strip.cols, rows, work);                                // p = exp(s - max)
+      add_values(strip, head / p_.group, first_key, rows, thread);   // o += p . v
     });
     for (int64_t row = 0; row < rows; ++row) end_row(work, row, head, query(row));
   }
 
   void score(const Strip& strip, const TileView& view, int64_t unit, int64_t first_key,
-             int64_t rows, Work& work) const {
-    const ColumnPanels<T> keys = keys_of_unit(unit);
+             int64_t rows, int thread) {
+    Work& work = work_[size_t(thread)];
     for (const Strip::Piece& piece : strip.pieces()) {
       for (int64_t done = 0; done < piece.count;) {
         const int64_t key = first_key + piece.row + done, col = key % kPanel;
@@ -245,7 +233,7 @@ class ForwardPass {
                     .depth = p_.head_dim,
                     .a = work.q.data(),
                     .a_stride = q_cols_,
-                    .b = keys.panel(key / kPanel) + col,
+                    .b = panels_.keys(unit, key / kPanel, thread) + col,
                     .b_stride = kPanel,
                     .c = work.scores.data() + piece.col + done,
                     .c_stride = kStripStride});
@@ -274,21 +262,29 @@ class ForwardPass {
                    .out_cols = out_cols_});
   }
 
-  void add_values(const Strip& strip, int64_t unit, int64_t first_key, int64_t rows,
-                  Work& work) const {
-    const RowPanels<T> values = values_of_unit(unit);
+  // Panels that follow one another in memory are one product: the sums stay in registers longer.
+  void add_values(const Strip& strip, int64_t unit, int64_t first_key, int64_t rows, int thread) {
+    Work& work = work_[size_t(thread)];
     for (const Strip::Piece& piece : strip.pieces()) {
-      for (int64_t p = 0; p < values.num_panels(); ++p) {
-        simd_.gemm({.rows = rows,
-                    .cols = values.width(p),
-                    .depth = piece.count,
-                    .a = work.scores.data() + piece.col,
-                    .a_stride = kStripStride,
-                    .b = values.panel(p) + (first_key + piece.row) * values.stride(),
-                    .b_stride = values.stride(),
-                    .c = work.out.data() + p * kPanel,
-                    .c_stride = out_cols_,
-                    .accumulate = true});
+      for (int64_t done = 0; done < piece.count;) {
+        const int64_t key = first_key + piece.row + done, row = key % kPanel;
+        const bool goes_on = row == 0 && !panels_.is_cached();
+        const int64_t depth = std::min(piece.count - done, goes_on ? piece.count : kPanel - row);
+        const RowPanels<const T> values = panels_.values(unit, key / kPanel, thread);
+        for (int64_t p = 0; p < values.num_panels(); ++p) {
+          simd_.gemm({.rows = rows,
+                      .cols = values.width(p),
+                      .depth = depth,
+                      .a = work.scores.data() + piece.col + done,
+                      .a_stride = kStripStride,
+                      .b = values.panel(p) + row * values.stride(),
+                      .b_stride = values.stride(),
+                      .b_panel = panels_.panel_size(),
+                      .c = work.out.data() + p * kPanel,
+                      .c_stride = out_cols_,
+                      .accumulate = true});
+        }
+        done += depth;
       }
     }
   }
@@ -307,7 +303,7 @@ class ForwardPass {
       const int64_t rows = std::min(kPanel, p_.k_len - begin);
       const Head head = head_of(p_, first_unit_ + unit, 0);
       load_packed(simd_, map, rows_of<const Storage>(args_.k, head.batch, head.kv_head),
-                  p_.head_dim, begin, rows, T(p_.key_factor()),
+                  p_.head_dim, begin, rows, T(1),
                   keys_.data() + unit * keys_per_unit_ + begin * q_cols_, q_cols_);
       load_packed(simd_, map, rows_of<const Storage>(args_.v, head.batch, head.kv_head),
                   p_.v_head_dim, begin, rows, T(1),
@@ -334,7 +330,7 @@ class ForwardPass {
     const T* keys = keys_.data() + head / p_.group * keys_per_unit_;
     const T* values = values_.data() + head / p_.group * values_per_unit_;
     simd_.load_rows(rows_of<const Storage>(args_.q, h.batch, h.head)[query], 0, 1, p_.head_dim,
-                    q_cols_, T(1), work.q.data(), q_cols_);
+                    q_cols_, T(p_.score_factor()), work.q.data(), q_cols_);
     begin_row(work, 0, head, query);
     T* scores = work.scores.data();
     while (!list.empty()) {
@@ -356,12 +352,13 @@ class ForwardPass {
   const Primitives<Storage>& simd_;
   const int64_t q_cols_, out_cols_;  // head_dim and v_head_dim, in whole vectors
   const bool keeps_state_;
+  KeyPanels<Storage> panels_;
   std::vector<Work> work_;  // [threads]
 
   // Of the wave at hand.
   int64_t first_unit_ = 0, num_units_ = 0;
-  Scratch<T> keys_, values_;  // [num_units_] packs of the part at hand
-  int64_t keys_per_unit_ = 0, values_per_unit_ = 0, value_rows_ = 0;
+  Scratch<T> keys_, values_;  // [num_units_] rows to gather from
+  int64_t keys_per_unit_ = 0, values_per_unit_ = 0;
   Scratch<T> state_out_, state_max_, state_sum_;  // [heads in wave][q_len]
 };
 

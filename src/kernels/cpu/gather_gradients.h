@@ -22,7 +22,6 @@ class GatherGradients {
       : rows_(rows), p_(rows.p), simd_(rows.simd), work_(size_t(p_.threads)) {
     if (p_.plan.gathers.empty()) return;
     for (Work& work : work_) {
-      work.scaled.reserve(rows_.q_cols);
       for (Scratch<T>* strip : {&work.p, &work.ds, &work.lse, &work.delta}) {
         strip->reserve(kStripKeys);
       }
@@ -49,7 +48,6 @@ class GatherGradients {
 
  private:
   struct Work {
-    Scratch<T> scaled;             // q or k times the scale, in base 2
     Scratch<T> p, ds, lse, delta;  // [kStripKeys]
     Scratch<T> dqk, dv;            // sums of the row at hand
   };
@@ -89,17 +87,16 @@ class GatherGradients {
     });
   }
 
-  void begin_row(const T* row, Work& work) const {
-    for (int64_t x = 0; x < rows_.q_cols; ++x) work.scaled[x] = row[x] * T(p_.key_factor());
+  void begin_row(Work& work) const {
     std::fill_n(work.dqk.data(), rows_.q_cols, T(0));
     std::fill_n(work.dv.data(), rows_.v_cols, T(0));
   }
 
   // p and ds of one row against some gathered ones; lse and delta of each pair lie in `work`.
-  void score_gradients(const T* qk_rows, const T* vdo_row, const T* vdo_rows,
+  void score_gradients(const T* qk_row, const T* qk_rows, const T* vdo_row, const T* vdo_rows,
                        std::span<const int32_t> index, Work& work) const {
     const int64_t count = int64_t(index.size()), cols = round_up(count, simd_.lanes);
-    simd_.gather_dots(work.scaled.data(), qk_rows, rows_.q_cols, index.data(), count, rows_.q_cols,
+    simd_.gather_dots(qk_row, qk_rows, rows_.q_cols, index.data(), count, rows_.q_cols,
                       work.p.data());
     simd_.gather_dots(vdo_row, vdo_rows, rows_.v_cols, index.data(), count, rows_.v_cols,
                       work.ds.data());
@@ -114,8 +111,9 @@ class GatherGradients {
                           .stride = kStripKeys,
                           .lse = work.lse.data(),
                           .delta = work.delta.data(),
-                          .scale = T(p_.scale),
+                          .factor = T(p_.score_factor()),
                           .cap = T(p_.cap_base_2()),
+                          .scale = T(p_.scale),
                           .bitmap = nullptr,
                           .bitmap_words = 0,
                           .queries_across = true});
@@ -130,11 +128,12 @@ class GatherGradients {
 
   void query_gradient(std::span<const int32_t> list, int64_t i, int64_t query, Work& work) const {
     const int64_t unit = i / p_.group;
-    begin_row(q_row(i, query), work);
+    begin_row(work);
     for_each_strip_of(list, [&](std::span<const int32_t> keys) {
       std::fill_n(work.lse.data(), keys.size(), rows_.lse(i, query));
       std::fill_n(work.delta.data(), keys.size(), rows_.delta(i, query));
-      score_gradients(key_row(unit, 0), dout_row(i, query), value_row(unit, 0), keys, work);
+      score_gradients(q_row(i, query), key_row(unit, 0), dout_row(i, query), value_row(unit, 0),
+                      keys, work);
       simd_.gather_sum(work.ds.data(), key_row(unit, 0), rows_.q_cols, keys.data(),
                        int64_t(keys.size()), rows_.q_cols, work.dqk.data());
     });
@@ -142,7 +141,7 @@ class GatherGradients {
   }
 
   void key_gradient(const GatherView& view, int64_t unit, int64_t key, Work& work) const {
-    begin_row(key_row(unit, key), work);
+    begin_row(work);
     for (int64_t i = unit * p_.group; i < (unit + 1) * p_.group; ++i) {
       const int32_t group = view.group_of[rows_.head(i).index(p_)];
       for_each_strip_of(queries_of(view, group, key), [&](std::span<const int32_t> queries) {
@@ -150,7 +149,8 @@ class GatherGradients {
           work.lse[int64_t(n)] = rows_.lse(i, queries[n]);
           work.delta[int64_t(n)] = rows_.delta(i, queries[n]);
         }
-        score_gradients(q_row(i, 0), value_row(unit, key), dout_row(i, 0), queries, work);
+        score_gradients(key_row(unit, key), q_row(i, 0), value_row(unit, key), dout_row(i, 0),
+                        queries, work);
         const int64_t count = int64_t(queries.size());
         simd_.gather_sum(work.p.data(), dout_row(i, 0), rows_.v_cols, queries.data(), count,
                          rows_.v_cols, work.dv.data());

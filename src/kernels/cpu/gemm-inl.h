@@ -38,22 +38,24 @@ void gemm_registers(const Gemm<T>& g, int64_t row, int64_t col) {
     }
   }
   const int64_t a_stride = g.a_stride, b_stride = g.b_stride;
-  for (int64_t left = g.depth; left > 0; left -= kPanel, a += kTransposed ? 0 : g.a_panel) {
-    const int64_t steps = kTransposed ? left : std::min(left, kPanel);
+  const int64_t a_panel = kTransposed ? kPanel * a_stride : g.a_panel;
+  const int64_t b_panel = g.b_panel != 0 ? g.b_panel : kPanel * b_stride;
+  for (int64_t left = g.depth; left > 0; left -= kPanel, a += a_panel, b += b_panel) {
+    const int64_t steps = std::min(left, kPanel);
+    const T *a_here = a, *b_here = b;
     for (int64_t x = 0; x < steps; ++x) {
       V across[kAcross];
 #pragma GCC unroll 4
-      for (int j = 0; j < kAcross; ++j) across[j] = hn::LoadU(d, b + j * lanes);
+      for (int j = 0; j < kAcross; ++j) across[j] = hn::LoadU(d, b_here + j * lanes);
 #pragma GCC unroll 8
       for (int i = 0; i < kDown; ++i) {
-        const V down = hn::Set(d, kTransposed ? a[i] : a[i * a_stride + x]);
+        const V down = hn::Set(d, kTransposed ? a_here[i] : a_here[i * a_stride]);
 #pragma GCC unroll 4
         for (int j = 0; j < kAcross; ++j) sum[i][j] = hn::MulAdd(down, across[j], sum[i][j]);
       }
-      b += b_stride;
-      if (kTransposed) a += a_stride;
+      a_here += kTransposed ? a_stride : 1;
+      b_here += b_stride;
     }
-    if (kTransposed) break;
   }
 #pragma GCC unroll 8
   for (int i = 0; i < kDown; ++i) {

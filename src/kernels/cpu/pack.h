@@ -99,23 +99,27 @@ void load_packed(const Primitives<Storage>& simd, const RowMap& map, Rows<const 
   zero_until(length);
 }
 
-// The kPanel packed rows of panel number p, as columns. `rows`: scratch for kPanel rows of
-// `stride`.
+// The kPanel packed rows from `begin` on as columns: to[cols][kPanel]. Rows that do not exist are
+// 0.
 template <class Storage, class T = typename Traits<Storage>::Compute>
 void pack_columns(const Primitives<Storage>& simd, const RowMap& map, Rows<const Storage> from,
-                  int64_t p, T factor, ColumnPanels<T> to, T* rows, int64_t stride) {
-  load_packed(simd, map, from, to.depth, p * kPanel, kPanel, factor, rows, stride);
-  simd.transpose(rows, stride, kPanel, to.depth, to.panel(p), kPanel);
+                  int64_t cols, int64_t begin, T* to) {
+  int64_t real = 0;
+  map.for_each_stretch(begin, kPanel, [&](int64_t, int64_t, int64_t count) { real += count; });
+  if (real < kPanel) std::fill_n(to, cols * kPanel, T(0));
+  map.for_each_stretch(begin, kPanel, [&](int64_t offset, int64_t source, int64_t count) {
+    simd.load_columns(from[source], from.stride * map.stride, count, cols, to + offset, kPanel);
+  });
 }
 
-// Packed rows [begin, begin + length) into row panels.
+// Packed rows [begin, begin + length) into row panels, from row `to_row` on.
 template <class Storage, class T = typename Traits<Storage>::Compute>
 void pack_rows(const Primitives<Storage>& simd, const RowMap& map, Rows<const Storage> from,
-               int64_t cols, int64_t begin, int64_t length, RowPanels<T> to) {
+               int64_t cols, int64_t begin, int64_t length, RowPanels<T> to, int64_t to_row) {
   for (int64_t p = 0; p < to.num_panels(); ++p) {
     const Rows<const Storage> columns = {from.data + p * kPanel, from.stride};
     load_packed(simd, map, columns, std::min(cols - p * kPanel, kPanel), begin, length, T(1),
-                to.panel(p) + begin * to.stride(), to.stride());
+                to.panel(p) + to_row * to.stride(), to.stride());
   }
 }
 

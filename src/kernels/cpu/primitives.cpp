@@ -33,7 +33,7 @@ const Primitives<Storage>& table() {
       .gemm = gemm<T>,
       .load_rows = load_rows<Storage, T>,
       .store_row = store_row<Storage, T>,
-      .transpose = transpose<T>,
+      .load_columns = load_columns<Storage, T>,
       .add_row = add_row<T>,
       .dot = dot<T>,
       .is_finite = is_finite<T>,

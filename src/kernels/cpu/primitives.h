@@ -23,7 +23,7 @@ struct Gemm {
   const T* a;
   int64_t a_stride, a_panel = kPanel;
   const T* b;
-  int64_t b_stride;
+  int64_t b_stride, b_panel = 0;  // see above; 0: all rows follow one another
   T* c;
   int64_t c_stride;
   bool accumulate = false;
@@ -42,18 +42,19 @@ struct Softmax {
   int64_t out_stride, out_cols;
 };
 
-// p = exp2(score - lse) and ds = p * (dp - delta) * slope, where the bitmap says that a pair
-// attends.
+// p = exp2(factor * score - lse) and ds = p * (dp - delta) * slope, where the bitmap says that a
+// pair attends.
 template <class T>
 struct ScoreGradient {
   int64_t rows, cols;
-  T* scores;  // [rows][stride]  becomes p; with a softcap tanh(score / cap), uncapped
+  T* scores;  // [rows][stride]  becomes p
   T* dp;      // [rows][stride]  becomes ds
   int64_t stride;
-  const T* lse;    // [rows]  base 2; +inf for a row that attends to nothing
-  const T* delta;  // [rows]
-  T scale;
-  T cap;                   // 0: none; else the scores are cap * (what `scores` holds), base 2
+  const T* lse;            // [rows]  base 2; +inf for a row that attends to nothing
+  const T* delta;          // [rows]
+  T factor;                // makes base-2 scores of `scores`, or, with a softcap, what tanh takes
+  T cap;                   // 0: none; else the base-2 scores are cap * tanh(factor * score)
+  T scale;                 // d score / d (q . k), but for the softcap
   const uint64_t* bitmap;  // null: all pairs attend
   int64_t bitmap_words;
   bool queries_across = false;  // queries are columns, not rows: lse and delta are [cols]
@@ -68,14 +69,14 @@ struct Primitives {
 
   void (*gemm)(const Gemm<T>& gemm);
 
-  // dst[rows][dst_stride] = factor * src, columns from cols to padded_cols are 0.
+  // dst[rows][dst_stride] = factor * src; columns from cols to padded_cols are 0.
   void (*load_rows)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols,
                     int64_t padded_cols, T factor, T* dst, int64_t dst_stride);
   // dst[cols] = factor * src
   void (*store_row)(const T* src, T factor, int64_t cols, Storage* dst);
   // dst[cols][dst_stride] = src[rows][src_stride] transposed.
-  void (*transpose)(const T* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
-                    int64_t dst_stride);
+  void (*load_columns)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
+                       int64_t dst_stride);
   // dst += src; a multiple of the lanes.
   void (*add_row)(const T* src, int64_t cols, T* dst);
   T (*dot)(const T* a, const T* b, int64_t cols);  // a multiple of the lanes

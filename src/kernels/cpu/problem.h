@@ -26,8 +26,8 @@ struct Problem {
 
   // A unit is one kv head of one batch entry: what is packed together.
   int64_t units() const { return batch * kv_heads; }
-  // Scores are q . (key_factor * k): base 2, or, with a softcap, what tanh takes.
-  double key_factor() const { return softcap > 0 ? scale / softcap : scale * kLog2E; }
+  // Makes base-2 scores of q . k or, with a softcap, what tanh takes.
+  double score_factor() const { return softcap > 0 ? scale / softcap : scale * kLog2E; }
   double cap_base_2() const { return softcap * kLog2E; }  // 0: none
   int64_t num_parts() const { return int64_t(plan.tiles.size() + plan.gathers.size()); }
   double sink_of(int64_t head) const { return double(sink[head * sink_stride]); }

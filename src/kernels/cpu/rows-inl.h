@@ -43,23 +43,24 @@ void store_row(const T* src, T factor, int64_t cols, Storage* dst) {
   for (; x < cols; ++x) dst[x] = Traits<Storage>::from(src[x] * factor);
 }
 
-template <class T>
-void transpose(const T* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
-               int64_t dst_stride) {
+// Four rows at a time, so that src is read in streams; dst is small enough to stay near.
+template <class Storage, class T>
+void load_columns(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
+                  int64_t dst_stride) {
   int64_t whole_rows = 0, whole_cols = 0;
   if constexpr (sizeof(T) == sizeof(float)) {
     whole_rows = rows / 4 * 4;
     whole_cols = cols / 4 * 4;
-    // Rows outside, so that a cache line of dst is filled while it is near.
-    for (int64_t c = 0; c < whole_cols; c += 4) {
-      for (int64_t r = 0; r < whole_rows; r += 4) {
-        transpose_4x4(src + r * src_stride + c, src_stride, dst + c * dst_stride + r, dst_stride);
+    for (int64_t r = 0; r < whole_rows; r += 4) {
+      for (int64_t c = 0; c < whole_cols; c += 4) {
+        load_columns_4x4(src + r * src_stride + c, src_stride, dst + c * dst_stride + r,
+                         dst_stride);
       }
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = r < whole_rows ? whole_cols : 0; c < cols; ++c) {
-      dst[c * dst_stride + r] = src[r * src_stride + c];
+      dst[c * dst_stride + r] = T(to_f32(src[r * src_stride + c]));
     }
   }
 }

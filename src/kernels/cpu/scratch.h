@@ -1,10 +1,15 @@
 // src/kernels/cpu/scratch.h
 // Aligned, uninitialised memory for packs and strips. Grows, never shrinks, freed with its owner.
+// Large pieces ask for huge pages: a call's packs are fresh memory, and faulting it in by pages of
+// 4 KiB took as long as a sparse pattern itself.
 #pragma once
 
 #include <cstdlib>
 #include <memory>
 #include <new>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "base/int_math.h"
 #include "kernels/cpu/config.h"
@@ -20,11 +25,9 @@ class Scratch {
   // At least `count` elements; what they hold is undefined.
   T* reserve(int64_t count) {
     if (count > count_) {
-      const int64_t bytes =
-          round_up(checked_mul(count, int64_t(sizeof(T)), "scratch memory"), int64_t(kAlignment));
       memory_.reset();
-      memory_.reset(static_cast<T*>(std::aligned_alloc(kAlignment, size_t(bytes))));
-      if (memory_ == nullptr) throw std::bad_alloc();
+      memory_.reset(static_cast<T*>(
+          allocate(checked_mul(count, int64_t(sizeof(T)), "cpu kernels: scratch memory"))));
       count_ = count;
     }
     return memory_.get();
@@ -36,6 +39,19 @@ class Scratch {
   struct Free {
     void operator()(T* memory) const { std::free(memory); }
   };
+  static constexpr int64_t kHugePage = int64_t{2} << 20;
+
+  static void* allocate(int64_t bytes) {
+    const int64_t alignment = bytes >= kHugePage ? kHugePage : int64_t(kAlignment);
+    const size_t rounded = size_t(round_up(bytes, alignment));
+    void* memory = std::aligned_alloc(size_t(alignment), rounded);
+    if (memory == nullptr) throw std::bad_alloc();
+#ifdef __linux__
+    if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);  // a wish, no more
+#endif
+    return memory;
+  }
+
   std::unique_ptr<T, Free> memory_;
   int64_t count_ = 0;
 };

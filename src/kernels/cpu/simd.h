@@ -39,15 +39,19 @@ inline constexpr int kVectorRegisters = 16;
 #endif
 
 // One vector of elements as stored, in the type they are computed in.
-HWY_INLINE hn::Vec<Tag<float>> load_as(Tag<float> d, const float* p) { return hn::LoadU(d, p); }
-HWY_INLINE hn::Vec<Tag<double>> load_as(Tag<double> d, const double* p) { return hn::LoadU(d, p); }
-HWY_INLINE hn::Vec<Tag<float>> load_as(Tag<float> d, const Half* p) {
-  const hn::Rebind<hwy::float16_t, Tag<float>> half;
+template <class D>
+HWY_INLINE hn::Vec<D> load_as(D d, const hn::TFromD<D>* p) {
+  return hn::LoadU(d, p);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_as(D d, const Half* p) {
+  const hn::Rebind<hwy::float16_t, D> half;
   return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(p)));
 }
-HWY_INLINE hn::Vec<Tag<float>> load_as(Tag<float> d, const BFloat16* p) {
-  const hn::Rebind<uint16_t, Tag<float>> bits;
-  const hn::Rebind<uint32_t, Tag<float>> wide;
+template <class D>
+HWY_INLINE hn::Vec<D> load_as(D d, const BFloat16* p) {
+  const hn::Rebind<uint16_t, D> bits;
+  const hn::Rebind<uint32_t, D> wide;
   const auto loaded = hn::LoadU(bits, reinterpret_cast<const uint16_t*>(p));
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, loaded)));
 }
@@ -79,16 +83,17 @@ HWY_INLINE hn::Mask<D> mask_from_bits(D d, uint64_t bits) {
 }
 
 // Four rows of four elements become four columns.
-HWY_INLINE void transpose_4x4(const float* src, int64_t src_stride, float* dst,
-                              int64_t dst_stride) {
+template <class Storage>
+HWY_INLINE void load_columns_4x4(const Storage* src, int64_t src_stride, float* dst,
+                                 int64_t dst_stride) {
 #if HWY_TARGET == HWY_SCALAR
   for (int r = 0; r < 4; ++r)
-    for (int c = 0; c < 4; ++c) dst[c * dst_stride + r] = src[r * src_stride + c];
+    for (int c = 0; c < 4; ++c) dst[c * dst_stride + r] = to_f32(src[r * src_stride + c]);
 #else
   const hn::FixedTag<float, 4> d;
   const hn::FixedTag<double, 2> wide;
-  const auto r0 = hn::LoadU(d, src), r1 = hn::LoadU(d, src + src_stride);
-  const auto r2 = hn::LoadU(d, src + 2 * src_stride), r3 = hn::LoadU(d, src + 3 * src_stride);
+  const auto r0 = load_as(d, src), r1 = load_as(d, src + src_stride);
+  const auto r2 = load_as(d, src + 2 * src_stride), r3 = load_as(d, src + 3 * src_stride);
   const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
   const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
   const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));

@@ -87,6 +87,7 @@ void score_gradient_rows(const ScoreGradient<T>& g) {
   const Tag<T> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const auto scale = hn::Set(d, g.scale), cap = hn::Set(d, g.cap), one = hn::Set(d, T(1));
+  const auto factor = hn::Set(d, g.factor);
   for (int64_t r = 0; r < g.rows; ++r) {
     T *scores = g.scores + r * g.stride, *dps = g.dp + r * g.stride;
     auto lse = hn::Set(d, g.lse[r]), delta = hn::Set(d, g.delta[r]);
@@ -95,7 +96,7 @@ void score_gradient_rows(const ScoreGradient<T>& g) {
         lse = hn::LoadU(d, g.lse + c);
         delta = hn::LoadU(d, g.delta + c);
       }
-      auto score = hn::LoadU(d, scores + c);
+      auto score = hn::Mul(factor, hn::LoadU(d, scores + c));
       auto slope = scale;
       if constexpr (kCapped) {
         const auto bent = tanh_of(d, score);

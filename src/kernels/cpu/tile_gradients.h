@@ -29,7 +29,7 @@ class TileGradients {
         work_(size_t(p_.threads)) {
     if (p_.plan.tiles.empty()) return;
     for (Work& work : work_) {
-      work.rows.reserve(kPanel * std::max(q_cols_, v_cols_));
+      std::fill_n(work.zero.reserve(q_cols_), q_cols_, T(0));
       work.p.reserve(kStripQueries * kScoreStride);
       work.ds.reserve(kStripQueries * kScoreStride);
       work.dk.reserve(kMostKeys * q_cols_);
@@ -71,7 +71,7 @@ class TileGradients {
   static constexpr int64_t kBufferBytes = int64_t{512} << 20;  // of the dq buffers
 
   struct Work {
-    Scratch<T> rows;    // kPanel rows on their way into column panels
+    Scratch<T> zero;    // [q_cols_]  dq of a query that no chunk reaches
     Scratch<T> p, ds;   // [kStripQueries][kScoreStride]
     Scratch<T> dk, dv;  // [kMostKeys][cols]
   };
@@ -86,7 +86,7 @@ class TileGradients {
   }
 
   struct UnitPack {
-    ColumnPanels<T> keys, values;  // keys carry the scale
+    ColumnPanels<T> keys, values;
     RowPanels<T> key_rows;
   };
   struct HeadPack {
@@ -118,16 +118,15 @@ class TileGradients {
     dout_.reserve(rows_.num_heads() * size_.dout);
     lse_.reserve(rows_.num_heads() * packed_queries_);
     delta_.reserve(rows_.num_heads() * packed_queries_);
-    parallel_for(rows_.num_units * panels, p_.threads, [&](int64_t item, int thread) {
+    parallel_for(rows_.num_units * panels, p_.threads, [&](int64_t item, int) {
       const int64_t unit = item / panels, panel = item % panels;
       const Head head = rows_.kv_head(unit);
       const UnitPack to = unit_pack(unit);
       const auto k = rows_of<const Storage>(rows_.args.k, head.batch, head.kv_head);
       const auto v = rows_of<const Storage>(rows_.args.v, head.batch, head.kv_head);
-      T* rows = work_[size_t(thread)].rows.data();
-      pack_columns(simd_, k_map, k, panel, T(p_.key_factor()), to.keys, rows, q_cols_);
-      pack_columns(simd_, k_map, v, panel, T(1), to.values, rows, v_cols_);
-      pack_rows(simd_, k_map, k, p_.head_dim, panel * kPanel, kPanel, to.key_rows);
+      pack_columns(simd_, k_map, k, p_.head_dim, panel * kPanel, to.keys.panel(panel));
+      pack_columns(simd_, k_map, v, p_.v_head_dim, panel * kPanel, to.values.panel(panel));
+      pack_rows(simd_, k_map, k, p_.head_dim, panel * kPanel, kPanel, to.key_rows, panel * kPanel);
     });
     const int64_t steps = ceil_div(packed_queries_, kPanel);
     parallel_for(rows_.num_heads() * steps, p_.threads, [&](int64_t item, int) {
@@ -136,9 +135,9 @@ class TileGradients {
       const Head head = rows_.head(i);
       const HeadPack to = head_pack(i);
       pack_rows(simd_, q_map, rows_of<const Storage>(rows_.args.q, head.batch, head.head),
-                p_.head_dim, begin, rows, to.q);
+                p_.head_dim, begin, rows, to.q, begin);
       pack_rows(simd_, q_map, rows_of<const Storage>(rows_.args.dout, head.batch, head.head),
-                p_.v_head_dim, begin, rows, to.dout);
+                p_.v_head_dim, begin, rows, to.dout, begin);
       q_map.for_each_stretch(begin, rows, [&](int64_t offset, int64_t source, int64_t count) {
         for (int64_t r = 0; r < count; ++r) {
           const int64_t query = source + r * q_map.stride;
@@ -251,8 +250,9 @@ class TileGradients {
                             .stride = kScoreStride,
                             .lse = lse + begin,
                             .delta = delta + begin,
-                            .scale = T(p_.scale),
+                            .factor = T(p_.score_factor()),
                             .cap = T(p_.cap_base_2()),
+                            .scale = T(p_.scale),
                             .bitmap = bitmap,
                             .bitmap_words = words});
     };
@@ -286,10 +286,7 @@ class TileGradients {
           simd_.add_row(term, q_cols_, sum);
         }
       }
-      if (sum == nullptr) {
-        sum = work_[size_t(thread)].rows.data();
-        std::fill_n(sum, q_cols_, T(0));
-      }
+      if (sum == nullptr) sum = work_[size_t(thread)].zero.data();
       rows_.add_query(i, query, sum);
     });
   }
