@@ -1,14 +1,17 @@
 # cmake/install.cmake
-# Installs the library, its public headers, the command line and the CMake package "keyhole".
+# Installs the library, its public headers and the CMake package "keyhole" (component "library"), and
+# the command line (component "cli").
 
 include(CMakePackageConfigHelpers)
 set(keyhole_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/keyhole")
 
-install(TARGETS keyhole EXPORT keyholeTargets)
-install(DIRECTORY include/keyhole DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
-install(EXPORT keyholeTargets NAMESPACE keyhole:: DESTINATION "${keyhole_package_dir}")
+set(library COMPONENT library)
+install(TARGETS keyhole EXPORT keyholeTargets RUNTIME ${library} LIBRARY ${library} ARCHIVE ${library})
+install(DIRECTORY include/keyhole DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" ${library}
+        FILES_MATCHING PATTERN "*.h")
+install(EXPORT keyholeTargets NAMESPACE keyhole:: DESTINATION "${keyhole_package_dir}" ${library})
 if(TARGET keyhole_cli)
-  install(TARGETS keyhole_cli)
+  install(TARGETS keyhole_cli RUNTIME COMPONENT cli)
 endif()
 
 # A static library leaves its own dependencies to whoever links it; a shared one has them inside.
@@ -29,4 +32,4 @@ write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/keyholeConfigVersi
                                  COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/keyholeConfig.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/keyholeConfigVersion.cmake"
-        DESTINATION "${keyhole_package_dir}")
+        DESTINATION "${keyhole_package_dir}" ${library})

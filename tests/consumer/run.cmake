@@ -13,7 +13,7 @@ endfunction()
 file(REMOVE_RECURSE "${WORK_DIR}")
 set(how "")
 if(MODE STREQUAL "find_package")
-  must("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${WORK_DIR}/prefix")
+  must("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --component library --prefix "${WORK_DIR}/prefix")
   file(GLOB_RECURSE package_files "${WORK_DIR}/prefix/*.cmake")
   foreach(file IN LISTS package_files)
     file(READ "${file}" text)
@@ -27,9 +27,10 @@ else()
   set(how "-DKEYHOLE_SOURCE_DIR=${SOURCE_DIR}")
 endif()
 
+# The flags of the build that is tested, so that ccache knows the objects already.
 must("${CMAKE_COMMAND}" -S "${SOURCE_DIR}/tests/consumer" -B "${WORK_DIR}/build" -G "${GENERATOR}" ${how}
      -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=${COMPILER}"
-     "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
+     "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -DKEYHOLE_WERROR=${WERROR})
 must("${CMAKE_COMMAND}" --build "${WORK_DIR}/build")
 must("${WORK_DIR}/build/consumer")
 file(READ "${SOURCE_DIR}/tests/consumer/expected.txt" expected)
