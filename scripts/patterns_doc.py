@@ -8,6 +8,7 @@ it so, and a pattern without its section cannot land.
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,9 +32,12 @@ def can_be_drawn(entry):
 
 
 def drawing_options(entry):
-    """per_head and per_batch need as many heads or entries as they list; `at` fixes the lengths."""
-    length = 8 if entry["name"] == "at" else LENGTH
-    return ["--len", str(length)]
+    """`at` fixes the lengths: as many queries and keys as it has positions."""
+    positions = re.findall(r"[qk]=\[([^]]*)\]", entry["example"])
+    if entry["name"] != "at":
+        return ["--len", str(LENGTH)]
+    q_len, k_len = (len(text.split(",")) for text in positions)
+    return ["--q-len", str(q_len), "--k-len", str(k_len)]
 
 
 def section(keyhole, entry, pictures):
