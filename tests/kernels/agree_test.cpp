@@ -1,0 +1,118 @@
+// tests/kernels/agree_test.cpp
+// Every kernel of the table, in every tile shape it can follow, against the fp64 reference: on the
+// hostile table, on every length around a tile's edge, and on every sample pattern of the catalog.
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+#include "kernels/table_cases.h"
+#include "pattern/catalog.h"
+#include "runtime/registry.h"
+#include "support/check_case.h"
+#include "support/generator.h"
+#include "support/scale.h"
+
+namespace keyhole::test {
+namespace {
+
+std::vector<DType> dtypes_of_the_table() {
+  std::vector<DType> dtypes;
+  for (const KernelEntry& entry : kernel_table()) {
+    if (entry.operation == Operation::forward) dtypes.push_back(entry.dtype);
+  }
+  return dtypes;
+}
+
+// The case with every kernel that takes its dtype, in each of its tile shapes and through the API.
+void expect_agreement(Case c, CheckStats& stats) {
+  c.tile = -1;
+  for (KernelChoice kernel : kernels_for(c)) {
+    std::vector<TileShape> tiles = {TileShape{0, 0}};
+    tiles.insert(tiles.end(), kernel.forward->tiles.begin(), kernel.forward->tiles.end());
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      kernel.tile = tiles[i];
+      c.tile = int(i) - 1;
+      const Failure failure = check_case_with(c, kernel, &stats);
+      EXPECT_FALSE(failure) << kernel.forward->name << " tile " << to_string(kernel.tile) << "\n  "
+                            << failure.kind << ": " << failure.detail << "\n  keyhole_fuzz --case '"
+                            << to_text(c) << "'";
+    }
+  }
+}
+
+void print(const char* what, const CheckStats& stats) {
+  std::cout << what << ": " << stats.kernel_runs << " kernel runs, " << stats.pairs
+            << " pairs, at most " << stats.worst << " of the rounding bound used\n";
+}
+
+TEST(Kernels, TheTableHasForwardAndBackwardForEveryDtype) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    Case c;
+    c.dtype = dtype, c.head_dim = c.v_head_dim = 576;
+    const auto kernels = kernels_for(c);
+    ASSERT_FALSE(kernels.empty()) << to_string(dtype);
+    for (const KernelChoice& kernel : kernels) EXPECT_TRUE(kernel.backward) << kernel.forward->name;
+  }
+}
+
+TEST(Kernels, AgreeWithTheReferenceOnTheHostileTable) {
+  CheckStats stats;
+  int forms = 0;
+  for (const char* line : kHostileCases) {
+    for (const DType dtype : dtypes_of_the_table()) {
+      Case c = parse_case(line);
+      c.dtype = dtype;
+      c.forms = forms++ % 5;  // every form of plan in turn, over the dtypes and lines
+      expect_agreement(c, stats);
+    }
+  }
+  print("hostile table", stats);
+}
+
+TEST(Kernels, AgreeAroundTheEdgesOfEveryTile) {
+  CheckStats stats;
+  for (const KernelEntry& entry : kernel_table()) {
+    if (entry.operation != Operation::forward) continue;
+    for (size_t t = 0; t < entry.tiles.size(); ++t) {
+      const TileShape tile = entry.tiles[t];
+      const auto lengths = [](int64_t size) {
+        return std::vector<int64_t>{0, 1, 2, 3, size - 1, size, size + 1, 2 * size + 1};
+      };
+      int number = 0;
+      for (const int64_t q_len : lengths(tile.q)) {
+        for (const int64_t k_len : lengths(tile.k)) {
+          // Patterns take turns, so that each meets every edge over the dtypes and tiles.
+          constexpr const char* kPatterns[] = {"dense", "causal", "window(3,1)", "not(causal)",
+                                               "or(window(2),sinks(1))"};
+          Case c;
+          c.pattern = parse_expression(kPatterns[size_t(number++ + int(t)) % std::size(kPatterns)]);
+          c.dtype = entry.dtype, c.tile = int(t);
+          c.q_len = q_len, c.k_len = k_len;
+          c.head_dim = 5, c.v_head_dim = 3;
+          c.data = uint64_t(number);
+          for (const KernelChoice& kernel : kernels_for(c)) {
+            const Failure failure = check_case_with(c, kernel, &stats);
+            EXPECT_FALSE(failure) << entry.name << " tile " << to_string(tile) << "\n  "
+                                  << failure.kind << ": " << failure.detail << "\n  " << to_text(c);
+          }
+        }
+      }
+    }
+  }
+  print("tile edges", stats);
+}
+
+TEST(Kernels, AgreeOnRandomCases) {
+  CheckStats stats;
+  const int64_t cases = scaled(500);
+  for (int64_t seed = 0; seed < cases; ++seed) {
+    const Case c = draw_case(uint64_t(1'000'000 + seed));
+    const Failure failure = check_case(c, &stats);
+    EXPECT_FALSE(failure) << "seed " << 1'000'000 + seed << "\n  " << failure.kind << ": "
+                          << failure.detail << "\n  keyhole_fuzz --case '" << to_text(c) << "'";
+  }
+  print("random cases", stats);
+}
+
+}  // namespace
+}  // namespace keyhole::test
