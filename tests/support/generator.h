@@ -17,6 +17,6 @@ int64_t draw_integer(Random& random, int64_t around);
 Expression draw_pattern(Random& random, const Shape& shape);
 
 // A case that a kernel test can afford: about `work` multiplications per product.
-Case draw_case(uint64_t seed, int64_t work = 60'000);
+Case draw_case(uint64_t seed, int64_t work = 120'000);
 
 }  // namespace keyhole::test
