@@ -3,8 +3,6 @@
 // careless leaf would overflow or crawl, texts of arrays, and the words of refusal.
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "base/int_math.h"
 #include "pattern/node.h"
 #include "pattern/truth.h"
@@ -108,13 +106,11 @@ TEST(Leaves, DeepTreesNeitherOverflowNorCrawl) {
   deep->strip({tokens - 128, tokens}, {0, tokens}, 128, strip);
   ASSERT_EQ(strip.size(), 2u);
   EXPECT_EQ(strip[0], (Segment{0, tokens - 127, Cover::all}));
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < 100; ++i) {
+  for (Position end = 128; end <= tokens; end += 1280) {
     strip.clear();
-    turns->strip({tokens - 128, tokens}, {0, tokens}, 128, strip);
+    turns->strip({end - 128, end}, {0, tokens}, 128, strip);
+    ASSERT_EQ(strip.back().end, end);
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-  EXPECT_EQ(strip.back().end, tokens);
 
   const Rect far = {{tokens - 2, tokens}, {0, 70}};  // a path too long to walk, and yet exact
   const Truth truth(turns, far.q, far.k);
