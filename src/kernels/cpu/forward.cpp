@@ -133,37 +133,39 @@ class ForwardPass {
       std::fill_n(out, out_cols_, T(0));
     }
   }
-  void end_row(Work& work, int64_t row, int64_t head, int64_t query) const {
-    T* out = work.out.data() + row * out_cols_;
-    T sum = 0;
-    for (int64_t i = 0; i < simd_.lanes; ++i) sum += work.sum[row * kMaxLanes<T> + i];
-    if (keeps_state_) {
-      const State state = kept_state(head, query);
-      std::copy_n(out, out_cols_, state.out);
-      *state.max = work.max[row];
-      *state.sum = sum;
-    } else {
-      finish_row(head_in_wave(head), query, out, work.max[row], sum);
+  void end_rows(Work& work, int64_t rows, int64_t head, auto query_of) const {
+    T* sums = work.scores.data();  // no longer needed
+    simd_.sum_lanes(work.sum.data(), rows, sums);
+    for (int64_t row = 0; row < rows; ++row) {
+      T* out = work.out.data() + row * out_cols_;
+      if (keeps_state_) {
+        const State state = kept_state(head, query_of(row));
+        std::copy_n(out, out_cols_, state.out);
+        *state.max = work.max[row];
+        *state.sum = sums[row];
+      } else {
+        finish_row(head_in_wave(head), query_of(row), out, work.max[row], sums[row]);
+      }
     }
   }
 
   // out / sum and lse, with the sink as one more key without a value.
   void finish_row(const Head& head, int64_t query, const T* out, T max, T sum) const {
-    T top = max, sink_term = 0;
+    T top = max, share = 1, total = sum;  // exp(max - top); the sum against top
     if (p_.sink != nullptr) {
       const T sink = T(p_.sink_of(head.head) * kLog2E);
       top = std::max(max, sink);
-      if (top != kNever) sink_term = std::exp2(sink - top);
+      share = max == kNever ? T(0) : std::exp2(max - top);
+      total = share * sum + (sink == kNever ? T(0) : std::exp2(sink - top));
     }
-    const T share = sum == 0 ? T(0) : std::exp2(max - top);
-    const T total = share * sum + sink_term;
     const bool is_empty = total == 0;
-    const T lse = is_empty ? kNever : T((top + std::log2(total)) / kLog2E);
-    if (!simd_.is_finite(out, p_.v_head_dim) || !(is_empty || std::isfinite(lse))) [[unlikely]] {
+    const T lse = is_empty ? kNever : (top + std::log2(total)) * T(1 / kLog2E);
+    const bool is_finite =
+        simd_.store_row(out, is_empty ? T(0) : share / total, p_.v_head_dim,
+                        rows_of<Storage>(args_.out, head.batch, head.head)[query]);
+    if (!is_finite || !(is_empty || std::isfinite(lse))) [[unlikely]] {
       return exact_forward_row<Storage>(args_, head.batch, head.head, query);
     }
-    simd_.store_row(out, is_empty ? T(0) : share / total, p_.v_head_dim,
-                    rows_of<Storage>(args_.out, head.batch, head.head)[query]);
     if (args_.lse.is_given()) *rows_of<T>(args_.lse, head.batch, head.head)[query] = lse;
   }
 
@@ -216,9 +218,9 @@ class ForwardPass {
     for_each_strip(list, view.tile.k, kStripKeys, [&](const Strip& strip) {
       score(strip, view, head / p_.group, first_key, rows, thread);  // s = q . k, masked
       absorb(strip.cols, rows, work);                                // p = exp(s - max)
-      add_values(strip, head / p_.group, first_key, rows, thread);   // o += p . v
+      add_values(strip, view, head / p_.group, c, rows, thread);     // o += p . v
     });
-    for (int64_t row = 0; row < rows; ++row) end_row(work, row, head, query(row));
+    end_rows(work, rows, head, query);
   }
 
   void score(const Strip& strip, const TileView& view, int64_t unit, int64_t first_key,
@@ -262,29 +264,28 @@ class ForwardPass {
                    .out_cols = out_cols_});
   }
 
-  // Panels that follow one another in memory are one product: the sums stay in registers longer.
-  void add_values(const Strip& strip, int64_t unit, int64_t first_key, int64_t rows, int thread) {
-    Work& work = work_[size_t(thread)];
+  void add_values(const Strip& strip, const TileView& view, int64_t unit, int32_t c, int64_t rows,
+                  int thread) {
     for (const Strip::Piece& piece : strip.pieces()) {
-      for (int64_t done = 0; done < piece.count;) {
-        const int64_t key = first_key + piece.row + done, row = key % kPanel;
-        const bool goes_on = row == 0 && !panels_.is_cached();
-        const int64_t depth = std::min(piece.count - done, goes_on ? piece.count : kPanel - row);
-        const RowPanels<const T> values = panels_.values(unit, key / kPanel, thread);
-        for (int64_t p = 0; p < values.num_panels(); ++p) {
+      const int64_t first_key = int64_t{c} * view.k_tiles * view.tile.k + piece.row;
+      const int64_t real = std::min(piece.count, view.residues[c].num_k - piece.row);
+      for (int64_t done = 0; done < real;) {
+        const Values<T> values = panels_.values(unit, first_key + done, real - done, thread);
+        const T* weights = work_[size_t(thread)].scores.data() + piece.col + done;
+        for (int64_t col = 0; col < out_cols_; col += kPanel) {
           simd_.gemm({.rows = rows,
-                      .cols = values.width(p),
-                      .depth = depth,
-                      .a = work.scores.data() + piece.col + done,
+                      .cols = std::min(kPanel, out_cols_ - col),
+                      .depth = values.count,
+                      .a = weights,
                       .a_stride = kStripStride,
-                      .b = values.panel(p) + row * values.stride(),
-                      .b_stride = values.stride(),
-                      .b_panel = panels_.panel_size(),
-                      .c = work.out.data() + p * kPanel,
+                      .b = values.data + col / kPanel * values.column_step,
+                      .b_stride = values.stride,
+                      .b_panel = values.panel_step,
+                      .c = work_[size_t(thread)].out.data() + col,
                       .c_stride = out_cols_,
                       .accumulate = true});
         }
-        done += depth;
+        done += values.count;
       }
     }
   }
@@ -344,7 +345,7 @@ class ForwardPass {
       simd_.gather_sum(scores, values, out_cols_, list.data(), count, out_cols_, work.out.data());
       list = list.subspan(size_t(count));
     }
-    end_row(work, 0, head, query);
+    end_rows(work, 1, head, [query](int64_t) { return query; });
   }
 
   const ForwardArgs& args_;

@@ -89,19 +89,21 @@ void GradientRows<Storage>::finish_wave() const {
 
 template <class Storage>
 void GradientRows<Storage>::finish_query(const Head& h, int64_t query, const T* dq) const {
-  if (!simd.is_finite(dq, p.head_dim)) [[unlikely]] {
-    return exact_query_gradient<Storage>(args, h.batch, h.head, query);
+  if (!simd.store_row(dq, T(1), p.head_dim, rows_of<Storage>(args.dq, h.batch, h.head)[query]))
+      [[unlikely]] {
+    exact_query_gradient<Storage>(args, h.batch, h.head, query);
   }
-  simd.store_row(dq, T(1), p.head_dim, rows_of<Storage>(args.dq, h.batch, h.head)[query]);
 }
 
 template <class Storage>
 void GradientRows<Storage>::finish_key(const Head& h, int64_t key, const T* dk, const T* dv) const {
-  if (!simd.is_finite(dk, p.head_dim) || !simd.is_finite(dv, p.v_head_dim)) [[unlikely]] {
-    return exact_key_gradient<Storage>(args, h.batch, h.kv_head, key);
+  const bool dk_is_finite =
+      simd.store_row(dk, T(1), p.head_dim, rows_of<Storage>(args.dk, h.batch, h.kv_head)[key]);
+  const bool dv_is_finite =
+      simd.store_row(dv, T(1), p.v_head_dim, rows_of<Storage>(args.dv, h.batch, h.kv_head)[key]);
+  if (!dk_is_finite || !dv_is_finite) [[unlikely]] {
+    exact_key_gradient<Storage>(args, h.batch, h.kv_head, key);
   }
-  simd.store_row(dk, T(1), p.head_dim, rows_of<Storage>(args.dk, h.batch, h.kv_head)[key]);
-  simd.store_row(dv, T(1), p.v_head_dim, rows_of<Storage>(args.dv, h.batch, h.kv_head)[key]);
 }
 
 template class GradientRows<float>;

@@ -6,6 +6,7 @@
 // when they are used, and no memory the size of the tensors is touched.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "kernels/cpu/pack.h"
@@ -16,14 +17,56 @@
 
 namespace keyhole::cpu {
 
+// Which slot of a small cache holds which panel; the one unused for longest makes room.
+class PanelSlots {
+ public:
+  explicit PanelSlots(int64_t num_slots = 0) : slots_(size_t(num_slots)) {}
+
+  struct Found {
+    int64_t slot;
+    bool is_new;  // the slot held something else until now
+  };
+  Found find(int64_t panel) {
+    ++clock_;
+    int64_t oldest = 0;
+    for (int64_t i = 0; i < int64_t(slots_.size()); ++i) {
+      Slot& slot = slots_[size_t(i)];
+      if (slot.panel == panel) {
+        slot.used = clock_;
+        return {i, false};
+      }
+      if (slot.used < slots_[size_t(oldest)].used) oldest = i;
+    }
+    slots_[size_t(oldest)] = {panel, clock_};
+    return {oldest, true};
+  }
+
+ private:
+  struct Slot {
+    int64_t panel = -1, used = 0;
+  };
+  std::vector<Slot> slots_;
+  int64_t clock_ = 0;
+};
+
 // How many panels a cache holds, when a panel takes `bytes`: half of a usual second-level cache.
 inline int64_t cache_slots(int64_t bytes) {
-  return std::clamp<int64_t>((int64_t{1} << 20) / bytes, 8, 32);
+  return std::clamp<int64_t>((int64_t{1} << 20) / bytes, 8, 16);
 }
 
 // Whether a thread that follows all lists in order finds most panels in its cache: packs each panel
 // at most twice.
 bool suits_a_cache(const TileView& view, int64_t num_slots);
+
+// Rows of values, as the matrix product reads them.
+template <class T>
+struct Values {
+  const T* data;
+  int64_t count;        // how many rows
+  int64_t stride;       // from row to row
+  int64_t panel_step;   // from the first of kPanel rows to the next kPanel rows; 0: by stride
+  int64_t column_step;  // from one kPanel columns to the next
+};
 
 template <class Storage>
 class KeyPanels {
@@ -57,8 +100,12 @@ class KeyPanels {
     panels_per_unit_ = ceil_div(map_.rows(), kPanel);
     first_unit_ = first_unit;
     is_cached_ = uses_cache_[size_t(part)];
+    // Values used a few times are best left where they are, if whole vectors can be read there and
+    // rows are not so far apart that they crowd each other out of the cache.
+    reads_in_place_ = std::is_same_v<Storage, T> && is_cached_ && v_cols_ == p_.v_head_dim &&
+                      args_.v.strides[2] * map_.stride <= 2 * v_cols_;
     for (Cache& cache : caches_) {
-      cache.tags.assign(is_cached_ ? size_t(num_slots_) : 0, -1);
+      cache.slots = PanelSlots(num_slots_);
       if (is_cached_) cache.panels.reserve(num_slots_ * panel_size_);
     }
     if (is_cached_) return;
@@ -68,8 +115,6 @@ class KeyPanels {
   }
 
   bool is_cached() const { return is_cached_; }
-  // From one panel to the next, when they follow one another.
-  int64_t panel_size() const { return panel_size_; }
 
   // Panel number `panel` of a unit, counted within the wave; valid until the thread asks for
   // another.
@@ -77,22 +122,33 @@ class KeyPanels {
     const int64_t number = unit * panels_per_unit_ + panel;
     if (!is_cached_) return packed_.data() + number * panel_size_;
     Cache& cache = caches_[size_t(thread)];
-    const int64_t slot = panel % num_slots_;
+    const auto [slot, is_new] = cache.slots.find(number);
     T* data = cache.panels.data() + slot * panel_size_;
-    if (cache.tags[size_t(slot)] != number) {
-      pack(number, data);
-      cache.tags[size_t(slot)] = number;
-    }
+    if (is_new) pack(number, data);
     return data;
   }
-  RowPanels<const T> values(int64_t unit, int64_t panel, int thread) const {
-    return {keys(unit, panel, thread) + p_.head_dim * kPanel, kPanel, v_cols_};
+  // Values of the packed rows from `row` on: as many of `count` as lie suitably in memory.
+  Values<T> values(int64_t unit, int64_t row, int64_t count, int thread) const {
+    if constexpr (std::is_same_v<Storage, T>) {
+      if (reads_in_place_) {
+        const Head head = head_of(p_, first_unit_ + unit, 0);
+        const auto v = rows_of<const T>(args_.v, head.batch, head.kv_head);
+        const int64_t c = row / map_.per_class, in_class = row % map_.per_class;
+        return {v[map_.source(c, in_class)], count, v.stride * map_.stride, 0, kPanel};
+      }
+    }
+    const int64_t in_panel = row % kPanel;
+    const int64_t panel_rows = kPanel - in_panel;
+    const bool goes_on = in_panel == 0 && !is_cached_;
+    const int64_t stride = std::min(v_cols_, kPanel);
+    return {keys(unit, row / kPanel, thread) + p_.head_dim * kPanel + in_panel * stride,
+            goes_on ? count : std::min(count, panel_rows), stride, panel_size_, kPanel * stride};
   }
 
  private:
   struct Cache {
     Scratch<T> panels;
-    std::vector<int64_t> tags;  // [num_slots_]  which panel a slot holds
+    PanelSlots slots;
   };
 
   void pack(int64_t number, T* to) const {
@@ -101,6 +157,7 @@ class KeyPanels {
     const auto k = rows_of<const Storage>(args_.k, head.batch, head.kv_head);
     const auto v = rows_of<const Storage>(args_.v, head.batch, head.kv_head);
     pack_columns(simd_, map_, k, p_.head_dim, panel * kPanel, to);
+    if (reads_in_place_) return;
     pack_rows(simd_, map_, v, p_.v_head_dim, panel * kPanel, kPanel,
               RowPanels<T>{to + p_.head_dim * kPanel, kPanel, v_cols_}, 0);
   }
@@ -115,7 +172,7 @@ class KeyPanels {
   // Of the part at hand.
   RowMap map_ = RowMap::plain(0);
   int64_t panels_per_unit_ = 0, first_unit_ = 0;
-  bool is_cached_ = false;
+  bool is_cached_ = false, reads_in_place_ = false;
   Scratch<T> packed_;  // [units][panels_per_unit_]
 };
 

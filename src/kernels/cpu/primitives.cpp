@@ -36,7 +36,7 @@ const Primitives<Storage>& table() {
       .load_columns = load_columns<Storage, T>,
       .add_row = add_row<T>,
       .dot = dot<T>,
-      .is_finite = is_finite<T>,
+      .sum_lanes = sum_lanes<T>,
       .mask = mask<T>,
       .softcap = softcap<T>,
       .softmax = softmax<T>,

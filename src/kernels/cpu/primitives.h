@@ -72,15 +72,17 @@ struct Primitives {
   // dst[rows][dst_stride] = factor * src; columns from cols to padded_cols are 0.
   void (*load_rows)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols,
                     int64_t padded_cols, T factor, T* dst, int64_t dst_stride);
-  // dst[cols] = factor * src
-  void (*store_row)(const T* src, T factor, int64_t cols, Storage* dst);
+  // dst[cols] = factor * src; says whether all of src was finite.
+  bool (*store_row)(const T* src, T factor, int64_t cols, Storage* dst);
   // dst[cols][dst_stride] = src[rows][src_stride] transposed.
   void (*load_columns)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
                        int64_t dst_stride);
   // dst += src; a multiple of the lanes.
   void (*add_row)(const T* src, int64_t cols, T* dst);
   T (*dot)(const T* a, const T* b, int64_t cols);  // a multiple of the lanes
-  bool (*is_finite)(const T* row, int64_t cols);   // any number of columns
+
+  // sums[r] = the sum of rows[r][kMaxLanes], of which the machine uses `lanes`.
+  void (*sum_lanes)(const T* rows, int64_t num_rows, T* sums);
 
   // Pairs that do not attend become -inf, whatever they hold.
   void (*mask)(T* scores, int64_t stride, int64_t rows, int64_t cols, const uint64_t* bitmap,

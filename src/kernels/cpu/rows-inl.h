@@ -31,30 +31,47 @@ void load_rows(const Storage* src, int64_t src_stride, int64_t rows, int64_t col
   }
 }
 
+// x * 0 is 0 for a number and NaN for an infinity or a NaN.
 template <class Storage, class T>
-void store_row(const T* src, T factor, int64_t cols, Storage* dst) {
+bool store_row(const T* src, T factor, int64_t cols, Storage* dst) {
   const Tag<T> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto factors = hn::Set(d, factor);
+  const auto factors = hn::Set(d, factor), zero = hn::Zero(d);
+  auto checks = zero;
   int64_t x = 0;
   for (; x + lanes <= cols; x += lanes) {
-    store_as(hn::Mul(hn::LoadU(d, src + x), factors), d, dst + x);
+    const auto v = hn::LoadU(d, src + x);
+    checks = hn::MulAdd(v, zero, checks);
+    store_as(hn::Mul(v, factors), d, dst + x);
   }
-  for (; x < cols; ++x) dst[x] = Traits<Storage>::from(src[x] * factor);
+  T check = hn::GetLane(hn::SumOfLanes(d, checks));
+  for (; x < cols; ++x) {
+    check += src[x] * 0;
+    dst[x] = Traits<Storage>::from(src[x] * factor);
+  }
+  return check == 0;
 }
 
-// Four rows at a time, so that src is read in streams; dst is small enough to stay near.
+template <class T>
+void sum_lanes(const T* rows, int64_t num_rows, T* sums) {
+  const Tag<T> d;
+  for (int64_t r = 0; r < num_rows; ++r) {
+    sums[r] = hn::GetLane(hn::SumOfLanes(d, hn::LoadU(d, rows + r * kMaxLanes<T>)));
+  }
+}
+
+// A few rows at a time, so that src is read in streams; dst is small enough to stay near.
 template <class Storage, class T>
 void load_columns(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
                   int64_t dst_stride) {
   int64_t whole_rows = 0, whole_cols = 0;
   if constexpr (sizeof(T) == sizeof(float)) {
-    whole_rows = rows / 4 * 4;
-    whole_cols = cols / 4 * 4;
-    for (int64_t r = 0; r < whole_rows; r += 4) {
-      for (int64_t c = 0; c < whole_cols; c += 4) {
-        load_columns_4x4(src + r * src_stride + c, src_stride, dst + c * dst_stride + r,
-                         dst_stride);
+    whole_rows = rows / kSquare * kSquare;
+    whole_cols = cols / kSquare * kSquare;
+    for (int64_t r = 0; r < whole_rows; r += kSquare) {
+      for (int64_t c = 0; c < whole_cols; c += kSquare) {
+        load_columns_square(src + r * src_stride + c, src_stride, dst + c * dst_stride + r,
+                            dst_stride);
       }
     }
   }
@@ -81,21 +98,6 @@ T dot(const T* a, const T* b, int64_t cols) {
     sum = hn::MulAdd(hn::LoadU(d, a + x), hn::LoadU(d, b + x), sum);
   }
   return hn::GetLane(hn::SumOfLanes(d, sum));
-}
-
-// x * 0 is 0 for a number and NaN for an infinity or a NaN.
-template <class T>
-bool is_finite(const T* row, int64_t cols) {
-  const Tag<T> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  auto sums = hn::Zero(d);
-  int64_t x = 0;
-  for (; x + lanes <= cols; x += lanes) {
-    sums = hn::MulAdd(hn::LoadU(d, row + x), hn::Zero(d), sums);
-  }
-  T sum = hn::GetLane(hn::SumOfLanes(d, sums));
-  for (; x < cols; ++x) sum += row[x] * 0;
-  return sum == 0;
 }
 
 // Four rows at a time: their loads and their sums overlap.

@@ -82,28 +82,69 @@ HWY_INLINE hn::Mask<D> mask_from_bits(D d, uint64_t bits) {
   return hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&bits));
 }
 
-// Four rows of four elements become four columns.
-template <class Storage>
-HWY_INLINE void load_columns_4x4(const Storage* src, int64_t src_stride, float* dst,
-                                 int64_t dst_stride) {
 #if HWY_TARGET == HWY_SCALAR
-  for (int r = 0; r < 4; ++r)
-    for (int c = 0; c < 4; ++c) dst[c * dst_stride + r] = to_f32(src[r * src_stride + c]);
+inline constexpr int64_t kSquare = 1;
+
+template <class Storage>
+HWY_INLINE void load_columns_square(const Storage* src, int64_t, float* dst, int64_t) {
+  *dst = to_f32(*src);
+}
 #else
-  const hn::FixedTag<float, 4> d;
-  const hn::FixedTag<double, 2> wide;
-  const auto r0 = load_as(d, src), r1 = load_as(d, src + src_stride);
-  const auto r2 = load_as(d, src + 2 * src_stride), r3 = load_as(d, src + 3 * src_stride);
+// Four vectors: in each of their blocks of four elements, rows become columns.
+template <class V>
+HWY_INLINE void transpose_in_blocks(V& r0, V& r1, V& r2, V& r3) {
+  const hn::DFromV<V> d;
+  const hn::Repartition<double, decltype(d)> wide;
   const auto low01 = hn::BitCast(wide, hn::InterleaveLower(d, r0, r1));
   const auto low23 = hn::BitCast(wide, hn::InterleaveLower(d, r2, r3));
   const auto high01 = hn::BitCast(wide, hn::InterleaveUpper(d, r0, r1));
   const auto high23 = hn::BitCast(wide, hn::InterleaveUpper(d, r2, r3));
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, low01, low23)), d, dst);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23)), d, dst + dst_stride);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(wide, high01, high23)), d, dst + 2 * dst_stride);
-  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23)), d, dst + 3 * dst_stride);
-#endif
+  r0 = hn::BitCast(d, hn::InterleaveLower(wide, low01, low23));
+  r1 = hn::BitCast(d, hn::InterleaveUpper(wide, low01, low23));
+  r2 = hn::BitCast(d, hn::InterleaveLower(wide, high01, high23));
+  r3 = hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23));
 }
+
+// kSquare rows of kSquare elements, a vector each, become columns.
+inline constexpr int64_t kSquare = HWY_MAX_BYTES / sizeof(float);
+
+template <class Storage>
+HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, float* dst,
+                                    int64_t dst_stride) {
+  const hn::FixedTag<float, kSquare> d;
+  hn::Vec<decltype(d)> v[kSquare];
+#pragma GCC unroll 16
+  for (int64_t r = 0; r < kSquare; ++r) v[r] = load_as(d, src + r * src_stride);
+#pragma GCC unroll 4
+  for (int64_t r = 0; r < kSquare; r += 4) {
+    transpose_in_blocks(v[r], v[r + 1], v[r + 2], v[r + 3]);
+  }
+  // Now block b of v[4 g + j] is rows 4 g ... 4 g + 3 of column 4 b + j.
+#pragma GCC unroll 4
+  for (int64_t j = 0; j < 4; ++j) {
+    float* to = dst + j * dst_stride;
+#if HWY_MAX_BYTES == 64
+    const auto low02 = hn::ConcatLowerLower(d, v[8 + j], v[j]);
+    const auto low13 = hn::ConcatLowerLower(d, v[12 + j], v[4 + j]);
+    const auto high02 = hn::ConcatUpperUpper(d, v[8 + j], v[j]);
+    const auto high13 = hn::ConcatUpperUpper(d, v[12 + j], v[4 + j]);
+    const auto even = [](auto a, auto b)
+                          HWY_ATTR { return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a); };
+    const auto odd = [](auto a, auto b)
+                         HWY_ATTR { return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a)); };
+    hn::StoreU(even(low02, low13), d, to);
+    hn::StoreU(odd(low02, low13), d, to + 4 * dst_stride);
+    hn::StoreU(even(high02, high13), d, to + 8 * dst_stride);
+    hn::StoreU(odd(high02, high13), d, to + 12 * dst_stride);
+#elif HWY_MAX_BYTES == 32
+    hn::StoreU(hn::ConcatLowerLower(d, v[4 + j], v[j]), d, to);
+    hn::StoreU(hn::ConcatUpperUpper(d, v[4 + j], v[j]), d, to + 4 * dst_stride);
+#else
+    hn::StoreU(v[j], d, to);
+#endif
+  }
+}
+#endif
 KEYHOLE_SIMD_END
 
 #else  // no Highway

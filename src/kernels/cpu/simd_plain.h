@@ -176,10 +176,12 @@ HWY_INLINE hn::MaskOf<T> mask_from_bits(Tag<T> d, uint64_t bits) {
   return mask;
 }
 
+inline constexpr int64_t kSquare = 4;
+
 template <class Storage>
-HWY_INLINE void load_columns_4x4(const Storage* src, int64_t src_stride, float* dst,
-                                 int64_t dst_stride) {
-  for (int r = 0; r < 4; ++r)
-    for (int c = 0; c < 4; ++c) dst[c * dst_stride + r] = to_f32(src[r * src_stride + c]);
+HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, float* dst,
+                                    int64_t dst_stride) {
+  for (int r = 0; r < kSquare; ++r)
+    for (int c = 0; c < kSquare; ++c) dst[c * dst_stride + r] = to_f32(src[r * src_stride + c]);
 }
 KEYHOLE_SIMD_END
