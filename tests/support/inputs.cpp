@@ -67,8 +67,13 @@ void fill_spike(const Case& c, const AllowedPairs& allowed, Inputs& in, Random& 
   const double value =
       (std::log(double(c.k_len)) + 3) / (double(c.head_dim) * (scale == 0 ? 1 : scale));
   const int64_t kv_head = head / (c.heads / c.kv_heads);
+  // Unequal shares: equal ones would all be rounded alike, which no kernel's sum is made for.
+  std::vector<double> shares(static_cast<size_t>(c.head_dim));
+  double all = 0;
+  for (double& share : shares) all += share = 0.5 + random.uniform();
   for (int64_t x = 0; x < c.head_dim; ++x) {
-    in.k.set(((batch * c.kv_heads + kv_head) * c.k_len + key) * c.head_dim + x, value);
+    in.k.set(((batch * c.kv_heads + kv_head) * c.k_len + key) * c.head_dim + x,
+             value * double(c.head_dim) * shares[size_t(x)] / all);
   }
 }
 
