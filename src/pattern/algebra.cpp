@@ -78,7 +78,7 @@ class Chain final : public Node {
     std::string out;
     for (const NodePtr& child : children_) {
       if (!out.empty()) out += kIsAnd ? " & " : " | ";
-      out += text_inside(*child, binding(kKind) + 1);
+      out += text_inside(*child, binding(kKind));
     }
     return out;
   }
@@ -223,8 +223,8 @@ class Named final : public Node {
     return stride == 1 ? shared_from_this() : meaning_->in_residue(stride, residue);
   }
   NodePtr resolve(const Scope& scope) const override {
-    // A meaning that differs from head to head must not keep a text that does not: the planner takes
-    // nodes of equal text for equal.
+    // A meaning that differs from head to head must not keep a text that does not: the planner
+    // takes nodes of equal text for equal.
     NodePtr resolved = meaning_->resolve(scope);
     return resolved == meaning_ ? shared_from_this() : resolved;
   }

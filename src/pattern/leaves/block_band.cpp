@@ -10,7 +10,7 @@
 #include "pattern/leaves/block_band.h"
 
 #include "base/int_math.h"
-#include "pattern/leaves/arguments.h"
+#include "pattern/leaves/check_argument.h"
 #include "pattern/leaves/interval.h"
 
 namespace keyhole {

@@ -10,8 +10,8 @@
 //   . . # # # #           # . . . # #           # . . . # #           . . # # # #
 #include <algorithm>
 
-#include "pattern/leaves/arguments.h"
 #include "pattern/leaves/block_band.h"
+#include "pattern/leaves/check_argument.h"
 #include "pattern/node.h"
 
 namespace keyhole {

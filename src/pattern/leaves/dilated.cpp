@@ -10,7 +10,7 @@
 #include <numeric>
 
 #include "base/int_math.h"
-#include "pattern/leaves/arguments.h"
+#include "pattern/leaves/check_argument.h"
 #include "pattern/leaves/dense.h"
 #include "pattern/leaves/window.h"
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "base/int_math.h"
-#include "pattern/leaves/arguments.h"
+#include "pattern/leaves/check_argument.h"
 #include "pattern/leaves/interval.h"
 
 namespace keyhole {

@@ -5,7 +5,7 @@
 //                            # . .
 //                            # . .
 #include "base/int_math.h"
-#include "pattern/leaves/arguments.h"
+#include "pattern/leaves/check_argument.h"
 #include "pattern/leaves/interval.h"
 
 namespace keyhole {

@@ -8,7 +8,7 @@
 #include "pattern/leaves/window.h"
 
 #include "base/int_math.h"
-#include "pattern/leaves/arguments.h"
+#include "pattern/leaves/check_argument.h"
 #include "pattern/leaves/dense.h"
 
 namespace keyhole {

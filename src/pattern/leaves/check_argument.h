@@ -1,4 +1,4 @@
-// src/pattern/leaves/arguments.h
+// src/pattern/leaves/check_argument.h
 // The check that the factories of the leaves share: the function, the value, what is accepted.
 #pragma once
 
