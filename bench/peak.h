@@ -5,11 +5,10 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdint>
 
 #include "base/parallel.h"
+#include "cli/bench/timing.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -96,14 +95,13 @@ inline Burst best_burst() {
 }
 
 // The best of several bursts: a peak is what the machine can do, not what a neighbour left of it.
-inline double measure_peak_gflops(int threads, int bursts = 8) {
-  using Clock = std::chrono::steady_clock;
+inline double measure_peak_gflops(int threads, bool is_cpu_time = false, int bursts = 8) {
   const int workers = threads > 0 ? threads : max_threads();
   const Burst burst = best_burst();
   double best = 0;
   for (int i = 0; i < bursts; ++i) {
     double flops = 0;
-    const auto begin = Clock::now();
+    const double begin = now_s(is_cpu_time);
     parallel_for(workers, workers, [&](int64_t item, int) {
       volatile float sink;
       float sum = 0;
@@ -112,7 +110,7 @@ inline double measure_peak_gflops(int threads, int bursts = 8) {
       (void)sink;
       if (item == 0) flops = done * workers;
     });
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = now_s(is_cpu_time) - begin;
     best = std::max(best, flops / seconds * 1e-9);
   }
   return best;

@@ -70,9 +70,11 @@ int run(const CLI::App& app, Options& options) {
   // A folder that cannot be written is refused before the work, not after it.
   const std::string& json_path = options.session.json_path;
   if (!json_path.empty() && json_path != "-") check_writable(json_path);
+  KEYHOLE_CHECK(!options.session.is_cpu_time || options.session.threads <= 1,
+                "bench: --cpu-time measures one thread; --threads is ", options.session.threads);
+  if (options.session.is_cpu_time) options.session.threads = 1;
   options.session.command = typed_command();
   Session session(options.session);
-  session.print(describe(session.machine()) + "\n");
   for (const BenchTable& table : bench_tables()) {
     if (chosen.front()->get_name() == table.name) table.run(session, options);
   }
@@ -89,6 +91,8 @@ Runner add_bench(CLI::App& app, Context&) {
   app.add_option("--threads", options->session.threads, "at most this many; all when not given");
   app.add_option("--limit", options->session.limit_s,
                  "seconds; a call expected to take longer is not made (60; 1.5 with --quick)");
+  app.add_flag("--cpu-time", options->session.is_cpu_time,
+               "processor time of one thread, for a machine that others use too");
   for (const BenchTable& table : bench_tables()) {
     CLI::App* command = app.add_subcommand(table.name, table.summary);
     command->fallthrough();  // --json and its like may follow the name of the table

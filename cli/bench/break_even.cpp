@@ -13,11 +13,16 @@ namespace keyhole::bench {
 namespace {
 
 constexpr double kClearWin = 1.03;
+constexpr double kDoubtful = 1.2;  // a smaller win is measured again, and the worse result stands
 
 // One length: how much faster than dense, and what is kept.
 struct Step {
-  double speedup = 0, kept_share = 0, keys_per_query = 0;
+  double speedup = 0, kept_share = 0;
   nlohmann::json record;
+
+  // What keeps every pair is dense attention, however the clock saw it.
+  bool is_win() const { return speedup >= kClearWin && kept_share < 1; }
+  std::string text() const { return record["pattern"]; }
 };
 
 // How one contender makes its case for a length.
@@ -49,7 +54,7 @@ class Search {
 };
 
 bool Search::wins(int64_t length) {
-  if (const Step* known = at(length)) return known->speedup >= kClearWin;
+  if (const Step* known = at(length)) return known->is_win();
   const std::optional<Case> c = contender_.make(length);
   if (!c) return false;
   std::shared_ptr<Inputs> inputs;
@@ -58,15 +63,21 @@ bool Search::wins(int64_t length) {
   if (!baseline || !subject) return false;
   TimingEffort effort = session_.effort().timing;
   effort.min_runs = std::max(effort.min_runs, 7);  // a verdict, not only a number
-  const auto timings = time_in_turns({baseline->call(), subject->call()}, effort);
-
+  const auto race = [&] { return time_in_turns({baseline->call(), subject->call()}, effort); };
+  const auto ratio = [](const std::vector<Timing>& timings) {
+    return timings[0].median_ms / timings[1].median_ms;
+  };
+  auto timings = race();
+  if (ratio(timings) >= kClearWin && ratio(timings) < kDoubtful) {
+    auto again = race();
+    if (ratio(again) < ratio(timings)) timings = std::move(again);
+  }
   Step& step = steps_[length];
   step.record = to_json(*subject, timings[1]);
-  step.speedup = timings[0].median_ms / timings[1].median_ms;
-  step.kept_share = double(subject->report().pairs) / double(baseline->report().pairs);
-  step.keys_per_query = step.record["keys_per_query"];
   add_dense(step.record, dense_twin_of(*baseline, timings[0]));
-  return step.speedup >= kClearWin;
+  step.speedup = ratio(timings);
+  step.kept_share = double(subject->report().pairs) / double(baseline->report().pairs);
+  return step.is_win();
 }
 
 std::optional<int64_t> Search::run() {
@@ -116,7 +127,7 @@ std::vector<Contender> contenders(const BreakEvenOptions& options) {
                  [base](int64_t context) -> std::optional<Case> {
                    return with_pattern(
                        base("draft-tree", kDraftNodes, context + kDraftNodes), draft_tree(context),
-                       fmt::format("draft tree of {} nodes after {}", kDraftNodes, context));
+                       fmt::format("draft tree, {} nodes after {}", kDraftNodes, context));
                  }});
   return all;
 }
@@ -147,7 +158,7 @@ void bench_break_even(Session& session, const BreakEvenOptions& options) {
                   cli::Ink::dim);
         continue;
       }
-      table.add({contender.text, found ? cli::with_thousands(*found) : "never up to " + last,
+      table.add({step->text(), found ? cli::with_thousands(*found) : "never up to " + last,
                  found ? speedup_text(step->speedup) : "", cli::percent(step->kept_share),
                  speedup_at(options.first_len), speedup_at(options.last_len)});
       nlohmann::json record = step->record;

@@ -1,5 +1,6 @@
 # cli/bench/commit.cmake: run as a script with `source` and `header`; writes the commit of the checkout
 # into the header, and touches it only when it changed.
+cmake_minimum_required(VERSION 3.25)
 set(id unknown)
 set(is_dirty 0)
 find_program(git git)

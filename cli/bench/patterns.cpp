@@ -138,11 +138,11 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   if (name == "tiles") return made("tiles(64, 64, band of 3)", tile_band(length));
   if (name == "csr") return made("csr(32 scattered keys)", scattered_pairs(length));
   if (name == "mask") {
-    if (length > kLongestMask) return refused("needs L * L bytes");
+    if (length > kLongestMask) return refused("L x L bytes");
     return made("mask(1 pair in 8)", random_mask(length));
   }
   if (name == "per_head") return made("per_head(window(64), blocks(64))", alternating_heads(heads));
-  if (name == "per_batch") return refused("needs more than one batch entry");
+  if (name == "per_batch") return from_text(entry, "per_batch(window(64))");  // one batch entry
   if (name == "at") {
     return made("at(0.., 0.., window(64))", at(count_up(length), count_up(length), window(64)));
   }

@@ -17,8 +17,8 @@ struct SizedPattern {
   Pattern pattern = dense();
 };
 
-// Nothing where the pattern cannot be had at this length: a boolean mask needs L * L bytes,
-// per_batch more than one batch entry. `why` then says so.
+// Nothing where the pattern cannot be had at this length: a boolean mask needs L * L bytes. `why`
+// then says so.
 std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t length, int64_t heads,
                                           std::string* why = nullptr);
 

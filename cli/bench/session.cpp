@@ -21,8 +21,12 @@ Effort effort_of(const SessionOptions& options) {
   if (options.is_quick) {
     effort.check = {
         .all_rows_up_to = 256, .sampled_keys = int64_t{1} << 19, .min_rows = 8, .max_rows = 64};
-    effort.timing = {.min_runs = 3, .max_runs = 9, .budget_ms = 60, .min_run_ms = 0.2};
+    effort.timing.min_runs = 3;
+    effort.timing.max_runs = 9;
+    effort.timing.budget_ms = 60;
+    effort.timing.min_run_ms = 0.2;
   }
+  effort.timing.is_cpu_time = options.is_cpu_time;
   return effort;
 }
 
@@ -32,15 +36,20 @@ Session::Session(const SessionOptions& options)
     : options_(options), effort_(effort_of(options)), machine_(this_machine()) {
   if (options_.limit_s == 0) options_.limit_s = options_.is_quick ? 1.5 : 60;
   const Commit commit = this_commit();
-  common_ = {{"machine", to_json(machine_)}, {"threads", threads()}, {"commit", commit.id},
-             {"dirty", commit.is_dirty},     {"time", utc_now()},    {"command", options.command},
-             {"quick", options.is_quick}};
+  common_ = {{"machine", to_json(machine_)},
+             {"threads", threads()},
+             {"commit", commit.id},
+             {"dirty", commit.is_dirty},
+             {"time", utc_now()},
+             {"command", options.command},
+             {"quick", options.is_quick},
+             {"clock", options.is_cpu_time ? "cpu" : "wall"}};
 }
 
 int Session::threads() const { return options_.threads > 0 ? options_.threads : max_threads(); }
 
 double Session::peak_gflops() {
-  if (!peak_gflops_) peak_gflops_ = measure_peak_gflops(options_.threads);
+  if (!peak_gflops_) peak_gflops_ = measure_peak_gflops(options_.threads, options_.is_cpu_time);
   return *peak_gflops_;
 }
 
@@ -59,8 +68,10 @@ void Session::keep(const std::string& suite, nlohmann::json record) {
   records_.push_back(std::move(record));
 }
 
-void Session::print(const std::string& text) const {
+void Session::print(const std::string& text) {
   if (options_.json_path == "-") return;
+  if (!has_printed_) cli::write_out(describe(machine_) + "\n");
+  has_printed_ = true;
   cli::write_out(text);
   std::fflush(stdout);
 }

@@ -13,9 +13,10 @@
 namespace keyhole::bench {
 
 struct SessionOptions {
-  bool is_quick = false;  // fewer repeats, sampled checks, shorter lengths
-  int threads = 0;        // 0: all
-  double limit_s = 0;     // a call expected to take longer is not made; 0: 60, quick: 1.5
+  bool is_quick = false;     // fewer repeats, sampled checks, shorter lengths
+  int threads = 0;           // 0: all
+  bool is_cpu_time = false;  // processor time of one thread: for a machine that others use too
+  double limit_s = 0;        // a call expected to take longer is not made; 0: 60, quick: 1.5
   std::string json_path;  // records go there, one JSON object a line; empty: nowhere; "-": stdout
   std::string command;    // as typed, for the records
 };
@@ -36,10 +37,9 @@ class Session {
 
   // Adds the machine, the commit and the suite to a record and keeps it.
   void keep(const std::string& suite, nlohmann::json record);
-  // Prints unless stdout carries the records.
-  void print(const std::string& text) const;
-  // Tables that cost a run may be printed at once by somebody who waits for them.
-  void print(const cli::Table& table) const { print(table.text()); }
+  // Prints, the machine before the first text; nothing where stdout carries the records.
+  void print(const std::string& text);
+  void print(const cli::Table& table) { print(table.text()); }
 
   int failures() const { return failures_; }
   // Writes the records; the exit code.
@@ -53,6 +53,7 @@ class Session {
   std::optional<double> peak_gflops_;
   std::vector<nlohmann::json> records_;
   int failures_ = 0;
+  bool has_printed_ = false;
 };
 
 std::string ms_text(double ms);             // four figures: "0.1234", "12.34", "12340"

@@ -2,6 +2,8 @@
 // Takes calls, gives the median and spread of their times.
 #include "cli/bench/timing.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -24,10 +26,10 @@ struct Subject {
   double spent_ms = 0;
   std::vector<double> samples_ms;
 
-  void run() {
-    const double begin = now_s();
+  void run(bool is_cpu_time) {
+    const double begin = now_s(is_cpu_time);
     for (int i = 0; i < calls_per_run; ++i) call();
-    const double elapsed_ms = 1e3 * (now_s() - begin);
+    const double elapsed_ms = 1e3 * (now_s(is_cpu_time) - begin);
     spent_ms += elapsed_ms;
     samples_ms.push_back(elapsed_ms / calls_per_run);
   }
@@ -41,8 +43,8 @@ struct Subject {
 // The first call compiles what is compiled on first use and faults pages in; the second tells how
 // many calls make a run.
 void warm_up(Subject& subject, const TimingEffort& effort) {
-  subject.run();
-  if (subject.samples_ms.back() < effort.budget_ms) subject.run();
+  subject.run(effort.is_cpu_time);
+  if (subject.samples_ms.back() < effort.budget_ms) subject.run(effort.is_cpu_time);
   const double call_ms = std::max(subject.samples_ms.back(), 1e-5);
   subject.calls_per_run = std::max(1, int(std::ceil(effort.min_run_ms / call_ms)));
   subject.samples_ms.clear();
@@ -51,7 +53,12 @@ void warm_up(Subject& subject, const TimingEffort& effort) {
 
 }  // namespace
 
-double now_s() {
+double now_s(bool is_cpu_time) {
+  if (is_cpu_time) {
+    timespec spent{};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &spent);
+    return double(spent.tv_sec) + 1e-9 * double(spent.tv_nsec);
+  }
   using Clock = std::chrono::steady_clock;
   return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
 }
@@ -77,7 +84,7 @@ std::vector<Timing> time_in_turns(const std::vector<std::function<void()>>& call
     is_any_left = false;
     for (Subject& subject : subjects) {
       if (subject.is_done(effort)) continue;
-      subject.run();
+      subject.run(effort.is_cpu_time);
       is_any_left = true;
     }
   }

@@ -17,6 +17,7 @@ struct Timing {
 // How long to look. A run of a call shorter than min_run_ms is many calls, so that the clock's
 // resolution does not show.
 struct TimingEffort {
+  bool is_cpu_time = false;  // the processor's time instead of the clock on the wall
   int min_runs = 5, max_runs = 30;
   double budget_ms = 400;  // for each call; min_runs may exceed it
   double min_run_ms = 0.25;
@@ -28,7 +29,8 @@ Timing time_call(const std::function<void()>& call, const TimingEffort& effort);
 std::vector<Timing> time_in_turns(const std::vector<std::function<void()>>& calls,
                                   const TimingEffort& effort);
 
-// Seconds since an arbitrary moment.
-double now_s();
+// Seconds since an arbitrary moment; of the clock on the wall, or spent by this process on all its
+// threads together. The latter, with one thread, is what a machine shared with others can tell.
+double now_s(bool is_cpu_time = false);
 
 }  // namespace keyhole::bench
