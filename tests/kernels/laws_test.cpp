@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "base/dtype.h"
 #include "keyhole/attention.h"
@@ -170,6 +171,78 @@ TEST(KernelLaws, GradientsAreConserved) {
     for (int64_t i = 0; i < ran.in.k.num_elements(); ++i)
       through_k += ran.in.k.get(i) * ran.o.dk.get(i);
     EXPECT_NEAR(through_q, through_k, unit * size);
+  });
+}
+
+// Runs `other`, whose inputs are rows of `ran`'s in another place, and compares out and lse row by
+// row. source(row): which query of `ran` the query `row` of `other` is; k_source the same for keys.
+void expect_same_rows(const Ran& ran, const Case& other, const Pattern& pattern,
+                      const std::function<int64_t(int64_t)>& source,
+                      const std::function<int64_t(int64_t)>& k_source) {
+  const Plan made = make_plan(pattern, other.shape(), other.policy());
+  Inputs in = make_inputs(other, AllowedPairs(pattern, other.shape()));
+  const auto take = [](PoisonedTensor& to, int64_t rows, const PoisonedTensor& from,
+                       int64_t from_rows, int64_t columns,
+                       const std::function<int64_t(int64_t)>& from_row) {
+    to.fill([&](int64_t i) {
+      const int64_t head = i / columns / rows, row = i / columns % rows;
+      return from.get((head * from_rows + from_row(row)) * columns + i % columns);
+    });
+  };
+  const Case& c = ran.c;
+  take(in.q, other.q_len, ran.in.q, c.q_len, c.head_dim, source);
+  take(in.k, other.k_len, ran.in.k, c.k_len, c.head_dim, k_source);
+  take(in.v, other.k_len, ran.in.v, c.k_len, c.v_head_dim, k_source);
+  if (c.has_sink) in.sink.fill([&](int64_t i) { return ran.in.sink.get(i); });
+  Outputs o = make_outputs(other);
+  run_forward_of(other, ran.kernel, made, in, o, 1);
+  const double unit = 40 * std::max(rounding_unit(c.dtype), 0x1p-24);
+  for (int64_t row = 0; row < o.lse.num_elements(); ++row) {
+    const int64_t was = row / other.q_len * c.q_len + source(row % other.q_len);
+    const double lse = ran.o.lse.get(was);
+    if (lse != o.lse.get(row)) {  // -inf is not near -inf
+      ASSERT_NEAR(o.lse.get(row), lse, 1e-5) << "row " << row;
+    }
+    for (int64_t x = 0; x < c.v_head_dim; ++x) {
+      ASSERT_NEAR(o.out.get(row * c.v_head_dim + x), ran.o.out.get(was * c.v_head_dim + x), unit);
+    }
+  }
+}
+
+const auto kSame = [](int64_t row) { return row; };
+
+TEST(KernelLaws, QueriesMayComeInChunks) {
+  for_each_run([](const Ran& ran) {
+    const int64_t cuts[] = {0, 1, 17, 64, ran.c.q_len};
+    for (size_t i = 0; i + 1 < std::size(cuts); ++i) {
+      Case chunk = ran.c;
+      chunk.q_len = cuts[i + 1] - cuts[i];
+      chunk.offset = ran.c.shape().q_offset() + cuts[i];
+      expect_same_rows(ran, chunk, ran.pattern, [&](int64_t row) { return row + cuts[i]; }, kSame);
+    }
+  });
+}
+
+TEST(KernelLaws, KeysMayStandInAnyOrderWhenTheirPositionsFollow) {
+  for_each_run([](const Ran& ran) {
+    const Case& c = ran.c;
+    std::vector<int64_t> q_positions, k_positions, order;
+    for (int64_t i = 0; i < c.q_len; ++i) q_positions.push_back(i + c.shape().q_offset());
+    for (int64_t j = 0; j < c.k_len; ++j) order.push_back(j * 31 % c.k_len);  // 83 is prime
+    k_positions = order;
+    expect_same_rows(ran, c, at(q_positions, k_positions, ran.pattern), kSame,
+                     [&](int64_t row) { return order[size_t(row)]; });
+  });
+}
+
+TEST(KernelLaws, PaddingThatNobodySeesChangesNothing) {
+  for_each_run([](const Ran& ran) {
+    if (ran.c.pattern.name == "random") return;  // its blocks are drawn for the number of keys
+    Case longer = ran.c;
+    longer.k_len += 70;
+    longer.offset = ran.c.shape().q_offset();
+    expect_same_rows(ran, longer, ran.pattern & sinks(ran.c.k_len), kSame,
+                     [&](int64_t row) { return row % ran.c.k_len; });
   });
 }
 
