@@ -69,17 +69,6 @@ struct RowPanels {
   }
 };
 
-// The transpose, in panels of kPanel rows: element (r, x) is panel(r / kPanel)[x * kPanel + r %
-// kPanel].
-template <class T>
-struct ColumnPanels {
-  T* data = nullptr;
-  int64_t depth = 0;
-
-  T* panel(int64_t p) const { return data + p * depth * kPanel; }
-  static int64_t size(int64_t rows, int64_t depth) { return round_up(rows, kPanel) * depth; }
-};
-
 // Converts packed rows [begin, begin + length) to plain row-major `dst`; rows that do not exist are
 // 0.
 template <class Storage, class T = typename Traits<Storage>::Compute>

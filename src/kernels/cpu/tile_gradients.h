@@ -11,6 +11,7 @@
 #include "kernels/cpu/chunks.h"
 #include "kernels/cpu/gradient_rows.h"
 #include "kernels/cpu/pack.h"
+#include "kernels/cpu/query_rows.h"
 #include "kernels/cpu/tile_walk.h"
 
 namespace keyhole::cpu {
@@ -26,12 +27,16 @@ class TileGradients {
         simd_(rows.simd),
         q_cols_(rows.q_cols),
         v_cols_(rows.v_cols),
+        queries_(rows),
         work_(size_t(p_.threads)) {
     if (p_.plan.tiles.empty()) return;
     for (Work& work : work_) {
       std::fill_n(work.zero.reserve(q_cols_), q_cols_, T(0));
       work.p.reserve(kStripQueries * kScoreStride);
       work.ds.reserve(kStripQueries * kScoreStride);
+      work.keys.reserve(p_.head_dim * kPanel);
+      work.values.reserve(p_.v_head_dim * kPanel);
+      work.key_rows.reserve(RowPanels<T>::size(kPanel, q_cols_));
       work.dk.reserve(kMostKeys * q_cols_);
       work.dv.reserve(kMostKeys * v_cols_);
     }
@@ -40,15 +45,14 @@ class TileGradients {
   int64_t bytes_per_unit() const {
     int64_t most = 0;
     for (const TileView& view : p_.plan.tiles) {
-      const Sizes size = sizes_of(view);
-      most =
-          std::max(most, size.keys + size.values + size.key_rows + p_.group * (size.q + size.dout));
+      most = std::max(most, queries_.bytes_per_unit(view));
     }
-    return most * int64_t(sizeof(T));
+    return most;
   }
 
   void follow(const TileView& view) {
-    pack_tiles(view);
+    queries_.begin_part(view);
+    for (Work& work : work_) work.packed_unit = -1;
     const int64_t most_rows = kBufferBytes / (q_cols_ * int64_t(sizeof(T)));
     const Chunks chunks = chunk_key_tiles(p_, view, rows_.first_unit, rows_.num_units, most_rows);
     dq_buffers_.reserve(chunks.buffer_rows * q_cols_);
@@ -71,81 +75,26 @@ class TileGradients {
   static constexpr int64_t kBufferBytes = int64_t{512} << 20;  // of the dq buffers
 
   struct Work {
-    Scratch<T> zero;    // [q_cols_]  dq of a query that no chunk reaches
-    Scratch<T> p, ds;   // [kStripQueries][kScoreStride]
-    Scratch<T> dk, dv;  // [kMostKeys][cols]
+    Scratch<T> zero;          // [q_cols_]  dq of a query that no chunk reaches
+    Scratch<T> p, ds;         // [kStripQueries][kScoreStride]
+    Scratch<T> dk, dv;        // [kMostKeys][cols]
+    Scratch<T> keys, values;  // [cols][kPanel]  transposed, the panel that holds the key tile
+    Scratch<T> key_rows;      // [kPanel][q_cols_]  in row panels
+    int64_t packed_unit = -1, packed_panel = -1;  // which panel that is
   };
-  struct Sizes {
-    int64_t keys, values, key_rows, q, dout;  // per unit; the last two per head
-  };
-  Sizes sizes_of(const TileView& view) const {
-    const int64_t k_rows = round_up(RowMap::of_keys(view).rows(), kPanel);
-    const int64_t q_rows = RowMap::of_queries(view).rows();
-    return {k_rows * p_.head_dim, k_rows * p_.v_head_dim, RowPanels<T>::size(k_rows, q_cols_),
-            RowPanels<T>::size(q_rows, q_cols_), RowPanels<T>::size(q_rows, v_cols_)};
-  }
 
-  struct UnitPack {
-    ColumnPanels<T> keys, values;
-    RowPanels<T> key_rows;
-  };
-  struct HeadPack {
-    RowPanels<T> q, dout;
-    T *lse, *delta;
-  };
-  UnitPack unit_pack(int64_t unit) const {
-    return {{keys_.data() + unit * size_.keys, p_.head_dim},
-            {values_.data() + unit * size_.values, p_.v_head_dim},
-            {key_rows_.data() + unit * size_.key_rows, packed_keys_, q_cols_}};
-  }
-  HeadPack head_pack(int64_t head) const {
-    return {{q_.data() + head * size_.q, packed_queries_, q_cols_},
-            {dout_.data() + head * size_.dout, packed_queries_, v_cols_},
-            lse_.data() + head * packed_queries_,
-            delta_.data() + head * packed_queries_};
-  }
-
-  void pack_tiles(const TileView& view) {
-    size_ = sizes_of(view);
-    const RowMap k_map = RowMap::of_keys(view), q_map = RowMap::of_queries(view);
-    const int64_t panels = ceil_div(k_map.rows(), kPanel);
-    packed_keys_ = panels * kPanel;
-    packed_queries_ = q_map.rows();
-    keys_.reserve(rows_.num_units * size_.keys);
-    values_.reserve(rows_.num_units * size_.values);
-    key_rows_.reserve(rows_.num_units * size_.key_rows);
-    q_.reserve(rows_.num_heads() * size_.q);
-    dout_.reserve(rows_.num_heads() * size_.dout);
-    lse_.reserve(rows_.num_heads() * packed_queries_);
-    delta_.reserve(rows_.num_heads() * packed_queries_);
-    parallel_for(rows_.num_units * panels, p_.threads, [&](int64_t item, int) {
-      const int64_t unit = item / panels, panel = item % panels;
-      const Head head = rows_.kv_head(unit);
-      const UnitPack to = unit_pack(unit);
-      const auto k = rows_of<const Storage>(rows_.args.k, head.batch, head.kv_head);
-      const auto v = rows_of<const Storage>(rows_.args.v, head.batch, head.kv_head);
-      pack_columns(simd_, k_map, k, p_.head_dim, panel * kPanel, to.keys.panel(panel));
-      pack_columns(simd_, k_map, v, p_.v_head_dim, panel * kPanel, to.values.panel(panel));
-      pack_rows(simd_, k_map, k, p_.head_dim, panel * kPanel, kPanel, to.key_rows, panel * kPanel);
-    });
-    const int64_t steps = ceil_div(packed_queries_, kPanel);
-    parallel_for(rows_.num_heads() * steps, p_.threads, [&](int64_t item, int) {
-      const int64_t i = item / steps, begin = item % steps * kPanel;
-      const int64_t rows = std::min(kPanel, packed_queries_ - begin);
-      const Head head = rows_.head(i);
-      const HeadPack to = head_pack(i);
-      pack_rows(simd_, q_map, rows_of<const Storage>(rows_.args.q, head.batch, head.head),
-                p_.head_dim, begin, rows, to.q, begin);
-      pack_rows(simd_, q_map, rows_of<const Storage>(rows_.args.dout, head.batch, head.head),
-                p_.v_head_dim, begin, rows, to.dout, begin);
-      q_map.for_each_stretch(begin, rows, [&](int64_t offset, int64_t source, int64_t count) {
-        for (int64_t r = 0; r < count; ++r) {
-          const int64_t query = source + r * q_map.stride;
-          to.lse[begin + offset + r] = rows_.lse(i, query);
-          to.delta[begin + offset + r] = rows_.delta(i, query);
-        }
-      });
-    });
+  // A key tile is followed by one thread, so that is who packs it, and when.
+  void pack_keys(const RowMap& map, int64_t unit, int64_t panel, Work& work) const {
+    if (work.packed_unit == unit && work.packed_panel == panel) return;
+    const Head head = rows_.kv_head(unit);
+    const auto k = rows_of<const Storage>(rows_.args.k, head.batch, head.kv_head);
+    const auto v = rows_of<const Storage>(rows_.args.v, head.batch, head.kv_head);
+    pack_columns(simd_, map, k, p_.head_dim, panel * kPanel, work.keys.data());
+    pack_columns(simd_, map, v, p_.v_head_dim, panel * kPanel, work.values.data());
+    pack_rows(simd_, map, k, p_.head_dim, panel * kPanel, kPanel,
+              RowPanels<T>{work.key_rows.data(), kPanel, q_cols_}, 0);
+    work.packed_unit = unit;
+    work.packed_panel = panel;
   }
 
   // dk and dv of one key tile, from all heads of the group.
@@ -155,17 +104,19 @@ class TileGradients {
     const int64_t first = int64_t{k_tile} * view.tile.k;
     const int64_t keys = std::min<int64_t>(view.tile.k, residue.num_k - first);
     if (keys <= 0) return;
+    const int64_t packed_key = int64_t{c} * view.k_tiles * view.tile.k + first;
+    pack_keys(RowMap::of_keys(view), chunk.unit, packed_key / kPanel, work);
     std::fill_n(work.dk.data(), keys * q_cols_, T(0));
     std::fill_n(work.dv.data(), keys * v_cols_, T(0));
     for (int64_t g = 0; g < p_.group; ++g) {
       const int64_t head = chunk.unit * p_.group + g;
       const int32_t group = view.group_of[rows_.head(head).index(p_)];
-      for_each_strip(t_list_of(view, group, c, k_tile), view.tile.q, kStripQueries,
-                     [&](const Strip& strip) {
-                       for (const Strip::Piece& piece : strip.pieces()) {
-                         follow_piece(view, strip, piece, chunk, g, c, first, keys, work);
-                       }
-                     });
+      for_each_strip(
+          t_list_of(view, group, c, k_tile), view.tile.q, kStripQueries, [&](const Strip& strip) {
+            for (const Strip::Piece& piece : strip.pieces()) {
+              follow_piece(view, strip, piece, chunk, g, c, packed_key % kPanel, keys, work);
+            }
+          });
     }
     for (int64_t r = 0; r < keys; ++r) {
       const int64_t key = residue.first_k + view.stride * (first + r);
@@ -173,65 +124,69 @@ class TileGradients {
     }
   }
 
-  // Some neighbouring query rows against one key tile: the five products.
+  // Some neighbouring query rows against one key tile, whose columns begin at `col` of the packed
+  // panel: the five products.
   void follow_piece(const TileView& view, const Strip& strip, const Strip::Piece& piece,
-                    const Chunk& chunk, int64_t g, int32_t c, int64_t first_key, int64_t keys,
+                    const Chunk& chunk, int64_t g, int32_t c, int64_t col, int64_t keys,
                     Work& work) const {
     const int64_t rows = std::min(piece.count, view.residues[c].num_q - piece.row);
-    const int64_t row = int64_t{c} * view.q_tiles * view.tile.q + piece.row;  // packed
-    const int64_t key = int64_t{c} * view.k_tiles * view.tile.k + first_key;
-    const UnitPack unit = unit_pack(chunk.unit);
-    const HeadPack head = head_pack(chunk.unit * p_.group + g);
-    const QueryRange& range = chunk.queries[size_t(g)];
+    const int64_t head = chunk.unit * p_.group + g;
+    const MatrixRows<T> q = queries_.q(head, c, piece.row);
+    const MatrixRows<T> dout = queries_.dout(head, c, piece.row);
     T *p = work.p.data(), *ds = work.ds.data();
 
-    multiply_columns(head.q, row, rows, unit.keys, key, view.tile.k, p);        // s = q . k
-    multiply_columns(head.dout, row, rows, unit.values, key, view.tile.k, ds);  // dp = dout . v
-    score_gradients(view, strip, piece, rows, head.lse + row, head.delta + row, work);
-    add_transposed(p, keys, rows, head.dout, row, work.dv.data(), v_cols_);  // dv += p' dout
-    add_transposed(ds, keys, rows, head.q, row, work.dk.data(), q_cols_);    // dk += ds' q
-    T* dq = dq_buffers_.data() + (range.offset + row - range.begin) * q_cols_;
-    for (int64_t n = 0; n < unit.key_rows.num_panels(); ++n) {  // dq += ds k
-      simd_.gemm({.rows = rows,
-                  .cols = unit.key_rows.width(n),
-                  .depth = keys,
-                  .a = ds,
-                  .a_stride = kScoreStride,
-                  .b = unit.key_rows.panel(n) + key * unit.key_rows.stride(),
-                  .b_stride = unit.key_rows.stride(),
-                  .c = dq + n * kPanel,
-                  .c_stride = q_cols_,
-                  .accumulate = true});
+    multiply(q, rows, work.keys.data() + col, view.tile.k, p_.head_dim, p);  // s = q . k
+    multiply(dout, rows, work.values.data() + col, view.tile.k, p_.v_head_dim,
+             ds);  // dp = dout . v
+    score_gradients(view, strip, piece, rows, queries_.lse(head, c, piece.row),
+                    queries_.delta(head, c, piece.row), work);
+    add_transposed(p, keys, rows, dout, work.dv.data());  // dv += p' dout
+    add_transposed(ds, keys, rows, q, work.dk.data());    // dk += ds' q
+
+    const QueryRange& range = chunk.queries[size_t(g)];
+    const int64_t row = int64_t{c} * view.q_tiles * view.tile.q + piece.row;  // packed
+    const RowPanels<T> key_rows = {work.key_rows.data(), kPanel, q_cols_};
+    for (int64_t n = 0; n < key_rows.num_panels(); ++n) {  // dq += ds k
+      simd_.gemm(
+          {.rows = rows,
+           .cols = key_rows.width(n),
+           .depth = keys,
+           .a = ds,
+           .a_stride = kScoreStride,
+           .b = key_rows.panel(n) + col * key_rows.stride(),
+           .b_stride = key_rows.stride(),
+           .c = dq_buffers_.data() + (range.offset + row - range.begin) * q_cols_ + n * kPanel,
+           .c_stride = q_cols_,
+           .accumulate = true});
     }
   }
 
-  // c = a[row ...] . b[key ...]'
-  void multiply_columns(const RowPanels<T>& a, int64_t row, int64_t rows, const ColumnPanels<T>& b,
-                        int64_t key, int64_t keys, T* c) const {
+  // c = a . b, where b is [depth][kPanel]
+  void multiply(const MatrixRows<T>& a, int64_t rows, const T* b, int64_t cols, int64_t depth,
+                T* c) const {
     simd_.gemm({.rows = rows,
-                .cols = keys,
-                .depth = b.depth,
-                .a = a.row(row),
-                .a_stride = a.stride(),
-                .a_panel = a.panel_size(),
-                .b = b.panel(key / kPanel) + key % kPanel,
+                .cols = cols,
+                .depth = depth,
+                .a = a.data,
+                .a_stride = a.stride,
+                .a_panel = a.panel,
+                .b = b,
                 .b_stride = kPanel,
                 .c = c,
                 .c_stride = kScoreStride});
   }
-  // c += a' . b[row ...]
-  void add_transposed(const T* a, int64_t keys, int64_t rows, const RowPanels<T>& b, int64_t row,
-                      T* c, int64_t c_stride) const {
-    for (int64_t n = 0; n < b.num_panels(); ++n) {
+  // c += a' . b, where a is [rows][kScoreStride]
+  void add_transposed(const T* a, int64_t keys, int64_t rows, const MatrixRows<T>& b, T* c) const {
+    for (int64_t col = 0; col < b.cols; col += kPanel) {
       simd_.gemm({.rows = keys,
-                  .cols = b.width(n),
+                  .cols = std::min(b.cols - col, kPanel),
                   .depth = rows,
                   .a = a,
                   .a_stride = kScoreStride,
-                  .b = b.panel(n) + row * b.stride(),
-                  .b_stride = b.stride(),
-                  .c = c + n * kPanel,
-                  .c_stride = c_stride,
+                  .b = b.data + col / kPanel * b.panel,
+                  .b_stride = b.stride,
+                  .c = c + col,
+                  .c_stride = b.cols,
                   .accumulate = true,
                   .a_transposed = true});
     }
@@ -295,14 +250,10 @@ class TileGradients {
   const Problem& p_;
   const Primitives<Storage>& simd_;
   const int64_t q_cols_, v_cols_;
+  QueryRows<Storage> queries_;
   std::vector<Work> work_;  // [threads]
 
-  // Of the part at hand.
-  Sizes size_ = {};
-  int64_t packed_keys_ = 0, packed_queries_ = 0;
-  Scratch<T> keys_, values_, key_rows_;  // [units in wave]
-  Scratch<T> q_, dout_, lse_, delta_;    // [heads in wave]
-  Scratch<T> dq_buffers_;                // [chunks.buffer_rows][q_cols_]
+  Scratch<T> dq_buffers_;  // [chunks.buffer_rows][q_cols_]
 };
 
 }  // namespace keyhole::cpu

@@ -1,0 +1,137 @@
+// src/kernels/cpu/query_rows.h
+// What the backward pass reads of queries, for a part of tiles and the heads of a wave: rows of q
+// and dout, lse and delta, all in the order of residue classes. Rows that are visited often are
+// packed; where lists are short and the tensors hold what is computed with, they are read where
+// they lie.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cpu/gradient_rows.h"
+#include "kernels/cpu/pack.h"
+#include "kernels/cpu/tile_walk.h"
+
+namespace keyhole::cpu {
+
+// Some rows of a matrix, in panels of kPanel columns: column x of row r is
+// data[r * stride + x / kPanel * panel + x % kPanel].
+template <class T>
+struct MatrixRows {
+  const T* data;
+  int64_t stride, panel;
+  int64_t cols;  // whole vectors
+};
+
+template <class Storage>
+class QueryRows {
+  using T = typename Traits<Storage>::Compute;
+
+ public:
+  explicit QueryRows(const GradientRows<Storage>& rows) : rows_(rows), p_(rows.p) {}
+
+  int64_t bytes_per_unit(const TileView& view) const {
+    const int64_t length = RowMap::of_queries(view).rows();
+    const int64_t packed = reads_in_place(view) ? 0
+                                                : RowPanels<T>::size(length, rows_.q_cols) +
+                                                      RowPanels<T>::size(length, rows_.v_cols);
+    return p_.group * (packed + 2 * length) * int64_t(sizeof(T));
+  }
+
+  void begin_part(const TileView& view) {
+    map_ = RowMap::of_queries(view);
+    is_in_place_ = reads_in_place(view);
+    lse_.reserve(rows_.num_heads() * map_.rows());
+    delta_.reserve(rows_.num_heads() * map_.rows());
+    if (!is_in_place_) {
+      q_.reserve(rows_.num_heads() * RowPanels<T>::size(map_.rows(), rows_.q_cols));
+      dout_.reserve(rows_.num_heads() * RowPanels<T>::size(map_.rows(), rows_.v_cols));
+    }
+    const int64_t steps = ceil_div(map_.rows(), kPanel);
+    parallel_for(rows_.num_heads() * steps, p_.threads, [&](int64_t item, int) {
+      const int64_t begin = item % steps * kPanel;
+      pack(item / steps, begin, std::min(kPanel, map_.rows() - begin));
+    });
+  }
+
+  // Rows of class c from row `row` on; head i of the wave.
+  MatrixRows<T> q(int64_t i, int32_t c, int64_t row) const {
+    return matrix(rows_.args.q, i, c, row, packed_q(i));
+  }
+  MatrixRows<T> dout(int64_t i, int32_t c, int64_t row) const {
+    return matrix(rows_.args.dout, i, c, row, packed_dout(i));
+  }
+  const T* lse(int64_t i, int32_t c, int64_t row) const {
+    return lse_.data() + i * map_.rows() + c * map_.per_class + row;
+  }
+  const T* delta(int64_t i, int32_t c, int64_t row) const {
+    return delta_.data() + i * map_.rows() + c * map_.per_class + row;
+  }
+
+ private:
+  // A row packed is a row written and read once more; that pays from some hundred keys a query on.
+  // In place, whole vectors must be there to read, and rows not so far apart that they crowd each
+  // other out of the cache.
+  bool reads_in_place(const TileView& view) const {
+    constexpr int64_t kFewKeys = 512;
+    if (!std::is_same_v<Storage, T> || rows_.q_cols != p_.head_dim ||
+        rows_.v_cols != p_.v_head_dim || rows_.args.q.strides[2] * view.stride > 2 * p_.head_dim ||
+        rows_.args.dout.strides[2] * view.stride > 2 * p_.v_head_dim) {
+      return false;
+    }
+    const int64_t lists = int64_t{view.groups} * view.classes * view.q_tiles;
+    int64_t tiles = 0;
+    for (int64_t list = 0; list < lists; ++list) {
+      for (int32_t r = 0; r < view.list_count[list]; ++r) {
+        tiles += view.runs[view.list_begin[list] + r].count;
+      }
+    }
+    return tiles * view.tile.k <= kFewKeys * lists;
+  }
+
+  RowPanels<T> packed_q(int64_t i) const {
+    return {q_.data() + i * RowPanels<T>::size(map_.rows(), rows_.q_cols), map_.rows(),
+            rows_.q_cols};
+  }
+  RowPanels<T> packed_dout(int64_t i) const {
+    return {dout_.data() + i * RowPanels<T>::size(map_.rows(), rows_.v_cols), map_.rows(),
+            rows_.v_cols};
+  }
+
+  MatrixRows<T> matrix(const TensorView& tensor, int64_t i, int32_t c, int64_t row,
+                       const RowPanels<T>& packed) const {
+    if constexpr (std::is_same_v<Storage, T>) {
+      if (is_in_place_) {
+        const Head head = rows_.head(i);
+        const auto rows = rows_of<const T>(tensor, head.batch, head.head);
+        return {rows[map_.source(c, row)], rows.stride * map_.stride, kPanel, packed.cols};
+      }
+    }
+    return {packed.row(c * map_.per_class + row), packed.stride(), packed.panel_size(),
+            packed.cols};
+  }
+
+  void pack(int64_t i, int64_t begin, int64_t length) {
+    const Head head = rows_.head(i);
+    if (!is_in_place_) {
+      pack_rows(rows_.simd, map_, rows_of<const Storage>(rows_.args.q, head.batch, head.head),
+                p_.head_dim, begin, length, packed_q(i), begin);
+      pack_rows(rows_.simd, map_, rows_of<const Storage>(rows_.args.dout, head.batch, head.head),
+                p_.v_head_dim, begin, length, packed_dout(i), begin);
+    }
+    map_.for_each_stretch(begin, length, [&](int64_t offset, int64_t source, int64_t count) {
+      const int64_t to = i * map_.rows() + begin + offset;
+      for (int64_t r = 0; r < count; ++r) {
+        lse_[to + r] = rows_.lse(i, source + r * map_.stride);
+        delta_[to + r] = rows_.delta(i, source + r * map_.stride);
+      }
+    });
+  }
+
+  const GradientRows<Storage>& rows_;
+  const Problem& p_;
+  RowMap map_ = RowMap::plain(0);
+  bool is_in_place_ = false;
+  Scratch<T> q_, dout_, lse_, delta_;  // [heads in wave]
+};
+
+}  // namespace keyhole::cpu
