@@ -15,8 +15,13 @@ constexpr int64_t kMoatBytes = 4096;
 constexpr int64_t kOddStride =
     12'345'677;  // for dimensions of size 1: using it would leave the moat
 // Both are NaN in every dtype, read at any 2-byte boundary.
-constexpr uint64_t kNanMoat = 0x7ffb'7ffb'7ffb'7ffbu;
-constexpr uint64_t kCanary = 0xfffd'fffd'fffd'fffdu;
+constexpr uint16_t kNanMoat = 0x7ffb;
+constexpr uint16_t kCanary = 0xfffd;
+
+// `bytes`, an even number of them, filled with a 16-bit pattern.
+void paint(std::byte* to, int64_t bytes, uint16_t pattern) {
+  for (int64_t i = 0; i < bytes; i += 2) std::memcpy(to + i, &pattern, 2);
+}
 
 struct Strides {
   std::vector<int64_t> of;
@@ -72,11 +77,12 @@ PoisonedTensor::PoisonedTensor(DType dtype, std::vector<int64_t> shape, Layout l
   const int64_t moat = kMoatBytes / element_bytes_;
   const int64_t first = moat + strides.start;
   const int64_t elements = first + strides.extent + moat;
-  memory_.assign(size_t((elements * element_bytes_ + 7) / 8), is_output ? kCanary : kNanMoat);
+  memory_.resize(size_t(elements * element_bytes_));
+  paint(memory_.data(), int64_t(memory_.size()), is_output ? kCanary : kNanMoat);
 
   view_.dtype = dtype;
   view_.rank = int(shape.size());
-  view_.data = reinterpret_cast<std::byte*>(memory_.data()) + first * element_bytes_;
+  view_.data = memory_.data() + first * element_bytes_;
   for (size_t i = 0; i < shape.size(); ++i) {
     view_.shape[i] = shape[i];
     view_.strides[i] = strides.of[i];
@@ -124,9 +130,8 @@ std::vector<double> PoisonedTensor::values() const {
 
 std::vector<uint64_t> PoisonedTensor::bits() const {
   std::vector<uint64_t> bits(places_.size());
-  const auto* bytes = reinterpret_cast<const std::byte*>(memory_.data());
   for (size_t i = 0; i < places_.size(); ++i) {
-    std::memcpy(&bits[i], bytes + places_[i] * element_bytes_, size_t(element_bytes_));
+    std::memcpy(&bits[i], memory_.data() + places_[i] * element_bytes_, size_t(element_bytes_));
   }
   return bits;
 }
@@ -137,19 +142,17 @@ void PoisonedTensor::seal() {
 
 std::string PoisonedTensor::damage() const {
   if (!is_output_) return sealed_ == memory_ ? "" : "an input was written to";
-  std::vector<uint64_t> rest = memory_;  // what remains when the elements are painted over
-  auto* bytes = reinterpret_cast<std::byte*>(rest.data());
+  std::vector<std::byte> rest = memory_;  // what remains when the elements are painted over
   for (const int64_t place : places_) {
-    std::memcpy(bytes + place * element_bytes_, &kCanary, size_t(element_bytes_));
+    paint(rest.data() + place * element_bytes_, element_bytes_, kCanary);
   }
-  for (size_t word = 0; word < rest.size(); ++word) {
-    if (rest[word] != kCanary) {
-      const int64_t first = places_.empty() ? kMoatBytes / element_bytes_ : places_[0];
-      return say("an output was written outside, ", int64_t(word) * 8 - first * element_bytes_,
-                 " bytes from its first element");
-    }
-  }
-  return "";
+  std::vector<std::byte> untouched(rest.size());
+  paint(untouched.data(), int64_t(untouched.size()), kCanary);
+  const auto wrong = std::mismatch(rest.begin(), rest.end(), untouched.begin()).first;
+  if (wrong == rest.end()) return "";
+  const int64_t first = places_.empty() ? kMoatBytes / element_bytes_ : places_[0];
+  return say("an output was written outside, ", (wrong - rest.begin()) - first * element_bytes_,
+             " bytes from its first element");
 }
 
 }  // namespace keyhole::test

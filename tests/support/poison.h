@@ -4,6 +4,7 @@
 // writing too far shows in the canary. Both are checked after the call.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -42,9 +43,9 @@ class PoisonedTensor {
   bool is_output_ = false;
   TensorView view_;
   int64_t element_bytes_ = 4;
-  std::vector<uint64_t> memory_;  // aligned storage, moats included
-  std::vector<uint64_t> sealed_;  // inputs: a copy
-  std::vector<int64_t> places_;   // for each element, where it lies, counted in elements of memory_
+  std::vector<std::byte> memory_;  // elements and moats
+  std::vector<std::byte> sealed_;  // inputs: a copy
+  std::vector<int64_t> places_;  // for each element, where it lies, counted in elements of memory_
 };
 
 // One value rounded to a dtype and back.
