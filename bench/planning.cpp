@@ -194,7 +194,8 @@ int run(const std::vector<std::string>& words) {
         {"clock", "cpu"}};
     lines += record.dump() + "\n";
   }
-  fmt::print("{}\nplans of 128x128 tiles, compiled on one core\n{}", describe(machine),
+  fmt::print("{}\ncommit {}{}, {}\n\nplans of 128x128 tiles, processor time on one core\n{}",
+             describe(machine), commit.id, commit.is_dirty ? " with changes" : "", utc_now(),
              table.text());
   if (!json_path.empty()) cli::write_file(json_path, lines);
   return is_all_met ? 0 : 1;

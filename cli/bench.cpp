@@ -70,13 +70,16 @@ int run(const CLI::App& app, Options& options) {
   // A folder that cannot be written is refused before the work, not after it.
   const std::string& json_path = options.session.json_path;
   if (!json_path.empty() && json_path != "-") check_writable(json_path);
+  options.session.table = chosen.front()->get_name();
+  const std::string& folder = options.session.record_folder;
+  if (!folder.empty()) check_writable(record_stem(folder, options.session.table, "any") + ".md");
   KEYHOLE_CHECK(!options.session.is_cpu_time || options.session.threads <= 1,
                 "bench: --cpu-time measures one thread; --threads is ", options.session.threads);
   if (options.session.is_cpu_time) options.session.threads = 1;
   options.session.command = typed_command();
   Session session(options.session);
   for (const BenchTable& table : bench_tables()) {
-    if (chosen.front()->get_name() == table.name) table.run(session, options);
+    if (options.session.table == table.name) table.run(session, options);
   }
   return session.finish();
 }
@@ -87,6 +90,8 @@ Runner add_bench(CLI::App& app, Context&) {
   auto options = std::make_shared<Options>();
   app.add_option("--json", options->session.json_path,
                  "write the records there, one JSON object a line; - for stdout, without tables");
+  app.add_option("--record", options->session.record_folder,
+                 "keep tables and records in this folder, under date and machine");
   app.add_flag("--quick", options->session.is_quick, "fewer repeats and sampled checks");
   app.add_option("--threads", options->session.threads, "at most this many; all when not given");
   app.add_option("--limit", options->session.limit_s,

@@ -28,6 +28,13 @@ std::string proc_field(const char* path, const std::string& key) {
   return "";
 }
 
+// "6.1" of "6.1.0-18-amd64": what follows names a build of somebody's, not a machine.
+std::string major_and_minor(const std::string& release) {
+  const size_t dot = release.find('.');
+  return release.substr(
+      0, dot == std::string::npos ? dot : release.find_first_not_of("0123456789", dot + 1));
+}
+
 std::string compiler_name() {
 #if defined(__clang__)
   return fmt::format("clang {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
@@ -49,7 +56,7 @@ Machine this_machine() {
   return {.cpu = cpu,
           .arch = names.machine,
           .simd = cpu::simd_target(),
-          .system = fmt::format("{} {}", names.sysname, names.release),
+          .system = fmt::format("{} {}", names.sysname, major_and_minor(names.release)),
           .compiler = compiler_name(),
           .cores = max_threads(),
           .memory_gib = pages * page_bytes / double(1 << 30)};

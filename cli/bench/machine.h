@@ -11,7 +11,7 @@ struct Machine {
   std::string cpu;       // "Intel(R) Xeon(R) ...", as the system calls it
   std::string arch;      // "x86_64"
   std::string simd;      // what the cpu kernels use here
-  std::string system;    // "Linux 6.1.0"
+  std::string system;    // "Linux 6.1"
   std::string compiler;  // "g++ 12.2.0"
   int cores = 0;         // that this process may use
   double memory_gib = 0;

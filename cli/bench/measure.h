@@ -54,7 +54,8 @@ Case dense_twin(const Case& c);
 
 nlohmann::json to_json(const Timing& timing);
 nlohmann::json to_json(const Subject& subject, const Timing& timing);
-// Adds dense attention of the same shape to the record of a sparse one, and the speed-up.
+// Adds dense attention of the same shape to the record of a sparse one, the speed-up, and how many
+// times longer it took than dense time x share of pairs visited.
 struct DenseTwin {
   std::string pattern_text;  // "dense" or "causal"
   Timing timing;

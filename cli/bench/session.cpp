@@ -30,7 +30,26 @@ Effort effort_of(const SessionOptions& options) {
   return effort;
 }
 
+// Text as a file keeps it: without the escape sequences of a terminal.
+std::string without_colours(const std::string& text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\x1b') {
+      i = text.find('m', i);
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
 }  // namespace
+
+std::string record_stem(const std::string& folder, const std::string& table,
+                        const std::string& arch) {
+  const std::string suffix = table == "all" ? "" : "-" + table;
+  return fmt::format("{}/{}-{}{}", folder, utc_now().substr(0, 10), arch, suffix);
+}
 
 Session::Session(const SessionOptions& options)
     : options_(options), effort_(effort_of(options)), machine_(this_machine()) {
@@ -70,10 +89,30 @@ void Session::keep(const std::string& suite, nlohmann::json record) {
 
 void Session::print(const std::string& text) {
   if (options_.json_path == "-") return;
-  if (!has_printed_) cli::write_out(describe(machine_) + "\n");
-  has_printed_ = true;
-  cli::write_out(text);
+  const std::string all = printed_.empty() ? describe(machine_) + "\n" + text : text;
+  printed_ += all;
+  cli::write_out(all);
   std::fflush(stdout);
+}
+
+std::string Session::markdown() const {
+  const Commit commit = this_commit();
+  return fmt::format(
+      "# keyhole bench {}, {}\n\n"
+      "| | |\n|---|---|\n"
+      "| command | `{}` |\n"
+      "| commit | {}{} |\n"
+      "| machine | {}, {} cores, {:.0f} GiB, {} |\n"
+      "| built by | {}; kernels use {} |\n"
+      "| threads | {}; times are {} |\n"
+      "| checked | every case against the fp64 reference before it was timed |\n\n"
+      "The same as JSON, one record a line: the `.jsonl` file beside this one.\n\n"
+      "```text{}```\n",
+      options_.table, common_["time"].get<std::string>(), options_.command, commit.id,
+      commit.is_dirty ? ", with changes" : "", machine_.cpu, machine_.cores, machine_.memory_gib,
+      machine_.system, machine_.compiler, machine_.simd, threads(),
+      options_.is_cpu_time ? "processor time of one thread" : "by the clock on the wall",
+      without_colours(printed_.substr(printed_.find('\n'))));
 }
 
 int Session::finish() {
@@ -84,6 +123,12 @@ int Session::finish() {
   } else if (!options_.json_path.empty()) {
     cli::write_file(options_.json_path, lines);
     print(fmt::format("\n{} records in {}\n", records_.size(), options_.json_path));
+  }
+  if (!options_.record_folder.empty()) {
+    const std::string stem = record_stem(options_.record_folder, options_.table, machine_.arch);
+    cli::write_file(stem + ".jsonl", lines);
+    cli::write_file(stem + ".md", markdown());
+    print(fmt::format("\nrecorded as {}.md and .jsonl\n", stem));
   }
   if (failures_ == 0) return cli::kDone;
   fmt::print(stderr, "{} case{} failed the check and {} not timed\n", failures_,

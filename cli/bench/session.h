@@ -18,7 +18,10 @@ struct SessionOptions {
   bool is_cpu_time = false;  // processor time of one thread: for a machine that others use too
   double limit_s = 0;        // a call expected to take longer is not made; 0: 60, quick: 1.5
   std::string json_path;  // records go there, one JSON object a line; empty: nowhere; "-": stdout
-  std::string command;    // as typed, for the records
+  std::string
+      record_folder;    // tables and records also go there, under the date and the machine's kind
+  std::string table;    // "all", "sweep", ...
+  std::string command;  // as typed, for the records
 };
 
 class Session {
@@ -46,6 +49,8 @@ class Session {
   int finish();
 
  private:
+  std::string markdown() const;  // where and how it was measured, and all that was printed
+
   SessionOptions options_;
   Effort effort_;
   Machine machine_;
@@ -53,8 +58,12 @@ class Session {
   std::optional<double> peak_gflops_;
   std::vector<nlohmann::json> records_;
   int failures_ = 0;
-  bool has_printed_ = false;
+  std::string printed_;
 };
+
+// "records/cpu/2026-01-31-x86_64", and "-sweep" after it for one table alone.
+std::string record_stem(const std::string& folder, const std::string& table,
+                        const std::string& arch);
 
 std::string ms_text(double ms);             // four figures: "0.1234", "12.34", "12340"
 std::string duration_text(double seconds);  // "~40 s", "~12 min", "~3 h"

@@ -80,7 +80,7 @@ DenseTwin Sweep::dense_at(const Case& twin) {
 Row Sweep::measure(const CatalogEntry& entry, int64_t length) {
   const auto not_run = [&](const std::string& text, const std::string& why) {
     return Row{
-        {text, cli::with_thousands(length), "", "", "", fmt::format("not run ({})", why), ""},
+        {text, cli::with_thousands(length), "", "", "", fmt::format("not run ({})", why), "", ""},
         cli::Ink::dim};
   };
   std::string why;
@@ -96,7 +96,7 @@ Row Sweep::measure(const SizedPattern& sized, const Case& c) {
   const auto subject = session_.prepare(c, inputs_);
   const std::string length = cli::with_thousands(c.q_len);
   if (!subject) {
-    return {{sized.text, length, "", "", "", "check failed", ""}, cli::Ink::red};
+    return {{sized.text, length, "", "", "", "check failed", "", ""}, cli::Ink::red};
   }
   const Timing timing = time_call(subject->call(), session_.effort().timing);
   nlohmann::json record = to_json(*subject, timing);
@@ -108,19 +108,21 @@ Row Sweep::measure(const SizedPattern& sized, const Case& c) {
   last_[sized.name] = point;
   points_.push_back(point);
 
-  std::string speedup;
+  std::string speedup, times_ideal;
   if (sized.name == "dense" || sized.name == "causal") {
     dense_[{sized.name, c.q_len}] = dense_twin_of(*subject, timing);
   } else {
     const DenseTwin twin = dense_at(dense_twin(c));
     add_dense(record, twin);
     speedup = (twin.is_measured ? "" : "~") + speedup_text(record["speedup"]);
+    times_ideal = fmt::format("{:.2f}", record["times_ideal"].get<double>());
   }
   record["name"] = sized.name;
   const double kept_share = record["kept_share"];
   Row row{{sized.text, length, fmt::format("{:.1f}", point.keys_per_query),
            fmt::format("{:.2f}%", 100 * (1 - kept_share)),
-           cli::flops_text(record["flops_per_token"]), ms_text(timing.median_ms), speedup}};
+           cli::flops_text(record["flops_per_token"]), ms_text(timing.median_ms), speedup,
+           times_ideal}};
   session_.keep("sweep", std::move(record));
   return row;
 }
@@ -140,11 +142,14 @@ std::vector<SweepPoint> Sweep::run(bool prints_table) {
   }
   if (prints_table) {
     session_.print(
-        fmt::format("\nsweep: forward, {} heads of {}, {}; ~ marks a dense time that was not "
-                    "run but told from its rate\n",
+        fmt::format("\nsweep: forward, {} heads of {}, {}; dense is causal for causal patterns. ~: "
+                    "its time was not "
+                    "measured\nbut told from its rate. x ideal: time over dense time x share of "
+                    "pairs visited\n",
                     options_.heads, options_.head_dim, to_string(options_.dtype)));
     cli::Table table(
-        {"pattern", "length", "keys/query", "sparsity", "work/token", "ms", "speed-up"}, "lrrrrrr");
+        {"pattern", "length", "keys/query", "sparsity", "work/token", "ms", "speed-up", "x ideal"},
+        "lrrrrrrr");
     for (const CatalogEntry& entry : catalog()) {
       for (const Row& row : rows[entry.name]) table.add(row.cells, row.ink);
     }
