@@ -202,6 +202,9 @@ Case draw_case(uint64_t seed, int64_t work) {
   Random random(seed);
   Case c;
   c.data = random.next();
+  // A few are large enough for several threads, strips of tiles and chunks of work.
+  const int64_t longest = random.chance(2) ? 450 : 200;
+  if (longest > 200) work *= 12;
   c.dtype = random.pick({DType::f32, DType::f32, DType::f16, DType::bf16, DType::f64});
   c.batch = random.pick({1, 1, 1, 2, 3});
   c.kv_heads = random.pick({1, 1, 2, 3});
@@ -214,7 +217,7 @@ Case draw_case(uint64_t seed, int64_t work) {
   const int64_t per_pair =
       std::max<int64_t>(1, c.batch * c.heads) * std::max(c.head_dim, c.v_head_dim);
   const int64_t side =
-      std::clamp<int64_t>(int64_t(std::sqrt(double(work) / double(per_pair))), 3, 200);
+      std::clamp<int64_t>(int64_t(std::sqrt(double(work) / double(per_pair))), 3, longest);
   c.q_len = draw_length(random, side);
   c.k_len = random.chance(40) ? c.q_len : draw_length(random, side);
   // Long and thin now and then: decoding, and many keys for few queries.
