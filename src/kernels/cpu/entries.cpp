@@ -12,16 +12,17 @@
 namespace keyhole::cpu {
 namespace {
 
-// A tile costs its pairs and, whatever its size, the steps around them; small tiles also fill the
-// registers of the matrix product less well. In pairs, measured by bench/cpu_kernels.
+// What a pair costs in a tile of each height, against a pair in the tallest: small tiles fill the
+// registers of the matrix product less well, and more so the backward pass, which adds to dq and dk
+// once per tile. From dense attention, 4 heads of 1,024 x 128, followed in each tile on AVX-512
+// (bench/cpu_kernels measures what follows from it).
 double forward_cost(const TileShape& tile, double num_tiles) {
-  const double pairs = double(tile.q) * tile.k;
-  const double per_row = tile.q < 32 ? 1.15 : 1.0;
-  return num_tiles * (pairs * per_row + 64);
+  const double pair = tile.q >= 64 ? 1 : tile.q >= 32 ? 1.1 : 1.35;
+  return num_tiles * tile.q * tile.k * pair;
 }
-
 double backward_cost(const TileShape& tile, double num_tiles) {
-  return forward_cost(tile, num_tiles);
+  const double pair = tile.q >= 64 ? 1 : tile.q >= 32 ? 1.25 : 1.75;
+  return num_tiles * tile.q * tile.k * pair;
 }
 
 template <class Storage>

@@ -51,26 +51,6 @@ const Primitives<double>& table_f64() { return table<double>(); }
 const Primitives<Half>& table_f16() { return table<Half>(); }
 const Primitives<BFloat16>& table_bf16() { return table<BFloat16>(); }
 
-// 12 chains: enough to fill two units of latency 4 and to fit 16 registers.
-double burn(int64_t iterations) {
-  const Tag<float> d;
-  constexpr int kChains = 12;
-  hn::Vec<Tag<float>> chain[kChains];
-#pragma GCC unroll 12
-  for (int i = 0; i < kChains; ++i) chain[i] = hn::Set(d, float(i));
-  const auto a = hn::Set(d, 0.5f), b = hn::Set(d, 1.0f);
-  for (int64_t n = 0; n < iterations; ++n) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) chain[i] = hn::MulAdd(chain[i], a, b);
-  }
-  auto sum = chain[0];
-#pragma GCC unroll 12
-  for (int i = 1; i < kChains; ++i) sum = hn::Add(sum, chain[i]);
-  const double flops = 2.0 * double(iterations) * kChains * double(hn::Lanes(d));
-  // Never true; it keeps the sum, and so the loop, from being removed.
-  return hn::GetLane(hn::SumOfLanes(d, sum)) < 0 ? 0 : flops;
-}
-
 KEYHOLE_SIMD_END
 
 #if !KEYHOLE_HAVE_HWY || HWY_ONCE
@@ -81,7 +61,6 @@ HWY_EXPORT(table_f32);
 HWY_EXPORT(table_f64);
 HWY_EXPORT(table_f16);
 HWY_EXPORT(table_bf16);
-HWY_EXPORT(burn);
 #define KEYHOLE_BEST(function) HWY_DYNAMIC_DISPATCH(function)
 #else
 #define KEYHOLE_BEST(function) plain::function
@@ -103,7 +82,6 @@ template <>
 const Primitives<BFloat16>& primitives<BFloat16>() {
   return KEYHOLE_BEST(table_bf16)();
 }
-double burn_f32(int64_t iterations) { return KEYHOLE_BEST(burn)(iterations); }
 
 }  // namespace keyhole::cpu
 #endif

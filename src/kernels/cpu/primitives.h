@@ -102,7 +102,4 @@ struct Primitives {
 template <class Storage>
 const Primitives<Storage>& primitives();
 
-// Multiply-adds in registers only, at the width the kernels use: gives the flops done.
-double burn_f32(int64_t iterations);
-
 }  // namespace keyhole::cpu
