@@ -95,7 +95,7 @@ Runner add_bench(CLI::App& app, Context&) {
   app.add_flag("--quick", options->session.is_quick, "fewer repeats and sampled checks");
   app.add_option("--threads", options->session.threads, "at most this many; all when not given");
   app.add_option("--limit", options->session.limit_s,
-                 "seconds; a call expected to take longer is not made (60; 1.5 with --quick)");
+                 "seconds; a call expected to take longer is not made (20; 1.5 with --quick)");
   app.add_flag("--cpu-time", options->session.is_cpu_time,
                "processor time of one thread, for a machine that others use too");
   for (const BenchTable& table : bench_tables()) {

@@ -24,6 +24,7 @@ Effort effort_of(const SessionOptions& options) {
     effort.timing.min_runs = 3;
     effort.timing.max_runs = 9;
     effort.timing.budget_ms = 60;
+    effort.timing.most_ms = 1000;
     effort.timing.min_run_ms = 0.2;
   }
   effort.timing.is_cpu_time = options.is_cpu_time;
@@ -53,7 +54,7 @@ std::string record_stem(const std::string& folder, const std::string& table,
 
 Session::Session(const SessionOptions& options)
     : options_(options), effort_(effort_of(options)), machine_(this_machine()) {
-  if (options_.limit_s == 0) options_.limit_s = options_.is_quick ? 1.5 : 60;
+  if (options_.limit_s == 0) options_.limit_s = options_.is_quick ? 1.5 : 20;
   const Commit commit = this_commit();
   common_ = {{"machine", to_json(machine_)},
              {"threads", threads()},

@@ -16,7 +16,7 @@ struct SessionOptions {
   bool is_quick = false;     // fewer repeats, sampled checks, shorter lengths
   int threads = 0;           // 0: all
   bool is_cpu_time = false;  // processor time of one thread: for a machine that others use too
-  double limit_s = 0;        // a call expected to take longer is not made; 0: 60, quick: 1.5
+  double limit_s = 0;        // a call expected to take longer is not made; 0: 20, quick: 1.5
   std::string json_path;  // records go there, one JSON object a line; empty: nowhere; "-": stdout
   std::string
       record_folder;    // tables and records also go there, under the date and the machine's kind

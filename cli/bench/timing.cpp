@@ -36,7 +36,8 @@ struct Subject {
 
   bool is_done(const TimingEffort& effort) const {
     const int runs = int(samples_ms.size());
-    return runs >= effort.max_runs || (runs >= effort.min_runs && spent_ms >= effort.budget_ms);
+    return runs >= effort.max_runs || (runs >= effort.min_runs && spent_ms >= effort.budget_ms) ||
+           (runs > 0 && spent_ms >= effort.most_ms);
   }
 };
 
@@ -44,6 +45,7 @@ struct Subject {
 // many calls make a run.
 void warm_up(Subject& subject, const TimingEffort& effort) {
   subject.run(effort.is_cpu_time);
+  if (subject.is_done(effort)) return;  // so long that it needs no second look
   if (subject.samples_ms.back() < effort.budget_ms) subject.run(effort.is_cpu_time);
   const double call_ms = std::max(subject.samples_ms.back(), 1e-5);
   subject.calls_per_run = std::max(1, int(std::ceil(effort.min_run_ms / call_ms)));
