@@ -21,7 +21,7 @@ struct Options {
   std::string pattern, dtype, kernel;
   ShapeOptions shape;
   std::optional<int64_t> head_dim;
-  uint64_t seed = 1;
+  int64_t seed = 1;
   bool all = false;
 };
 
@@ -63,12 +63,13 @@ Subject make_subject(const Pattern& pattern, const Shape& shape, const Options& 
                   .k_len = shape.k_len,
                   .head_dim = options.head_dim.value_or(24),
                   .v_head_dim = options.head_dim.value_or(17),
-                  .seed = options.seed};
+                  .seed = uint64_t(options.seed)};
   // A plan for one head serves all; several heads on fewer key heads are the harder case.
   if (shape.heads == 1 && shape.batch == 1) {
     const bool is_long = shape.q_len > kLongestFullyChecked;
-    subject.batch = is_long ? 1 : 2, subject.heads = is_long ? 2 : 4,
-    subject.kv_heads = is_long ? 1 : 2;
+    const bool has_batch = shape.q_len == shape.k_len && !is_long;
+    subject.batch = has_batch ? 2 : 1;
+    subject.heads = has_batch || is_long ? 2 : 4, subject.kv_heads = subject.heads / 2;
   }
   return subject;
 }
@@ -238,11 +239,10 @@ Runner add_check(CLI::App& app, Context& context) {
       ->type_name("");
   options->shape.add_to(app);
   app.add_option("--dtype", options->dtype, "only kernels of this dtype")->type_name("DTYPE");
-  app.add_option("--head-dim", options->head_dim, "of q, k and v; default: 24 and 17")
-      ->type_name("N");
+  add_integer(app, "--head-dim", options->head_dim, "of q, k and v; default: 24 and 17");
   app.add_option("--kernel", options->kernel, "only kernels with this in their name")
       ->type_name("NAME");
-  app.add_option("--seed", options->seed, "of the random inputs; default: 1")->type_name("N");
+  add_integer(app, "--seed", options->seed, "of the random inputs; default: 1");
   app.add_flag("--all", options->all, "every tile shape of every kernel, and more lengths");
   add_json_option(app, context);
   app.footer(

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -85,6 +86,16 @@ std::string bytes_text(double bytes);                             // "4.0 KiB"
 std::string flops_text(double flops, const char* unit = "FLOP");  // "1.23 GFLOP"
 
 // ---- options ----
+
+// An option that takes a whole number and refuses everything else, numbers that do not fit included
+// (CLI11 would take the nearest that does).
+void add_integer(CLI::App& app, const std::string& name, std::function<void(int64_t)> set,
+                 const std::string& help);
+template <class T>
+void add_integer(CLI::App& app, const std::string& name, T& value, const std::string& help) {
+  add_integer(app, name, std::function<void(int64_t)>([&value](int64_t given) { value = given; }),
+              help);
+}
 
 struct ShapeOptions {
   std::optional<int64_t> len, q_len, k_len, offset, heads, batch;

@@ -34,9 +34,12 @@ bool is_same_file(const std::string& a, const std::string& b) {
   if (stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0) {
     return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
   }
+  // At least one does not exist yet: compare what their names come to.
   std::error_code ignored;
-  return std::filesystem::weakly_canonical(a, ignored) ==
-         std::filesystem::weakly_canonical(b, ignored);
+  const auto full = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+  };
+  return full(a) == full(b);
 }
 
 }  // namespace

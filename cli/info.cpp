@@ -56,13 +56,12 @@ int list_patterns(const Context& context) {
     print_json(list);
     return kDone;
   }
-  Table table({"pattern", "query q attends to key k when", "pairs of length L"});
   for (const CatalogEntry& entry : catalog()) {
-    table.add({signature_of(entry), std::string(entry.definition), std::string(entry.complexity)});
+    print("{}\n  q attends to k when  {}\n  {}\n\n", paint(Ink::bold, signature_of(entry)),
+          entry.definition, entry.meaning);
   }
-  write_out(table.text());
   print(
-      "\ncombine them with ~ (not), & (and), | (or), in this order, and parentheses\n"
+      "combine them with ~ (not), & (and), | (or), which bind in this order, and parentheses:\n"
       "  keyhole show \"causal & (window(2) | sinks(1))\" --len 8\n");
   return kDone;
 }

@@ -46,6 +46,8 @@ std::string short_help() {
 }
 
 [[noreturn]] void refuse_verb(const std::string& name) {
+  KEYHOLE_CHECK(!name.starts_with('-'), "unknown option \"", name,
+                "\"; options of a verb come after it, and see keyhole --help");
   std::vector<std::string> names = {"help"};
   for (const Verb& verb : kVerbs) names.push_back(verb.name);
   const std::string meant = nearest(name, names);
@@ -60,6 +62,10 @@ std::string short_help() {
 std::string explain_parse_error(const char* verb, const CLI::App& app,
                                 const CLI::ParseError& error) {
   const std::string hint = say("; see keyhole ", verb, " --help");
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
+    const std::string text = error.what();  // "--len: 1 required N missing"
+    return say(verb, ": ", text.substr(0, text.find(':')), " needs a value", hint);
+  }
   const std::vector<std::string> extras = app.remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || extras.empty()) {
     std::string text = error.what();

@@ -11,14 +11,28 @@
 
 namespace keyhole::cli {
 
+void add_integer(CLI::App& app, const std::string& name, std::function<void(int64_t)> set,
+                 const std::string& help) {
+  const auto read = [name, set = std::move(set)](const std::string& text) {
+    int64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, failure] = std::from_chars(text.data(), end, value);
+    KEYHOLE_CHECK(failure != std::errc::result_out_of_range, name, ": ", text,
+                  " does not fit 64 bits");
+    KEYHOLE_CHECK(failure == std::errc{} && stop == end, name, ": \"", text,
+                  "\" is not a whole number");
+    set(value);
+  };
+  app.add_option_function<std::string>(name, read, help)->type_name("N");
+}
+
 void ShapeOptions::add_to(CLI::App& app) {
-  app.add_option("--len", len, "queries and keys")->type_name("N");
-  app.add_option("--q-len", q_len, "queries, where they differ from the keys")->type_name("N");
-  app.add_option("--k-len", k_len, "keys")->type_name("N");
-  app.add_option("--offset", offset, "position of query 0; default: k-len - q-len")->type_name("N");
-  app.add_option("--heads", heads, "query heads; default: what the pattern needs")->type_name("N");
-  app.add_option("--batch", batch, "batch entries; default: what the pattern needs")
-      ->type_name("N");
+  add_integer(app, "--len", len, "queries and keys");
+  add_integer(app, "--q-len", q_len, "queries, where they differ from the keys");
+  add_integer(app, "--k-len", k_len, "keys");
+  add_integer(app, "--offset", offset, "position of query 0; default: k-len - q-len");
+  add_integer(app, "--heads", heads, "query heads; default: what the pattern needs");
+  add_integer(app, "--batch", batch, "batch entries; default: what the pattern needs");
 }
 
 Shape ShapeOptions::shape(std::string_view verb, const Pattern& pattern) const {

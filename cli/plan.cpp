@@ -157,8 +157,7 @@ Runner add_plan(CLI::App& app, Context& context) {
   app.add_option("--tile", options->tile,
                  "queries x keys, such as 128x128; default: what the kernel takes")
       ->type_name("QxK");
-  app.add_option("--head-dim", options->head_dim, "for FLOPs and bytes; default: 128")
-      ->type_name("N");
+  add_integer(app, "--head-dim", options->head_dim, "for FLOPs and bytes; default: 128");
   app.add_option("--dtype", options->dtype, "f16, bf16, f32 or f64; default: f32")
       ->type_name("DTYPE");
   app.add_option("--save", options->save, "write the plan")->type_name("FILE");

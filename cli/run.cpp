@@ -24,7 +24,7 @@ struct Options {
   std::optional<double> scale;
   std::optional<int64_t> offset;
   double softcap = 0;
-  int threads = 0;
+  int64_t threads = 0;
 };
 
 void check_options(const Options& options) {
@@ -48,8 +48,8 @@ void check_options(const Options& options) {
   KEYHOLE_CHECK(
       options.environment.backend != "reference" || options.plan.empty(),
       "run: the reference backend asks the pattern pair by pair and takes no plan; pass --pattern");
-  KEYHOLE_CHECK(options.threads >= 0, "run: --threads is ", options.threads,
-                "; accepted are 0 (all) and more");
+  KEYHOLE_CHECK(options.threads >= 0 && options.threads <= 4096, "run: --threads is ",
+                options.threads, "; accepted are 0 (all) to 4096");
   check_outputs({{"--out", options.out}, {"--lse", options.lse}}, {{"--q", options.q},
                                                                    {"--k", options.k},
                                                                    {"--v", options.v},
@@ -129,7 +129,7 @@ int run(const Options& options, const Context& context) {
   Call call = read_inputs(options);
   AttentionOptions attention;
   attention.scale = options.scale, attention.softcap = options.softcap;
-  attention.backend = options.environment.backend, attention.threads = options.threads;
+  attention.backend = options.environment.backend, attention.threads = int(options.threads);
   std::vector<float> sink;
   if (!options.sink.empty()) {
     sink = read_sink(options.sink);
@@ -179,8 +179,7 @@ Runner add_run(CLI::App& app, Context& context) {
   app.add_option("--pattern", options->pattern, "what attends to what")->type_name("PATTERN");
   app.add_option("--plan", options->plan, "a plan saved by keyhole plan --save, instead")
       ->type_name("FILE");
-  app.add_option("--offset", options->offset, "position of query 0; default: k-len - q-len")
-      ->type_name("N");
+  add_integer(app, "--offset", options->offset, "position of query 0; default: k-len - q-len");
   app.add_option("--scale", options->scale, "multiplies q . k; default: dim ** -0.5")
       ->type_name("X");
   app.add_option("--softcap", options->softcap, "a score s becomes c tanh(s / c)")->type_name("C");
@@ -189,7 +188,7 @@ Runner add_run(CLI::App& app, Context& context) {
       ->type_name("ORDER");
   app.add_option("--dtype", options->dtype, "bf16: read <u2 as such")->type_name("DTYPE");
   options->environment.add_to(app, /*runs_kernels=*/true);
-  app.add_option("--threads", options->threads, "at most so many; default: all")->type_name("N");
+  add_integer(app, "--threads", options->threads, "at most so many; default: all");
   add_json_option(app, context);
   app.footer(
       "examples:\n"

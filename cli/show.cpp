@@ -1,9 +1,11 @@
 // cli/show.cpp
 // keyhole show PATTERN: the pattern as a picture, in text, SVG, PNG or a web page.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <bit>
 #include <memory>
 
-#include "base/check.h"
+#include "base/int_math.h"
 #include "cli/files.h"
 #include "cli/plan_tile.h"
 #include "cli/render/html.h"
@@ -21,6 +23,13 @@ struct Options {
   int64_t head = 0, at_batch = 0;
 };
 
+// Cells of the page are powers of two, so that the usual tiles are whole cells.
+int64_t html_cells(const Shape& shape) {
+  const int64_t longer = std::max<int64_t>({shape.q_len, shape.k_len, 1});
+  const int64_t cell = int64_t(std::bit_ceil(uint64_t(ceil_div(longer, kHtmlCells))));
+  return ceil_div(longer, cell);
+}
+
 void write_pictures(const Options& options, const Pattern& pattern, const Shape& shape) {
   const auto picture = [&](int64_t most_cells) {
     return look(pattern, shape, options.at_batch, options.head, most_cells);
@@ -29,7 +38,7 @@ void write_pictures(const Options& options, const Pattern& pattern, const Shape&
   if (!options.png.empty()) write_file(options.png, picture_png(picture(kPngCells)));
   if (!options.html.empty()) {
     const std::string explain = explain_text(pattern, shape);
-    write_file(options.html, picture_html(pattern, picture(kHtmlCells), explain));
+    write_file(options.html, picture_html(pattern, picture(html_cells(shape)), explain));
   }
 }
 
@@ -78,9 +87,8 @@ Runner add_show(CLI::App& app, Context& context) {
   auto options = std::make_shared<Options>();
   app.add_option("pattern", options->pattern, "what attends to what")->type_name("");
   options->shape.add_to(app);
-  app.add_option("--head", options->head, "which head to draw, from 0")->type_name("N");
-  app.add_option("--at-batch", options->at_batch, "which batch entry to draw, from 0")
-      ->type_name("N");
+  add_integer(app, "--head", options->head, "which head to draw, from 0");
+  add_integer(app, "--at-batch", options->at_batch, "which batch entry to draw, from 0");
   app.add_option("--svg", options->svg, "write an SVG picture")->type_name("FILE");
   app.add_option("--png", options->png, "write a PNG picture")->type_name("FILE");
   app.add_option("--html", options->html, "write a web page: zoom, why, tiles, cost")

@@ -51,10 +51,16 @@ HostileTensor::HostileTensor(DType dtype, std::vector<int64_t> shape, bool swaps
   int64_t count = 1;
   for (const int64_t size : shape) count *= size;
   places_.reserve(size_t(count));
+  std::vector<int64_t> at(rank,
+                          0);  // counts like an odometer: divisions would take longer than checks
+  int64_t place = 0;
   for (int64_t index = 0; index < count; ++index) {
-    int64_t rest = index, place = 0;
-    for (size_t i = rank; i-- > 0; rest /= shape[i]) place += rest % shape[i] * strides[i];
     places_.push_back(place);
+    for (size_t i = rank; i-- > 0;) {
+      place += strides[i];
+      if (++at[i] < shape[i]) break;
+      place -= at[i] * strides[i], at[i] = 0;
+    }
   }
 }
 

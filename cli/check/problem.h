@@ -46,8 +46,14 @@ struct Comparison {
   double rounding;  // of the result's dtype
 };
 Finding compare(const std::vector<Comparison>& results);
-// One number that is known exactly.
-void expect(Finding& finding, double got, double want, double allowed, const std::string& where);
+// One number beside what it should be. `where` is called only to complain: texts cost more than the
+// comparison.
+bool is_worse(Finding& finding, double got, double want, double allowed);  // then finding holds it
+void complain(Finding& finding, double got, double want, const std::string& where);
+template <class Where>
+void expect(Finding& finding, double got, double want, double allowed, Where&& where) {
+  if (is_worse(finding, got, want, allowed)) complain(finding, got, want, where());
+}
 void expect_intact(Finding& finding, const Problem& problem);
 
 // q, k, v and dout in fp64, each number off by up to `relative`.

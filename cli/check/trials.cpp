@@ -106,12 +106,14 @@ Finding forward_count(const KernelEntry& kernel, TileShape tile, const Subject& 
         int64_t keys = 0;
         for (int64_t key = 0; key < subject.k_len; ++key) keys += problem.attends(b, h, query, key);
         const int64_t row = problem.q_row(b, h, query);
-        const std::string where =
-            say("batch entry ", b, ", head ", h, ", query ", query, ": the number of keys");
+        const auto where = [&] {
+          return say("batch entry ", b, ", head ", h, ", query ", query, ": the number of keys");
+        };
         expect(finding, std::exp(problem.lse.get(row)), double(keys), 0.4, where);
         const double out =
             subject.v_head_dim > 0 ? problem.out.get(row * subject.v_head_dim) : double(keys > 0);
-        expect(finding, out, keys > 0 ? 1 : 0, 0.4, say(where, " is right, but out"));
+        expect(finding, out, keys > 0 ? 1 : 0, 0.4,
+               [&] { return say(where(), " is right, but out"); });
       }
     }
   }
@@ -163,9 +165,10 @@ Finding forward_spike(const KernelEntry& kernel, TileShape tile, const Subject& 
         const bool is_seen = problem.attends(b, h, query, key);
         const double want = is_seen ? weight / (weight + double(others)) : 0;
         const double got = problem.out.get(problem.q_row(b, h, query) * subject.v_head_dim);
-        expect(
-            finding, got, want, 4 * rounding_unit(problem.dtype) + 1e-5,
-            say("batch entry ", b, ", head ", h, ", query ", query, ": the weight of key ", key));
+        expect(finding, got, want, 4 * rounding_unit(problem.dtype) + 1e-5, [&] {
+          return say("batch entry ", b, ", head ", h, ", query ", query, ": the weight of key ",
+                     key);
+        });
       }
     }
   }
@@ -243,7 +246,7 @@ Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject&
   for (size_t row = 0; row < want.size() && subject.v_head_dim > 0; ++row) {
     const double allowed = (2 * rounding_unit(problem.dtype) + 1e-5) * want[row] + 1e-12;
     expect(finding, problem.dv.get(int64_t(row) * subject.v_head_dim), want[row], allowed,
-           say("dv of key row ", row));
+           [&] { return say("dv of key row ", row); });
   }
   expect_intact(finding, problem);
   return finding;

@@ -197,7 +197,7 @@ function draw() {
   context.fillRect(0, 0, width, height);
   context.save();
   context.beginPath();
-  context.rect(MARGIN, MARGIN, width - MARGIN, height - MARGIN);
+  context.rect(MARGIN - 1, MARGIN - 1, width - MARGIN + 1, height - MARGIN + 1);
   context.clip();
   context.imageSmoothingEnabled = scale < 1;
   context.imageSmoothingQuality = 'high';
@@ -238,7 +238,7 @@ function drawTiles(c0, c1, r0, r1) {
       context.strokeStyle = state === 2 ? colours.full : state === 1 ? colours.partial : colours.line;
       context.fillStyle = context.strokeStyle;
       if (state) { context.globalAlpha = .2; context.fillRect(x, y, w, h); context.globalAlpha = 1; }
-      if (step * scale < 5) continue;
+      if (step * scale < (state ? 5 : 14)) continue;  // finer outlines would be noise
       context.lineWidth = state ? 1.6 : 1;
       context.setLineDash(state ? [] : [3, 3]);
       context.strokeRect(x + inset, y + inset, Math.max(0, w - 2 * inset), Math.max(0, h - 2 * inset));
@@ -248,7 +248,7 @@ function drawTiles(c0, c1, r0, r1) {
 }
 function drawRulers(c0, c1, r0, r1, pair) {
   context.fillStyle = colours.card;
-  context.fillRect(0, 0, width, MARGIN), context.fillRect(0, 0, MARGIN, height);
+  context.fillRect(0, 0, width, MARGIN - 1), context.fillRect(0, 0, MARGIN - 1, height);
   context.font = '11px system-ui, "DejaVu Sans", sans-serif';
   context.textBaseline = 'middle';
   const step = tickStep(), label = cell => String(cell * DATA.cell);
@@ -268,10 +268,8 @@ function drawRulers(c0, c1, r0, r1, pair) {
   }
   if (pair && toY(pair.row) >= MARGIN - scale) context.fillText(place(label(pair.row), colours.ink, true), MARGIN - 7, toY(pair.row) + scale / 2);
   context.textAlign = 'left';
-  context.fillText(place('keys →', colours.soft), MARGIN, 12);
-  context.save(), context.translate(11, MARGIN), context.rotate(Math.PI / 2);
-  if (height > 140) context.fillText('queries →', 0, 0);
-  context.restore();
+  context.fillText(place('queries ↓', colours.soft), 4, 12);
+  context.fillText('keys →', 70, 12);
 }
 
 function element(tag, className, text) {

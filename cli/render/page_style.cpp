@@ -37,7 +37,7 @@ canvas.dragging{cursor:grabbing}
 aside{display:flex;flex-direction:column;gap:16px}
 aside section{padding:13px 16px 15px}
 h2{margin:0 0 8px;font-size:12px;letter-spacing:.06em;text-transform:uppercase;color:var(--soft);font-weight:600}
-.verdict{display:flex;align-items:baseline;gap:10px;font-size:16px;font-weight:650;min-height:25px}
+.verdict{display:flex;flex-wrap:wrap;align-items:baseline;gap:0 10px;font-size:16px;font-weight:650;min-height:25px}
 .verdict .mono{font-weight:600}
 .yes{color:var(--yes)}.no{color:var(--no)}.soft{color:var(--soft)}
 .why,.why ul{list-style:none;margin:0;padding:0}

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "base/int_math.h"
@@ -14,8 +13,8 @@
 namespace keyhole::cli {
 namespace {
 
-constexpr double kMostExactPairs = 1 << 26;   // 8,192 x 8,192: a fraction of a second row by row
-constexpr int64_t kCountBudget = 20'000'000;  // segments looked at before an estimate takes over
+constexpr double kMostExactPairs = 1 << 26;  // 8,192 x 8,192: a fraction of a second row by row
+constexpr int64_t kCountBudget = 12'000'000;  // segments looked at before an estimate takes over
 
 // How many pairs of each cell attend. A row adds whole segments: the two ends by hand, the cells in
 // between through a running difference, so that a row costs its segments and not its keys.
@@ -114,28 +113,54 @@ struct Counter {
   }
 };
 
-// The share of a million pairs spread evenly by two irrational steps; the same on every machine.
+// The share of the keys that a few queries see, one query from each of as many equal stretches, at
+// places that look random and are the same on every machine. Where one row is too long to be looked
+// at whole, a sample of its keys stands for it.
 double sampled_share(const Node& node, const Shape& shape) {
-  constexpr int kSamples = 1 << 20;
-  int hits = 0;
-  double x = 0.5, y = 0.5;
-  for (int i = 0; i < kSamples; ++i) {
-    x += 0.7548776662466927, y += 0.5698402909980532;  // the plane's golden ratio
-    x -= std::floor(x), y -= std::floor(y);
-    const Position q = Position(x * double(shape.q_len)) + shape.q_offset();
-    hits += node.allows(q, Position(y * double(shape.k_len)));
+  constexpr int64_t kQueries = 64, kKeys = 1 << 14, kLongestRow = 1 << 22;
+  const auto place = [](uint64_t index, double begin, double end) {
+    const uint64_t mixed = (index + 1) * 0x9e3779b97f4a7c15u;
+    const double inside = double((mixed ^ mixed >> 29) >> 11 & 0x1fffff) / double(1 << 21);
+    return Position(begin + (end - begin) * inside);
+  };
+  double share = 0;
+  Strip strip;
+  for (int64_t i = 0; i < kQueries; ++i) {
+    const double stretch = double(shape.q_len) / double(kQueries);
+    const Position q =
+        place(uint64_t(i), double(i) * stretch, double(i + 1) * stretch) + shape.q_offset();
+    int64_t seen = 0;
+    const auto look_at = [&](Position k) { seen += node.allows(q, k); };
+    if (shape.k_len > kLongestRow) {
+      const double step = double(shape.k_len) / double(kKeys);
+      for (int64_t j = 0; j < kKeys; ++j)
+        look_at(place(uint64_t(i * kKeys + j), double(j) * step, double(j + 1) * step));
+      share += double(seen) / double(kKeys);
+      continue;
+    }
+    strip.clear();
+    node.strip({q, q + 1}, {0, shape.k_len}, 1, strip);
+    for (const Segment& segment : strip) {
+      if (segment.cover == Cover::all) {
+        seen += segment.end - segment.begin;
+      } else {
+        for (Position k = segment.begin; k < segment.end; ++k) look_at(k);
+      }
+    }
+    share += double(seen) / double(shape.k_len);
   }
-  return double(hits) / kSamples;
+  return share / double(kQueries);
 }
 
 }  // namespace
 
 Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t head,
              int64_t most_cells) {
-  KEYHOLE_CHECK(batch >= 0 && batch < shape.batch, "--at-batch is ", batch, "; the shape has ",
-                shape.batch, " batch entries, counted from 0");
-  KEYHOLE_CHECK(head >= 0 && head < shape.heads, "--head is ", head, "; the shape has ",
-                shape.heads, " heads, counted from 0");
+  KEYHOLE_CHECK(batch >= 0 && batch < shape.batch, "--at-batch is ", batch, "; accepted are 0 to ",
+                shape.batch - 1);
+  KEYHOLE_CHECK(head >= 0 && head < shape.heads, "--head is ", head, "; accepted are 0 to ",
+                shape.heads - 1);
+  checked_mul(shape.q_len, shape.k_len, "show: pairs");
   Picture picture;
   picture.pattern = pattern.text(), picture.shape = shape;
   picture.batch = batch, picture.head = head;
@@ -160,9 +185,13 @@ Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t 
 
 std::string headline(const Picture& picture) {
   const double all = picture.all_pairs();
-  return fmt::format("{}   {} x {}, {}{} of {:.0f} pairs ({:.1f}%)", picture.pattern,
+  const double percents = all > 0 ? 100 * double(picture.pairs) / all : 0;
+  // One digit behind the point, unless that would make something look like nothing.
+  const std::string share = percents > 0 && percents < 0.05 ? fmt::format("{:.1g}", percents)
+                                                            : fmt::format("{:.1f}", percents);
+  return fmt::format("{}   {} x {}, {}{} of {:.0f} pairs ({}%)", picture.pattern,
                      picture.shape.q_len, picture.shape.k_len, picture.is_estimate ? "about " : "",
-                     picture.pairs, all, all > 0 ? 100 * double(picture.pairs) / all : 0.0);
+                     picture.pairs, all, share);
 }
 
 std::string caption(const Picture& picture) {

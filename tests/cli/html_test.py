@@ -110,7 +110,7 @@ FRAME = """<!doctype html><meta charset="utf-8"><body><pre id="results"></pre><s
 const pages = %s, results = [], expected = %d;
 addEventListener('message', event => {
   results.push(JSON.parse(event.data));
-  if (results.length === expected) document.getElementById('results').textContent = 'RESULTS' + JSON.stringify(results) + 'END';
+  if (results.length === expected) document.getElementById('results').textContent = JSON.stringify(results);
 });
 for (const page of pages) {
   const frame = document.createElement('iframe');
@@ -169,10 +169,10 @@ def open_pages(chromium, folder, names):
                f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=60000", "--dump-dom",
                (folder / "frame.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    found = re.search(r"RESULTS(.*)END", html.unescape(done.stdout), re.S)
+    found = re.search(r'<pre id="results">(.+?)</pre>', done.stdout, re.S)
     if not found:
         raise SystemExit(f"the pages did not answer (exit {done.returncode})\n{done.stderr[-2000:]}")
-    return json.loads(found[1])
+    return json.loads(html.unescape(found[1]))
 
 
 def main():
