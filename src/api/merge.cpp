@@ -11,14 +11,17 @@
 namespace keyhole {
 namespace {
 
-// Weights of a and b, and the common lse. A row that attended to nothing has lse -inf and weighs 0;
-// two of them give 0, 0 and -inf instead of the NaN of (-inf) - (-inf).
+// Weights of a and b, and the common lse. A row that attended to nothing has lse -inf and is
+// neutral: the other side stays as it is, whatever it holds, a NaN too. Without that rule (-inf) -
+// (-inf) would make a NaN of two empty rows.
 struct Weights {
   double a, b, lse;
 };
 Weights weigh(double a, double b) {
+  constexpr double kEmpty = -std::numeric_limits<double>::infinity();
+  if (b == kEmpty) return {a == kEmpty ? 0.0 : 1.0, 0, a};
+  if (a == kEmpty) return {0, 1, b};
   const double high = std::max(a, b);
-  if (high == -std::numeric_limits<double>::infinity()) return {0, 0, high};
   const double sum = std::exp(a - high) + std::exp(b - high);
   return {std::exp(a - high) / sum, std::exp(b - high) / sum, high + std::log(sum)};
 }
