@@ -278,6 +278,24 @@ TEST(Merge, AnEmptyPartIsNeutralOnEitherSide) {
   }
 }
 
+TEST(Merge, ANanShowsFromEitherSideEvenBesideAnEmptyRow) {
+  for (const DType dtype : kDTypes) {
+    for (const int empty_percent : {0, 100}) {
+      Partial clean(dtype, Layout::contiguous, 1, empty_percent),
+          spoilt(dtype, Layout::padded, 2, 0);
+      spoilt.lse.set(7, NAN);
+      clean.absorb(spoilt);
+      spoilt.absorb(Partial(dtype, Layout::contiguous, 1, empty_percent));
+      for (const Partial* merged : {&clean, &spoilt}) {
+        for (int64_t row = 0; row < merged->lse.num_elements(); ++row) {
+          EXPECT_EQ(std::isnan(merged->lse.get(row)), row == 7)
+              << to_string(dtype) << " row " << row;
+        }
+      }
+    }
+  }
+}
+
 TEST(Merge, IsAssociativeAndCommutativeUpToRounding) {
   for (const DType dtype : kDTypes) {
     const double unit = 16 * rounding_unit(dtype) + 1e-15,
