@@ -38,6 +38,14 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
+// Before AVX2, x86 has no instruction for fp16, and Highway's stand-in truncates and knows no
+// infinity: our own conversion, lane by lane, serves there.
+#if (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2) || HWY_TARGET == HWY_SCALAR
+inline constexpr bool kConvertsHalf = false;
+#else
+inline constexpr bool kConvertsHalf = true;
+#endif
+
 // One vector of elements as stored, in the type they are computed in.
 template <class D>
 HWY_INLINE hn::Vec<D> load_as(D d, const hn::TFromD<D>* p) {
@@ -59,9 +67,15 @@ HWY_INLINE hn::Vec<D> load_as(D d, const BFloat16* p) {
 // The other way: rounds to nearest, ties to even.
 HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float> d, float* p) { hn::StoreU(v, d, p); }
 HWY_INLINE void store_as(hn::Vec<Tag<double>> v, Tag<double> d, double* p) { hn::StoreU(v, d, p); }
-HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float>, Half* p) {
-  const hn::Rebind<hwy::float16_t, Tag<float>> half;
-  hn::StoreU(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(p));
+HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float> d, Half* p) {
+  if constexpr (kConvertsHalf) {
+    const hn::Rebind<hwy::float16_t, Tag<float>> half;
+    hn::StoreU(hn::DemoteTo(half, v), half, reinterpret_cast<hwy::float16_t*>(p));
+  } else {
+    alignas(64) float lanes[64 / sizeof(float)];
+    hn::Store(v, d, lanes);
+    for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = to_f16(lanes[i]);
+  }
 }
 HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float> d, BFloat16* p) {
   alignas(64) float lanes[64 / sizeof(float)];
