@@ -21,7 +21,7 @@ double forward_cost(const TileShape& tile, double num_tiles) {
   return num_tiles * tile.q * tile.k * pair;
 }
 double backward_cost(const TileShape& tile, double num_tiles) {
-  const double pair = tile.q >= 64 ? 1 : tile.q >= 32 ? 1.25 : 1.75;
+  const double pair = tile.q >= 64 ? 1 : tile.q >= 32 ? 1.25 : 1.5;
   return num_tiles * tile.q * tile.k * pair;
 }
 
