@@ -24,8 +24,10 @@ void order_lists(Draft& draft) {
     }
     const auto begin = lists.order.begin() + group * per_group;
     std::iota(begin, begin + per_group, 0);
-    std::stable_sort(begin, begin + per_group,
-                     [&](int32_t a, int32_t b) { return tiles[size_t(a)] > tiles[size_t(b)]; });
+    // Ties by place: the order must not depend on the sorting algorithm.
+    std::sort(begin, begin + per_group, [&](int32_t a, int32_t b) {
+      return tiles[size_t(a)] != tiles[size_t(b)] ? tiles[size_t(a)] > tiles[size_t(b)] : a < b;
+    });
   }
 }
 
