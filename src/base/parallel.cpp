@@ -41,9 +41,12 @@ class FirstFailure {
 int usable_threads(int64_t count, int threads) {
 #ifdef _OPENMP
   if (omp_in_parallel()) return 1;  // the outer loop has the threads already
-#endif
   const int wanted = threads > 0 ? threads : max_threads();
   return int(std::min<int64_t>(wanted, count));
+#else
+  (void)count, (void)threads;
+  return 1;  // however many were asked for
+#endif
 }
 
 }  // namespace
