@@ -53,8 +53,14 @@ HWY_INLINE hn::Vec<D> load_as(D d, const hn::TFromD<D>* p) {
 }
 template <class D>
 HWY_INLINE hn::Vec<D> load_as(D d, const Half* p) {
-  const hn::Rebind<hwy::float16_t, D> half;
-  return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(p)));
+  if constexpr (kConvertsHalf) {
+    const hn::Rebind<hwy::float16_t, D> half;
+    return hn::PromoteTo(d, hn::LoadU(half, reinterpret_cast<const hwy::float16_t*>(p)));
+  } else {
+    alignas(64) float lanes[64 / sizeof(float)];
+    for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = to_f32(p[i]);
+    return hn::Load(d, lanes);
+  }
 }
 template <class D>
 HWY_INLINE hn::Vec<D> load_as(D d, const BFloat16* p) {
