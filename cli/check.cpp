@@ -86,13 +86,17 @@ std::vector<TileShape> tiles_to_try(const KernelEntry& kernel, const Plan& plan,
   return {pick_tile(kernel, plan)};
 }
 
+bool is_wanted(const KernelEntry& kernel, const Subject& subject, const Options& options) {
+  if (!options.dtype.empty() && kernel.dtype != dtype_from(options.dtype)) return false;
+  if (kernel.name.find(options.kernel) == std::string::npos) return false;
+  if (std::max(subject.head_dim, subject.v_head_dim) > kernel.max_head_dim) return false;
+  return kernel.operation == Operation::forward || subject.q_len <= kLongestFullyChecked;
+}
+
 void check_subject(const Subject& subject, const Options& options, Progress& progress,
                    std::vector<Outcome>& outcomes) {
   for (const KernelEntry& kernel : kernel_table()) {
-    if (!options.dtype.empty() && kernel.dtype != dtype_from(options.dtype)) continue;
-    if (!options.kernel.empty() && kernel.name.find(options.kernel) == std::string::npos) continue;
-    if (std::max(subject.head_dim, subject.v_head_dim) > kernel.max_head_dim) continue;
-    if (kernel.operation == Operation::backward && subject.q_len > kLongestFullyChecked) continue;
+    if (!is_wanted(kernel, subject, options)) continue;
     for (const Trial& trial : trials()) {
       if (trial.operation != kernel.operation) continue;
       for (const TileShape& tile : tiles_to_try(kernel, subject.plan, options.all)) {
@@ -212,11 +216,16 @@ int check(const Options& options, const Context& context) {
   }
   std::vector<Outcome> outcomes;
   {
-    int64_t total = 0;  // only known when one tile is tried for each kernel
-    for (const KernelEntry& kernel : kernel_table()) {
-      for (const Trial& trial : trials()) total += trial.operation == kernel.operation;
+    int64_t total = 0;
+    for (const Subject& subject : subjects) {
+      for (const KernelEntry& kernel : kernel_table()) {
+        if (!is_wanted(kernel, subject, options)) continue;
+        const int64_t tiles = options.all ? int64_t(kernel.tiles.size()) : 1;
+        for (const Trial& trial : trials())
+          total += trial.operation == kernel.operation ? tiles : 0;
+      }
     }
-    Progress progress("check", options.all ? 0 : total * int64_t(subjects.size()));
+    Progress progress("check", total);
     for (const Subject& subject : subjects) check_subject(subject, options, progress, outcomes);
   }
   KEYHOLE_CHECK(!outcomes.empty(), "check: no kernel was left to check; keyhole info lists them");

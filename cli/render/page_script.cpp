@@ -163,7 +163,7 @@ const char* const kPageScript = R"js(
 const $ = id => document.getElementById(id);
 const canvas = $('canvas'), context = canvas.getContext('2d');
 const MARGIN = 40;
-let scale = 1, left = 0, top_ = 0, width = 0, height = 0, colours = {}, hovered = null, pinned = null, tileSize = 0;
+let scale = 1, left = 0, top_ = 0, width = 0, height = 0, colours = {}, hovered = null, pinned = null, tileSize = 0, isFitted = true;
 const image = document.createElement('canvas');
 
 function readColours() {
@@ -326,12 +326,12 @@ function settle() {  // part of the grid always stays in view
 function fit() {
   const across = Math.max(40, width - MARGIN - 14), down = Math.max(40, height - MARGIN - 14);
   scale = Math.min(across / Math.max(1, DATA.cols), down / Math.max(1, DATA.rows), 56);
-  left = 0, top_ = 0;
+  left = 0, top_ = 0, isFitted = true;
 }
 function zoom(factor, x = (width + MARGIN) / 2, y = (height + MARGIN) / 2) {
   const col = left + (x - MARGIN) / scale, row = top_ + (y - MARGIN) / scale;
   scale = clamp(scale * factor, .05, 80);
-  left = col - (x - MARGIN) / scale, top_ = row - (y - MARGIN) / scale;
+  left = col - (x - MARGIN) / scale, top_ = row - (y - MARGIN) / scale, isFitted = false;
   settle(), draw();
 }
 function pairAt(event) {
@@ -348,7 +348,7 @@ canvas.addEventListener('pointermove', event => {
   if (drag) {
     const dx = event.clientX - drag.x, dy = event.clientY - drag.y;
     if (Math.hypot(dx, dy) > 4) drag.moved = true, canvas.classList.add('dragging');
-    if (drag.moved) left = drag.left - dx / scale, top_ = drag.top_ - dy / scale, settle();
+    if (drag.moved) left = drag.left - dx / scale, top_ = drag.top_ - dy / scale, isFitted = false, settle();
   }
   hovered = drag && drag.moved ? null : pairAt(event);
   tell(hovered || pinned), draw();
@@ -412,10 +412,9 @@ function chooseTile(size) {
 }
 function resize() {
   const box = canvas.parentElement.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
-  const first = width === 0;
   width = box.width, height = box.height;
   canvas.width = Math.round(width * ratio), canvas.height = Math.round(height * ratio);
-  if (first) fit();
+  if (isFitted) fit();
   settle(), draw();
 }
 for (let size = DATA.cell * 2, made = 0; made < 9 && size < 2 * Math.max(DATA.q_len, DATA.k_len, 2); size *= 2, ++made) {

@@ -1,0 +1,91 @@
+// tests/cli/picture_test.cpp
+// A picture tells what the pattern says: pair by pair where a cell is a pair, and never "all" or
+// "none" of a cell that holds both. For every sample of the catalog.
+#include "cli/render/picture.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cli/render/html.h"
+#include "cli/render/svg.h"
+#include "cli/render/text.h"
+#include "keyhole/error.h"
+#include "pattern/catalog.h"
+#include "pattern/smallest_shape.h"
+
+namespace keyhole::cli {
+namespace {
+
+void check_picture(const Pattern& pattern, const Shape& shape, int64_t most_cells) {
+  const HeadPattern truth = pattern.for_head(shape);
+  const Picture picture = look(pattern, shape, 0, 0, most_cells);
+  int64_t pairs = 0;
+  for (int64_t row = 0; row < picture.rows; ++row) {
+    for (int64_t col = 0; col < picture.cols; ++col) {
+      int64_t seen = 0, area = 0;
+      for (int64_t q = row * picture.cell; q < std::min((row + 1) * picture.cell, shape.q_len);
+           ++q) {
+        for (int64_t k = col * picture.cell; k < std::min((col + 1) * picture.cell, shape.k_len);
+             ++k) {
+          ++area, seen += truth.allows(q, k);
+        }
+      }
+      pairs += seen;
+      ASSERT_EQ(picture.at(row, col) == Picture::kAbsent, seen == 0)
+          << pattern << " at " << row << ", " << col;
+      ASSERT_EQ(picture.at(row, col) == Picture::kFull, seen == area)
+          << pattern << " at " << row << ", " << col;
+    }
+  }
+  EXPECT_EQ(picture.pairs, pairs) << pattern;
+}
+
+TEST(Picture, TellsWhatThePatternSays) {
+  for (const std::string& text : sample_texts()) {
+    const Pattern pattern = parse(text);
+    for (const auto& [q_len, k_len] : {std::pair<int64_t, int64_t>{16, 16}, {7, 20}, {20, 7}}) {
+      const Shape shape = smallest_shape(pattern, q_len, k_len);
+      try {
+        pattern.for_head(shape);
+      } catch (const Error&) {
+        continue;  // `at` brings lengths of its own
+      }
+      check_picture(pattern, shape, 64);
+      check_picture(pattern, shape, 5);
+    }
+  }
+}
+
+// Beyond 2^26 pairs bands are classified, and pairs counted by halving: the same numbers.
+TEST(Picture, LongOnesAreCountedExactly) {
+  const Shape shape{.q_len = 20000, .k_len = 20000};
+  for (const char* text :
+       {"causal", "causal & window(99)", "streaming(16, 64)", "documents(7000, 13000) & causal"}) {
+    const Picture picture = look(parse(text), shape, 0, 0, 64);
+    EXPECT_FALSE(picture.is_estimate) << text;
+    EXPECT_EQ(picture.pairs, count_pairs(parse(text), 20000, 20000)) << text;
+  }
+  const Picture estimate = look(parse("dilated(7)"), {.q_len = 400000, .k_len = 400000}, 0, 0, 64);
+  EXPECT_NEAR(double(estimate.pairs) / estimate.all_pairs(), 1 / 7.0, 1e-4);
+}
+
+TEST(Picture, TextHasOneRowAQuery) {
+  const Picture picture = look(causal() & window(1, 0), {.q_len = 3, .k_len = 3}, 0, 0, kTextCells);
+  EXPECT_EQ(picture_rows(picture), (std::vector<std::string>{"#..", "##.", ".##"}));
+  EXPECT_EQ(headline(picture), "causal & window(1, 0)   3 x 3, 5 of 9 pairs (55.6%)");
+}
+
+// Text of a stranger must not become markup.
+TEST(Picture, PatternTextIsEscaped) {
+  const Pattern odd = lambda([](Position, Position) { return true; }, "</script><b>\"&");
+  const Picture picture = look(odd, {.q_len = 2, .k_len = 2}, 0, 0, kHtmlCells);
+  for (const std::string& page : {picture_html(odd, picture, "a<b  c>d"), picture_svg(picture)}) {
+    EXPECT_EQ(page.find("<b>"), std::string::npos);
+  }
+  const std::string page = picture_html(odd, picture, "");
+  EXPECT_EQ(page.find("</script>"), page.rfind("</script>")) << "the script must end once";
+}
+
+}  // namespace
+}  // namespace keyhole::cli
