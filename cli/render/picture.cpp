@@ -13,7 +13,7 @@
 namespace keyhole::cli {
 namespace {
 
-constexpr double kMostExactPairs = 1 << 26;  // 8,192 x 8,192: a fraction of a second row by row
+constexpr double kMostExactPairs = 1 << 26;   // 8,192 x 8,192: a fraction of a second row by row
 constexpr int64_t kCountBudget = 12'000'000;  // segments looked at before an estimate takes over
 
 // How many pairs of each cell attend. A row adds whole segments: the two ends by hand, the cells in
