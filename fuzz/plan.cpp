@@ -1,6 +1,7 @@
 // fuzz/plan.cpp
-// libFuzzer: the plan loader. The checksum is repaired first, so that the checks behind it are reached;
-// what loads must verify, and compiling another tile shape from its text must not crash either.
+// libFuzzer: the plan loader. The checksum is repaired first, so that the checks behind it are
+// reached; what loads must verify, and compiling another tile shape from its text must not crash
+// either.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -21,7 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const keyhole::Plan plan = keyhole::load_plan(bytes, "fuzz");
     plan.verify();
     const keyhole::Shape& shape = plan.shape();
-    // A small file may claim a long sequence; following that up is the caller's wish, not the loader's.
+    // A small file may claim a long sequence; following that up is the caller's wish, not the
+    // loader's.
     if (shape.batch * shape.heads <= 16 && shape.q_len <= 256 && shape.k_len <= 256) {
       plan.state().view({16, 16}, /*with_transposed=*/true);
     }

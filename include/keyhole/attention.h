@@ -16,8 +16,8 @@ struct AttentionOptions {
   double softcap = 0;           // c > 0: a score s becomes c * tanh(s / c), before masking
   TensorView sink;              // optional, [q_heads] f32: one more logit per head, without a value
   bool deterministic = false;   // the backward pass too; the cpu backend always is
-  std::string backend = "auto"; // "auto" or a backend's name: "cpu"
-  int threads = 0;              // cpu: at most this many; 0: all the machine has
+  std::string backend = "auto";  // "auto" or a backend's name: "cpu"
+  int threads = 0;               // cpu: at most this many; 0: all the machine has
 };
 
 // q    [batch, q_heads, q_len, head_dim]
@@ -37,8 +37,8 @@ struct Gradients {
   TensorView dsink;       // optional, [q_heads] f32; needs options.sink
 };
 
-// out and lse are taken as given (not recomputed), so that gradients over disjoint parts of the keys
-// add up: pass the merged out and lse to each part.
+// out and lse are taken as given (not recomputed), so that gradients over disjoint parts of the
+// keys add up: pass the merged out and lse to each part.
 void attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                         const TensorView& v, const TensorView& out, const TensorView& lse,
                         const Plan& plan, const Gradients& gradients,

@@ -38,8 +38,8 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// A pattern as one head of one batch entry sees it: all that depends on lengths, head or batch entry
-// (random, per_head, per_batch, at) is settled.
+// A pattern as one head of one batch entry sees it: all that depends on lengths, head or batch
+// entry (random, per_head, per_batch, at) is settled.
 class HeadPattern {
  public:
   HeadPattern(NodePtr node, int64_t q_offset) : node_(std::move(node)), q_offset_(q_offset) {}
@@ -70,39 +70,41 @@ class Pattern {
 
 std::ostream& operator<<(std::ostream& stream, const Pattern& pattern);
 
-// Text to pattern. Throws Error(usage) with a caret under the place, what was expected there and, for
-// a misspelt name, the nearest one. Text may come from a stranger: length, nesting and numbers are
-// bounded. `allow_files` lets mask(file=m.npy) and its like read files.
+// Text to pattern. Throws Error(usage) with a caret under the place, what was expected there and,
+// for a misspelt name, the nearest one. Text may come from a stranger: length, nesting and numbers
+// are bounded. `allow_files` lets mask(file=m.npy) and its like read files.
 Pattern parse(std::string_view text, bool allow_files = false);
 
 // Leaves. Definitions in docs/patterns.md; q/s is floor division.
-Pattern dense();                                       // always
-Pattern causal();                                      // k <= q
-Pattern window(int64_t left, int64_t right);           // -left <= k - q <= right
-Pattern window(int64_t left_and_right);                // window(n, n)
-Pattern sinks(int64_t count);                          // k < count
-Pattern blocks(int64_t size);                          // q/size == k/size
-Pattern prefix(int64_t count);                         // k <= q or k < count
-Pattern global(int64_t count);                         // q < count or k < count
-Pattern global_at(std::vector<int64_t> positions);     // q or k is one of them
-Pattern documents(std::vector<int64_t> lengths);       // q and k in the same document
-Pattern tree(std::vector<int64_t> parents);            // k is q or an ancestor; -1: a root
-Pattern dilated(int64_t stride);                       // (q - k) % stride == 0
-Pattern dilated(int64_t stride, int64_t count);        // ... and |q - k| < stride * count
-Pattern strided(int64_t stride);                       // causal & (window(stride-1) | dilated(stride))
-Pattern fixed(int64_t stride, int64_t columns);        // causal, own block or the last columns of any
-Pattern exponential();                                 // q == k or |q - k| is a power of 2
-Pattern random(int64_t block, int64_t count, int64_t seed);  // count key blocks for each query block
+Pattern dense();                                    // always
+Pattern causal();                                   // k <= q
+Pattern window(int64_t left, int64_t right);        // -left <= k - q <= right
+Pattern window(int64_t left_and_right);             // window(n, n)
+Pattern sinks(int64_t count);                       // k < count
+Pattern blocks(int64_t size);                       // q/size == k/size
+Pattern prefix(int64_t count);                      // k <= q or k < count
+Pattern global(int64_t count);                      // q < count or k < count
+Pattern global_at(std::vector<int64_t> positions);  // q or k is one of them
+Pattern documents(std::vector<int64_t> lengths);    // q and k in the same document
+Pattern tree(std::vector<int64_t> parents);         // k is q or an ancestor; -1: a root
+Pattern dilated(int64_t stride);                    // (q - k) % stride == 0
+Pattern dilated(int64_t stride, int64_t count);     // ... and |q - k| < stride * count
+Pattern strided(int64_t stride);                    // causal & (window(stride-1) | dilated(stride))
+Pattern fixed(int64_t stride, int64_t columns);     // causal, own block or the last columns of any
+Pattern exponential();                              // q == k or |q - k| is a power of 2
+Pattern random(int64_t block, int64_t count,
+               int64_t seed);  // count key blocks for each query block
 Pattern grid(int64_t height, int64_t width, int64_t row_radius, int64_t column_radius);
 
 // Named compositions.
-Pattern streaming(int64_t sinks, int64_t window);      // causal & (window(window-1) | sinks(sinks))
-Pattern longformer(int64_t window, int64_t globals);   // window(window/2) | global(globals)
+Pattern streaming(int64_t sinks, int64_t window);     // causal & (window(window-1) | sinks(sinks))
+Pattern longformer(int64_t window, int64_t globals);  // window(window/2) | global(globals)
 Pattern bigbird(int64_t block, int64_t window, int64_t randoms, int64_t globals, int64_t seed);
 
 // From arrays; each is copied. Queries and keys outside the array do not attend.
 // BSR: query tile i attends to the key tiles keys[offsets[i] .. offsets[i+1]).
-Pattern tiles(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets, std::vector<int64_t> keys);
+Pattern tiles(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets,
+              std::vector<int64_t> keys);
 // CSR: query i attends to keys[offsets[i] .. offsets[i+1]).
 Pattern csr(std::vector<int64_t> offsets, std::vector<int64_t> keys);
 // One byte per pair, row-major [q_len][k_len]; non-zero attends.
@@ -116,11 +118,13 @@ Pattern per_batch(std::vector<Pattern> patterns);
 
 // Explicit positions: query i stands at q_positions[i], key j at k_positions[j].
 // Each array is [length], [batch, length] or [batch, heads, length], told apart by its size.
-Pattern at(std::vector<int64_t> q_positions, std::vector<int64_t> k_positions, const Pattern& pattern);
+Pattern at(std::vector<int64_t> q_positions, std::vector<int64_t> k_positions,
+           const Pattern& pattern);
 
 // A picture in text: '#' attends, '.' does not. One row a query.
 std::string picture(const Pattern& pattern, int64_t q_len, int64_t k_len);
-// How many pairs attend, for head 0 of batch entry 0; without visiting them one by one where it can.
+// How many pairs attend, for head 0 of batch entry 0; without visiting them one by one where it
+// can.
 int64_t count_pairs(const Pattern& pattern, int64_t q_len, int64_t k_len);
 
 }  // namespace keyhole

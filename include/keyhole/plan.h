@@ -1,5 +1,6 @@
 // include/keyhole/plan.h
-// Plan: a pattern compiled for a shape. Made once, followed by every kernel, printed, saved, loaded.
+// Plan: a pattern compiled for a shape. Made once, followed by every kernel, printed, saved,
+// loaded.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,15 @@ std::string to_string(const TileShape& tile);  // "128x128"
 
 // What explain() tells of one part of a plan.
 struct PartReport {
-  std::string form;        // "tiles" or "gather"
-  int64_t stride = 1;      // > 1: compiled inside residue classes modulo stride
-  int64_t pairs = 0;       // pairs that attend, over all heads and batch entries
-  int64_t groups = 0;      // distinct lists of heads
-  int64_t heads = 0;       // (batch entry, head) combinations that have this part
-  int64_t tiles = 0, full_tiles = 0, partial_tiles = 0, grid_tiles = 0;  // tiles form; over all heads
-  int64_t runs = 0, bitmaps = 0, bitmap_bytes = 0;                       // tiles form; stored
-  int64_t lists = 0, keys = 0;                                           // gather form; stored
+  std::string form;    // "tiles" or "gather"
+  int64_t stride = 1;  // > 1: compiled inside residue classes modulo stride
+  int64_t pairs = 0;   // pairs that attend, over all heads and batch entries
+  int64_t groups = 0;  // distinct lists of heads
+  int64_t heads = 0;   // (batch entry, head) combinations that have this part
+  int64_t tiles = 0, full_tiles = 0, partial_tiles = 0,
+          grid_tiles = 0;                           // tiles form; over all heads
+  int64_t runs = 0, bitmaps = 0, bitmap_bytes = 0;  // tiles form; stored
+  int64_t lists = 0, keys = 0;                      // gather form; stored
   int64_t visited_pairs = 0;  // pairs a kernel computes for this part, attending or not
 };
 
@@ -41,10 +43,10 @@ struct PlanReport {
   std::vector<PartReport> parts;
   int64_t pairs = 0, all_pairs = 0;
   int64_t visited_pairs = 0;
-  double waste = 0;              // share of visited pairs that do not attend
-  double flops_forward = 0;      // 4 * pairs * head_dim
-  double flops_backward = 0;     // 10 * pairs * head_dim
-  double flops_per_token = 0;    // forward, of all heads
+  double waste = 0;            // share of visited pairs that do not attend
+  double flops_forward = 0;    // 4 * pairs * head_dim
+  double flops_backward = 0;   // 10 * pairs * head_dim
+  double flops_per_token = 0;  // forward, of all heads
   double dense_flops_forward = 0;
   double bytes_moved = 0;        // q, k, v read once per list that visits them, out and lse written
   double predicted_speedup = 0;  // over dense attention of the same shape, by visited pairs

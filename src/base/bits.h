@@ -30,7 +30,9 @@ inline bool get_bit(const uint64_t* row, int64_t column) {
 class BitRows {
  public:
   BitRows(int32_t rows, int32_t columns)
-      : rows_(rows), columns_(columns), words_(words_per_row(columns)),
+      : rows_(rows),
+        columns_(columns),
+        words_(words_per_row(columns)),
         data_(size_t(rows) * size_t(words_)) {}
 
   int32_t rows() const { return rows_; }

@@ -22,17 +22,17 @@ std::string say(const Parts&... parts) {
 }  // namespace keyhole
 
 // The caller's mistake; always on.
-#define KEYHOLE_CHECK(condition, ...)                                               \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]]                                                  \
+#define KEYHOLE_CHECK(condition, ...)                                                   \
+  do {                                                                                  \
+    if (!(condition)) [[unlikely]]                                                      \
       throw ::keyhole::Error(::keyhole::ErrorKind::usage, ::keyhole::say(__VA_ARGS__)); \
   } while (false)
 
 // Ours; on in every build, because each is cheap beside the work it guards.
-#define KEYHOLE_ASSERT(condition, ...)                                                 \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]]                                                     \
-      throw ::keyhole::Error(::keyhole::ErrorKind::internal,                            \
-                             ::keyhole::say("internal error: ", __VA_ARGS__,            \
+#define KEYHOLE_ASSERT(condition, ...)                                                             \
+  do {                                                                                             \
+    if (!(condition)) [[unlikely]]                                                                 \
+      throw ::keyhole::Error(::keyhole::ErrorKind::internal,                                       \
+                             ::keyhole::say("internal error: ", __VA_ARGS__,                       \
                                             "; please report it with the command that led here")); \
   } while (false)

@@ -11,16 +11,24 @@
 
 namespace keyhole {
 
-struct Half { uint16_t bits; };
-struct BFloat16 { uint16_t bits; };
+struct Half {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
 
 // Half the distance from 1 to the next number above it: what one rounding costs at most.
 constexpr double rounding_unit(DType dtype) {
   switch (dtype) {
-    case DType::f16: return 0x1p-11;
-    case DType::bf16: return 0x1p-8;
-    case DType::f32: return 0x1p-24;
-    case DType::f64: return 0x1p-53;
+    case DType::f16:
+      return 0x1p-11;
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::f32:
+      return 0x1p-24;
+    case DType::f64:
+      return 0x1p-53;
   }
   return 0;
 }
@@ -59,23 +67,28 @@ constexpr Half to_f16(float x) {
 }
 
 // The storage type of each dtype, the type it is computed in, and the way back from the latter.
-template <class Storage> struct Traits;
-template <> struct Traits<Half> {
+template <class Storage>
+struct Traits;
+template <>
+struct Traits<Half> {
   using Compute = float;
   static constexpr DType dtype = DType::f16;
   static constexpr Half from(float x) { return to_f16(x); }
 };
-template <> struct Traits<BFloat16> {
+template <>
+struct Traits<BFloat16> {
   using Compute = float;
   static constexpr DType dtype = DType::bf16;
   static constexpr BFloat16 from(float x) { return to_bf16(x); }
 };
-template <> struct Traits<float> {
+template <>
+struct Traits<float> {
   using Compute = float;
   static constexpr DType dtype = DType::f32;
   static constexpr float from(float x) { return x; }
 };
-template <> struct Traits<double> {
+template <>
+struct Traits<double> {
   using Compute = double;
   static constexpr DType dtype = DType::f64;
   static constexpr double from(double x) { return x; }
@@ -85,10 +98,14 @@ template <> struct Traits<double> {
 template <class Visitor>
 decltype(auto) with_storage(DType dtype, Visitor&& visit) {
   switch (dtype) {
-    case DType::f16: return visit(Half{});
-    case DType::bf16: return visit(BFloat16{});
-    case DType::f64: return visit(double{});
-    case DType::f32: break;
+    case DType::f16:
+      return visit(Half{});
+    case DType::bf16:
+      return visit(BFloat16{});
+    case DType::f64:
+      return visit(double{});
+    case DType::f32:
+      break;
   }
   return visit(float{});
 }

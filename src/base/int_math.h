@@ -33,9 +33,9 @@ inline int64_t checked_add(int64_t a, int64_t b, const char* what) {
 }
 
 inline int32_t narrow(int64_t value, const char* what) {
-  KEYHOLE_CHECK(value >= std::numeric_limits<int32_t>::min() &&
-                    value <= std::numeric_limits<int32_t>::max(),
-                what, ": ", value, " does not fit 32 bits");
+  KEYHOLE_CHECK(
+      value >= std::numeric_limits<int32_t>::min() && value <= std::numeric_limits<int32_t>::max(),
+      what, ": ", value, " does not fit 32 bits");
   return int32_t(value);
 }
 

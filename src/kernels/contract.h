@@ -1,6 +1,6 @@
 // src/kernels/contract.h
-// The only types a kernel receives. Every tensor has been checked by the API: ranks, sizes, dtypes and
-// head counts fit each other, lengths fit the plan.
+// The only types a kernel receives. Every tensor has been checked by the API: ranks, sizes, dtypes
+// and head counts fit each other, lengths fit the plan.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 namespace keyhole {
 
 struct ForwardArgs {
-  TensorView q, k, v;    // [batch, heads or kv_heads, length, head_dim]
-  TensorView out;        // [batch, heads, q_len, v_head_dim], dtype of q
-  TensorView lse;        // [batch, heads, q_len] f32 (f64 for f64 inputs), or not given
+  TensorView q, k, v;  // [batch, heads or kv_heads, length, head_dim]
+  TensorView out;      // [batch, heads, q_len, v_head_dim], dtype of q
+  TensorView lse;      // [batch, heads, q_len] f32 (f64 for f64 inputs), or not given
   double scale = 1;
-  double softcap = 0;    // 0: none
-  TensorView sink;       // [heads] f32, or not given
+  double softcap = 0;  // 0: none
+  TensorView sink;     // [heads] f32, or not given
   PlanView plan;
   int threads = 0;
 };
@@ -30,7 +30,7 @@ struct BackwardArgs {
   TensorView sink, dsink;  // [heads] f32, or not given
   double scale = 1;
   double softcap = 0;
-  PlanView plan;           // with transposed lists
+  PlanView plan;  // with transposed lists
   int threads = 0;
 };
 
@@ -39,12 +39,13 @@ const char* to_string(Operation operation);
 
 // One row of the kernel table.
 struct KernelEntry {
-  std::string name;         // backend.operation.dtype
-  std::string backend;      // "cpu", ...
+  std::string name;     // backend.operation.dtype
+  std::string backend;  // "cpu", ...
   Operation operation;
   DType dtype;
-  int64_t max_head_dim;     // of q, k and of v
-  std::vector<TileShape> tiles;  // the shapes it can follow; the runtime takes the cheapest for a plan
+  int64_t max_head_dim;  // of q, k and of v
+  std::vector<TileShape>
+      tiles;  // the shapes it can follow; the runtime takes the cheapest for a plan
   // What a list of `visited` pairs in `num_tiles` tiles costs, in units of a pair in the best tile.
   double (*cost)(const TileShape& tile, double num_tiles);
   void (*forward)(const ForwardArgs& args);    // null unless operation == forward

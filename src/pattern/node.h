@@ -3,8 +3,8 @@
 // many pairs at once that must never contradict it (tests/pattern/laws_test.cpp holds every node to
 // that), and may be left out: the result is the same, only slower to compile.
 //
-// Positions may be negative (queries before the first key when q_len > k_len) and may lie beyond the
-// sequence; a node answers for any of them up to kMaxPosition in magnitude.
+// Positions may be negative (queries before the first key when q_len > k_len) and may lie beyond
+// the sequence; a node answers for any of them up to kMaxPosition in magnitude.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct Scope {
   int64_t batch = 0, head = 0;
 };
 
-// Everything that `allows` depends on inside a rectangle, as numbers: two rectangles of one size with
-// equal signatures hold the same bitmap.
+// Everything that `allows` depends on inside a rectangle, as numbers: two rectangles of one size
+// with equal signatures hold the same bitmap.
 class Signature {
  public:
   void add(int64_t value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
@@ -59,9 +59,9 @@ class Node : public std::enable_shared_from_this<Node> {
   // The text that parse() reads; `~`, `&` and `|` add the parentheses they need.
   virtual std::string text() const = 0;
 
-  // What the queries q see of the keys k, appended to an empty `out`, clipped to k. Gaps and segments
-  // shorter than `grain` may be blurred into `some`; with one query and grain 1, a good answer has no
-  // `some` in it. Never costs more than about k.size() / grain.
+  // What the queries q see of the keys k, appended to an empty `out`, clipped to k. Gaps and
+  // segments shorter than `grain` may be blurred into `some`; with one query and grain 1, a good
+  // answer has no `some` in it. Never costs more than about k.size() / grain.
   virtual void strip(Span q, Span k, Position grain, Strip& out) const {
     (void)q, (void)grain;
     out.append(k.begin, k.end, Cover::some);
@@ -95,7 +95,16 @@ class Node : public std::enable_shared_from_this<Node> {
   virtual bool is_resolved() const { return true; }
 
   // For the passes that take unions apart, and for printing.
-  enum class Kind : uint8_t { leaf, conjunction, disjunction, negation, named, per_head, per_batch, at };
+  enum class Kind : uint8_t {
+    leaf,
+    conjunction,
+    disjunction,
+    negation,
+    named,
+    per_head,
+    per_batch,
+    at
+  };
   virtual Kind kind() const { return Kind::leaf; }
   virtual std::vector<NodePtr> children() const { return {}; }
   // dilated(s): s. The planner compiles such a leaf inside residue classes modulo s.

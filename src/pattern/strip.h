@@ -23,7 +23,9 @@ struct Span {  // half-open: [begin, end)
   bool is_empty() const { return end <= begin; }
   bool operator==(const Span&) const = default;
 };
-inline Span intersect(Span a, Span b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+inline Span intersect(Span a, Span b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
 
 struct Segment {
   Position begin, end;
@@ -56,10 +58,11 @@ class Strip {
   std::vector<Segment> segments_;
 };
 
-Strip both(const Strip& a, const Strip& b);             // a & b
-Strip either(const Strip& a, const Strip& b);           // a | b
-Strip complement(const Strip& a, Span keys);            // ~a inside keys
-// Of several bands seen as one: a key is `all` when it is in each, `none` when in none, else `some`.
+Strip both(const Strip& a, const Strip& b);    // a & b
+Strip either(const Strip& a, const Strip& b);  // a | b
+Strip complement(const Strip& a, Span keys);   // ~a inside keys
+// Of several bands seen as one: a key is `all` when it is in each, `none` when in none, else
+// `some`.
 Strip joined(const Strip& a, const Strip& b);
 // The cover of the keys `within` according to a strip that was asked for at least these keys.
 Cover cover_of(const Strip& strip, Span within);
