@@ -17,7 +17,7 @@ if(MODE STREQUAL "find_package")
   file(GLOB_RECURSE package_files "${WORK_DIR}/prefix/*.cmake")
   foreach(file IN LISTS package_files)
     file(READ "${file}" text)
-    if(text MATCHES "nlohmann|${SOURCE_DIR}")
+    if(text MATCHES "nlohmann|${SOURCE_DIR}/(src|include|build)")
       message(FATAL_ERROR "${file} speaks of nlohmann_json or of the source tree; an installed package "
                           "must need neither")
     endif()
