@@ -89,8 +89,10 @@ def speedup_axis(axes, top):
 def footnote(figure, record):
     machine = record["machine"]
     dirty = " + changes" if record.get("dirty") else ""
+    threads = f"{record['threads']} threads" if record["threads"] > 1 else "1 thread"
+    threads += ", processor time" if record.get("clock") == "cpu" else ""
     figure.text(0.008, 0.008,
-                f"{machine['cpu']}, {record['threads']} threads, {machine['simd']} · "
+                f"{machine['cpu']}, {threads}, {machine['simd']} · "
                 f"commit {record['commit']}{dirty} · {record['time'][:10]}",
                 fontsize=7.5, color="#777777")
 
@@ -139,8 +141,8 @@ def race_figure(groups, names, colors, dense_names, folder, name, title, length_
         right.plot(lengths, speedups, line, color=colors[i], marker=markers[i], label=names[key])
         # The first label above its line, the second below: two lines often end together.
         right.annotate(f"{speedups[-1]:.1f}x", (lengths[-1], speedups[-1]),
-                       xytext=(0, 8 if i == 0 else -17), textcoords="offset points",
-                       color=colors[i], ha="center", fontsize=9.5, fontweight="bold")
+                       xytext=(0, 8) if i == 0 else (-4, -19), textcoords="offset points",
+                       color=colors[i], ha="center" if i == 0 else "left", fontsize=9.5, fontweight="bold")
     left.set_yscale("log")
     log_axis(left.yaxis)
     left.set_ylabel("milliseconds")
