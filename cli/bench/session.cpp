@@ -123,13 +123,13 @@ int Session::finish() {
     cli::write_out(lines);
   } else if (!options_.json_path.empty()) {
     cli::write_file(options_.json_path, lines);
-    print(fmt::format("\n{} records in {}\n", records_.size(), options_.json_path));
+    cli::print("\n{} records in {}\n", records_.size(), options_.json_path);
   }
   if (!options_.record_folder.empty()) {
     const std::string stem = record_stem(options_.record_folder, options_.table, machine_.arch);
     cli::write_file(stem + ".jsonl", lines);
     cli::write_file(stem + ".md", markdown());
-    print(fmt::format("\nrecorded as {}.md and .jsonl\n", stem));
+    if (options_.json_path != "-") cli::print("\nrecorded as {}.md and .jsonl\n", stem);
   }
   if (failures_ == 0) return cli::kDone;
   fmt::print(stderr, "{} case{} failed the check and {} not timed\n", failures_,
