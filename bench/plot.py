@@ -139,10 +139,12 @@ def race_figure(groups, names, colors, dense_names, folder, name, title, length_
         band(left, lengths, sparse, colors[i])
         speedups = [record["speedup"] for record in group]
         right.plot(lengths, speedups, line, color=colors[i], marker=markers[i], label=names[key])
-        # The first label above its line, the second below: two lines often end together.
+        # The higher line's label above, the lower one's below: two lines often end together.
+        is_higher = speedups[-1] >= max(g[-1]["speedup"] for g in groups.values())
         right.annotate(f"{speedups[-1]:.1f}x", (lengths[-1], speedups[-1]),
-                       xytext=(0, 8) if i == 0 else (-4, -19), textcoords="offset points",
-                       color=colors[i], ha="center" if i == 0 else "left", fontsize=9.5, fontweight="bold")
+                       xytext=(0, 8) if is_higher else (-4, -19), textcoords="offset points",
+                       color=colors[i], ha="center" if is_higher else "left", fontsize=9.5,
+                       fontweight="bold")
     left.set_yscale("log")
     log_axis(left.yaxis)
     left.set_ylabel("milliseconds")
