@@ -9,7 +9,7 @@
 #include <cstdio>
 
 #include "base/parallel.h"
-#include "bench/peak.h"
+#include "cli/bench/peak.h"
 #include "cli/files.h"
 
 namespace keyhole::bench {

@@ -1,8 +1,7 @@
-// bench/peak.h
-// The machine's peak for fp32: fused multiply-adds on independent registers, on all threads at
-// once, with the widest instructions that are there. Gives GFLOP/s, measured now; a share of peak
-// means nothing when the two were not taken in the same run.
-#pragma once
+// cli/bench/peak.cpp
+// Always compiled with full optimisation (CMakeLists.txt): chains that are kept in memory measure
+// the memory.
+#include "cli/bench/peak.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -17,22 +16,26 @@
 #endif
 
 namespace keyhole::bench {
+namespace {
 
-// Sixteen chains (twelve where registers are few) hide the latency of two FMA units of four cycles.
-// Each burst gives the number of floating-point operations it made; the sum keeps the compiler
-// honest.
+// Sixteen chains (twelve where registers are few) hide the latency of two FMA units of four cycles,
+// or of NEON's four, which add to the register that they then write.
+// All loops over chains are unrolled, or the compiler keeps them in memory. Each burst gives the
+// number of floating-point operations it made; the sum keeps the compiler honest.
 using Burst = double (*)(int64_t rounds, float* sum);
 
 #if defined(__x86_64__)
-__attribute__((target("avx512f"))) inline double burst_avx512(int64_t rounds, float* sum) {
+__attribute__((target("avx512f"))) double burst_avx512(int64_t rounds, float* sum) {
   constexpr int kChains = 16;
   __m512 chain[kChains];
+#pragma GCC unroll 16
   for (int i = 0; i < kChains; ++i) chain[i] = _mm512_set1_ps(float(i));
   const __m512 factor = _mm512_set1_ps(0.999f), term = _mm512_set1_ps(0.001f);
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 16
     for (int i = 0; i < kChains; ++i) chain[i] = _mm512_fmadd_ps(chain[i], factor, term);
   }
+#pragma GCC unroll 16
   for (int i = 1; i < kChains; ++i) chain[0] = _mm512_add_ps(chain[0], chain[i]);
   float lanes[16];
   _mm512_storeu_ps(lanes, chain[0]);
@@ -40,15 +43,17 @@ __attribute__((target("avx512f"))) inline double burst_avx512(int64_t rounds, fl
   return double(rounds) * kChains * 16 * 2;
 }
 
-__attribute__((target("avx2,fma"))) inline double burst_avx2(int64_t rounds, float* sum) {
+__attribute__((target("avx2,fma"))) double burst_avx2(int64_t rounds, float* sum) {
   constexpr int kChains = 12;
   __m256 chain[kChains];
+#pragma GCC unroll 16
   for (int i = 0; i < kChains; ++i) chain[i] = _mm256_set1_ps(float(i));
   const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.001f);
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) chain[i] = _mm256_fmadd_ps(chain[i], factor, term);
   }
+#pragma GCC unroll 16
   for (int i = 1; i < kChains; ++i) chain[0] = _mm256_add_ps(chain[0], chain[i]);
   float lanes[8];
   _mm256_storeu_ps(lanes, chain[0]);
@@ -56,15 +61,17 @@ __attribute__((target("avx2,fma"))) inline double burst_avx2(int64_t rounds, flo
   return double(rounds) * kChains * 8 * 2;
 }
 #elif defined(__aarch64__)
-inline double burst_neon(int64_t rounds, float* sum) {
+double burst_neon(int64_t rounds, float* sum) {
   constexpr int kChains = 16;
   float32x4_t chain[kChains];
+#pragma GCC unroll 16
   for (int i = 0; i < kChains; ++i) chain[i] = vdupq_n_f32(float(i));
   const float32x4_t factor = vdupq_n_f32(0.999f), term = vdupq_n_f32(0.001f);
   for (int64_t round = 0; round < rounds; ++round) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kChains; ++i) chain[i] = vfmaq_f32(term, chain[i], factor);
+    for (int i = 0; i < kChains; ++i) chain[i] = vfmaq_f32(chain[i], factor, term);
   }
+#pragma GCC unroll 16
   for (int i = 1; i < kChains; ++i) chain[0] = vaddq_f32(chain[0], chain[i]);
   *sum = vgetq_lane_f32(chain[0], 0);
   return double(rounds) * kChains * 4 * 2;
@@ -72,7 +79,7 @@ inline double burst_neon(int64_t rounds, float* sum) {
 #endif
 
 // Any other machine: multiply and add as the compiler makes them.
-inline double burst_plain(int64_t rounds, float* sum) {
+double burst_plain(int64_t rounds, float* sum) {
   constexpr int kChains = 32;
   float chain[kChains];
   for (int i = 0; i < kChains; ++i) chain[i] = float(i);
@@ -84,7 +91,7 @@ inline double burst_plain(int64_t rounds, float* sum) {
   return double(rounds) * kChains * 2;
 }
 
-inline Burst best_burst() {
+Burst best_burst() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) return burst_avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return burst_avx2;
@@ -94,12 +101,15 @@ inline Burst best_burst() {
   return burst_plain;
 }
 
+}  // namespace
+
 // The best of several bursts: a peak is what the machine can do, not what a neighbour left of it.
-inline double measure_peak_gflops(int threads, bool is_cpu_time = false, int bursts = 8) {
+double measure_peak_gflops(int threads, bool is_cpu_time) {
+  constexpr int kBursts = 8;
   const int workers = threads > 0 ? threads : max_threads();
   const Burst burst = best_burst();
   double best = 0;
-  for (int i = 0; i < bursts; ++i) {
+  for (int i = 0; i < kBursts; ++i) {
     double flops = 0;
     const double begin = now_s(is_cpu_time);
     parallel_for(workers, workers, [&](int64_t item, int) {
