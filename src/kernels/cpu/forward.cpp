@@ -79,7 +79,11 @@ class ForwardPass {
 
   int64_t bytes_per_unit() const {
     int64_t most = panels_.bytes_per_unit() / int64_t(sizeof(T));
-    if (!p_.plan.gathers.empty()) most = std::max(most, p_.k_len * (q_cols_ + out_cols_));
+    if (!p_.plan.gathers.empty()) {
+      const int64_t key = is_gathered_in_place(p_.head_dim, q_cols_) ? 0 : q_cols_;
+      const int64_t value = is_gathered_in_place(p_.v_head_dim, out_cols_) ? 0 : out_cols_;
+      most = std::max(most, p_.k_len * (key + value));
+    }
     if (keeps_state_) most += p_.group * p_.q_len * (out_cols_ + 2);
     return most * int64_t(sizeof(T));
   }
@@ -292,23 +296,50 @@ class ForwardPass {
 
   // --- gathered keys ---
 
+  // Rows to gather from: those of a tensor where they can be computed with as they lie (whole
+  // vectors of the compute type), else a packed copy.
+  struct GatherRows {
+    const T* data;
+    int64_t stride;
+  };
+  static bool is_gathered_in_place(int64_t head_dim, int64_t cols) {
+    return std::is_same_v<Storage, T> && head_dim == cols;
+  }
+  GatherRows gather_rows(const TensorView& tensor, const Head& head, int64_t head_dim, int64_t cols,
+                         const T* packed) const {
+    if constexpr (std::is_same_v<Storage, T>) {
+      if (is_gathered_in_place(head_dim, cols)) {
+        const auto rows = rows_of<const T>(tensor, head.batch, head.kv_head);
+        return {rows.data, rows.stride};
+      }
+    }
+    return {packed, cols};
+  }
+
   void pack_gather() {
+    const bool has_keys = is_gathered_in_place(p_.head_dim, q_cols_);
+    const bool has_values = is_gathered_in_place(p_.v_head_dim, out_cols_);
     const RowMap map = RowMap::plain(p_.k_len);
     keys_per_unit_ = p_.k_len * q_cols_;
     values_per_unit_ = p_.k_len * out_cols_;
-    keys_.reserve(num_units_ * keys_per_unit_);
-    values_.reserve(num_units_ * values_per_unit_);
+    if (!has_keys) keys_.reserve(num_units_ * keys_per_unit_);
+    if (!has_values) values_.reserve(num_units_ * values_per_unit_);
+    if (has_keys && has_values) return;
     const int64_t steps = ceil_div(p_.k_len, kPanel);
     parallel_for(num_units_ * steps, p_.threads, [&](int64_t item, int) {
       const int64_t unit = item / steps, begin = item % steps * kPanel;
       const int64_t rows = std::min(kPanel, p_.k_len - begin);
       const Head head = head_of(p_, first_unit_ + unit, 0);
-      load_packed(simd_, map, rows_of<const Storage>(args_.k, head.batch, head.kv_head),
-                  p_.head_dim, begin, rows, T(1),
-                  keys_.data() + unit * keys_per_unit_ + begin * q_cols_, q_cols_);
-      load_packed(simd_, map, rows_of<const Storage>(args_.v, head.batch, head.kv_head),
-                  p_.v_head_dim, begin, rows, T(1),
-                  values_.data() + unit * values_per_unit_ + begin * out_cols_, out_cols_);
+      if (!has_keys) {
+        load_packed(simd_, map, rows_of<const Storage>(args_.k, head.batch, head.kv_head),
+                    p_.head_dim, begin, rows, T(1),
+                    keys_.data() + unit * keys_per_unit_ + begin * q_cols_, q_cols_);
+      }
+      if (!has_values) {
+        load_packed(simd_, map, rows_of<const Storage>(args_.v, head.batch, head.kv_head),
+                    p_.v_head_dim, begin, rows, T(1),
+                    values_.data() + unit * values_per_unit_ + begin * out_cols_, out_cols_);
+      }
     });
   }
 
@@ -328,8 +359,11 @@ class ForwardPass {
   void follow_keys(std::span<const int32_t> list, int64_t head, int64_t query, Work& work) const {
     if (keeps_state_ && list.empty()) return;
     const Head h = head_in_wave(head);
-    const T* keys = keys_.data() + head / p_.group * keys_per_unit_;
-    const T* values = values_.data() + head / p_.group * values_per_unit_;
+    const int64_t unit = head / p_.group;
+    const GatherRows keys =
+        gather_rows(args_.k, h, p_.head_dim, q_cols_, keys_.data() + unit * keys_per_unit_);
+    const GatherRows values =
+        gather_rows(args_.v, h, p_.v_head_dim, out_cols_, values_.data() + unit * values_per_unit_);
     simd_.load_rows(rows_of<const Storage>(args_.q, h.batch, h.head)[query], 0, 1, p_.head_dim,
                     q_cols_, T(p_.score_factor()), work.q.data(), q_cols_);
     begin_row(work, 0, head, query);
@@ -337,12 +371,13 @@ class ForwardPass {
     while (!list.empty()) {
       const int64_t count = std::min(int64_t(list.size()), kStripKeys);
       const int64_t cols = round_up(count, simd_.lanes);
-      simd_.gather_dots(work.q.data(), keys, q_cols_, list.data(), count, q_cols_, scores);
+      simd_.gather_dots(work.q.data(), keys.data, keys.stride, list.data(), count, q_cols_, scores);
       std::fill(scores + count, scores + cols, T(0));
       if (p_.softcap > 0) simd_.softcap(scores, kStripStride, 1, cols, T(p_.cap_base_2()));
       std::fill(scores + count, scores + cols, kNever);
       absorb(cols, 1, work);
-      simd_.gather_sum(scores, values, out_cols_, list.data(), count, out_cols_, work.out.data());
+      simd_.gather_sum(scores, values.data, values.stride, list.data(), count, out_cols_,
+                       work.out.data());
       list = list.subspan(size_t(count));
     }
     end_rows(work, 1, head, [query](int64_t) { return query; });

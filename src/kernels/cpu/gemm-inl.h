@@ -15,10 +15,14 @@
 
 KEYHOLE_SIMD_BEGIN
 
-// Vectors across and rows down that fit the registers, next to the vectors of b and one of a.
+// Vectors across and rows down that fit the registers, next to the vectors of b and what a takes:
+// one on x86, which multiplies by an element of memory, one a row on NEON.
 //   32 registers: 4 x 6 (+ 4 + 1), 3 x 8, 2 x 8, 1 x 8      16 registers: 2 x 6 (+ 2 + 1), 1 x 8
+//   NEON:         4 x 5 (+ 4 + 5); 4 x 6 would spill three sums in every step
 inline constexpr int kMostAcross = kVectorRegisters == 32 ? 4 : 2;
-constexpr int most_down(int across) { return across == kMostAcross ? 6 : 8; }
+constexpr int most_down(int across) {
+  return across < kMostAcross ? (kOperandsInMemory ? 8 : 6) : kOperandsInMemory ? 6 : 5;
+}
 
 template <int kDown, int kAcross, bool kTransposed, class T>
 void gemm_registers(const Gemm<T>& g, int64_t row, int64_t col) {
@@ -64,7 +68,8 @@ void gemm_registers(const Gemm<T>& g, int64_t row, int64_t col) {
   }
 }
 
-// The last rows: as many as are left.
+// The last rows: as many as are left. (Pieces of nearly equal height, 16 rows as 4 x 4 instead of
+// 5 + 5 + 5 + 1, were no faster.)
 template <int kDown, int kAcross, bool kTransposed, class T>
 HWY_INLINE void gemm_rows_left(const Gemm<T>& g, int64_t row, int64_t col, int64_t left) {
   if constexpr (kDown > 0) {

@@ -38,6 +38,9 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
+// An element of memory can be a factor of a product without a register of its own.
+inline constexpr bool kOperandsInMemory = HWY_ARCH_X86;
+
 // Before AVX2, x86 has no instruction for fp16, and Highway's stand-in truncates and knows no
 // infinity: our own conversion, lane by lane, serves there.
 #if (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2) || HWY_TARGET == HWY_SCALAR

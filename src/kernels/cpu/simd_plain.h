@@ -150,7 +150,16 @@ HWY_INLINE VecOf<T> MaxOfLanes(TagOf<T> d, VecOf<T> v) {
 template <class T>
 using Tag = hn::TagOf<T>;
 
-inline constexpr int kVectorRegisters = hn::kVectorBytes == 64 ? 32 : 16;
+#if defined(__x86_64__) && !defined(__AVX512F__)
+inline constexpr int kVectorRegisters = 16;
+#else
+inline constexpr int kVectorRegisters = 32;
+#endif
+#if defined(__x86_64__)
+inline constexpr bool kOperandsInMemory = true;
+#else
+inline constexpr bool kOperandsInMemory = false;
+#endif
 
 template <class T, class Storage>
 HWY_INLINE hn::VecOf<T> load_as(Tag<T> d, const Storage* p) {
