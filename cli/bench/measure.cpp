@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "keyhole/attention.h"
+#include "plan/estimate.h"
 #include "runtime/dispatch.h"
 #include "runtime/registry.h"
 
@@ -111,6 +112,7 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
           {"pairs", report.pairs},
           {"visited_pairs", report.visited_pairs},
           {"kept_share", double(report.pairs) / c.all_pairs()},
+          {"kept_tiles", kept_tiles(c)},
           {"visited_share", double(report.visited_pairs) / c.all_pairs()},
           {"keys_per_query", double(report.pairs) / double(c.heads * c.q_len)},
           {"flops_per_token", flops_per_pair(c) * double(report.pairs) / double(c.q_len)},
@@ -119,11 +121,18 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
           {"ms", to_json(timing)}};
 }
 
+double kept_tiles(const Case& c) {
+  const Shape shape = c.shape();
+  return count_tiles(c.pattern, shape, kernel_of(c).tiles.front()) /
+         double(shape.batch * shape.heads);
+}
+
 DenseTwin dense_twin_of(const Subject& subject, const Timing& timing) {
   return {.pattern_text = subject.subject_case().pattern_text,
           .timing = timing,
           .pairs = double(subject.report().pairs),
-          .visited_pairs = double(subject.report().visited_pairs)};
+          .visited_pairs = double(subject.report().visited_pairs),
+          .tiles = kept_tiles(subject.subject_case())};
 }
 
 void add_dense(nlohmann::json& record, const DenseTwin& twin) {
@@ -135,7 +144,8 @@ void add_dense(nlohmann::json& record, const DenseTwin& twin) {
       twin.is_measured ? to_json(twin.timing) : nlohmann::json{{"median", twin.timing.median_ms}};
   const double speedup = twin.timing.median_ms / record["ms"]["median"].get<double>();
   record["speedup"] = speedup;
-  record["times_ideal"] = twin.visited_pairs / (speedup * record["visited_pairs"].get<double>());
+  record["times_tiles"] = twin.tiles / (speedup * record["kept_tiles"].get<double>());
+  record["times_visited"] = twin.visited_pairs / (speedup * record["visited_pairs"].get<double>());
 }
 
 }  // namespace keyhole::bench

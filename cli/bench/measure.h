@@ -54,12 +54,16 @@ Case dense_twin(const Case& c);
 
 nlohmann::json to_json(const Timing& timing);
 nlohmann::json to_json(const Subject& subject, const Timing& timing);
+// How many of the tiles that dense attention is computed in hold any pair of the pattern; the mean
+// of the heads.
+double kept_tiles(const Case& c);
 // Adds dense attention of the same shape to the record of a sparse one, the speed-up, and how many
-// times longer it took than dense time x share of pairs visited.
+// times longer it took than dense time x share of tiles kept, and than dense time x share of pairs
+// visited (in the tiles, classes or key lists that were really followed).
 struct DenseTwin {
   std::string pattern_text;  // "dense" or "causal"
   Timing timing;
-  double pairs = 0, visited_pairs = 0;
+  double pairs = 0, visited_pairs = 0, tiles = 0;
   bool is_measured = true;  // false: the median is told from the rate at a shorter length
 };
 DenseTwin dense_twin_of(const Subject& subject, const Timing& timing);

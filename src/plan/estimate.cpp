@@ -1,11 +1,12 @@
 // src/plan/estimate.cpp
-// Samples evenly spaced queries (or query tiles) and scales up. Small plans are counted whole.
+// Samples spread queries (or query tiles) and scales up. Small plans are counted whole.
 #include "plan/estimate.h"
 
 #include <cmath>
 
 #include "base/int_math.h"
 #include "pattern/node.h"
+#include "pattern/simplify.h"
 #include "plan/classify.h"
 #include "plan/draft.h"
 #include "plan/residues.h"
@@ -49,12 +50,16 @@ double estimate_pairs(const Node& node, const Shape& shape) {
   return taken == 0 ? 0 : pairs * double(shape.q_len) / double(taken);
 }
 
-double estimate_tiles(const Node& node, const Shape& shape, int64_t stride, TileShape tile) {
+namespace {
+
+// From `sampled` query tiles.
+double listed_tiles(const Node& node, const Shape& shape, int64_t stride, TileShape tile,
+                    int64_t sampled) {
   const int64_t q_tiles = ceil_div(ceil_div(shape.q_len, stride), tile.q);
   double listed = 0;
   int64_t drawn = 0;
   std::vector<TileRun> runs;
-  const int64_t taken = sample(q_tiles * stride, kSampledTiles, [&](int64_t i) {
+  const int64_t taken = sample(q_tiles * stride, sampled, [&](int64_t i) {
     const int64_t c = i % stride, q_tile = i / stride;
     const ResidueClass residue = residue_class(shape, stride, c);
     const NodePtr inner = stride == 1 ? node.shared_from_this() : node.in_residue(stride, c);
@@ -77,6 +82,21 @@ double estimate_tiles(const Node& node, const Shape& shape, int64_t stride, Tile
     }
   });
   return taken == 0 ? 0 : listed * double(q_tiles * stride) / double(taken);
+}
+
+}  // namespace
+
+double estimate_tiles(const Node& node, const Shape& shape, int64_t stride, TileShape tile) {
+  return listed_tiles(node, shape, stride, tile, kSampledTiles);
+}
+
+double count_tiles(const Pattern& pattern, const Shape& shape, TileShape tile) {
+  double tiles = 0;
+  for (int64_t head = 0; head < shape.batch * shape.heads; ++head) {
+    const NodePtr node = pattern.node()->resolve({shape, head / shape.heads, head % shape.heads});
+    tiles += listed_tiles(*simplify(node), shape, 1, tile, ceil_div(shape.q_len, tile.q));
+  }
+  return tiles;
 }
 
 }  // namespace keyhole

@@ -14,5 +14,7 @@ namespace keyhole {
 double estimate_pairs(const Node& node, const Shape& shape);
 // Tiles of this shape that a part with this stride would list, for one head.
 double estimate_tiles(const Node& node, const Shape& shape, int64_t stride, TileShape tile);
+// The tiles of plain coordinates that hold any pair, every query tile asked, all heads.
+double count_tiles(const Pattern& pattern, const Shape& shape, TileShape tile);
 
 }  // namespace keyhole

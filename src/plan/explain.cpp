@@ -144,7 +144,11 @@ PlanReport Plan::explain(TileShape tile, int64_t head_dim, int64_t element_bytes
   // A gathered pair costs several times a pair in a tile; split_parts.cpp knows how many.
   double visited_cost = 0;
   for (const PartReport& part : report.parts) {
-    visited_cost += double(part.visited_pairs) * (part.form == "gather" ? kGatherPairCost : 1);
+    const double queries = double(part.heads) * double(report.shape.q_len);
+    visited_cost +=
+        part.form == "gather" && queries > 0
+            ? queries * gather_row_cost(double(part.visited_pairs) / queries, report.shape.k_len)
+            : double(part.visited_pairs);
   }
   report.predicted_speedup = visited_cost > 0 ? double(report.all_pairs) / visited_cost : 0;
   return report;

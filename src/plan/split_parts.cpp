@@ -6,6 +6,7 @@
 #include "plan/split_parts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/int_math.h"
@@ -100,7 +101,8 @@ double gather_cost(const Node& node, const Shape& shape) {
   const bool fits = pairs * double(sizeof(int32_t)) < double(kMaxPlanBytes) / 4 &&
                     shape.k_len < std::numeric_limits<int32_t>::max() &&
                     shape.q_len < std::numeric_limits<int32_t>::max();
-  return fits ? pairs * kGatherPairCost : std::numeric_limits<double>::infinity();
+  if (!fits) return std::numeric_limits<double>::infinity();
+  return double(shape.q_len) * gather_row_cost(pairs / double(shape.q_len), shape.k_len);
 }
 
 struct Costed {
@@ -184,6 +186,12 @@ std::vector<Term> split_by_force(const NodePtr& node, const Shape& shape, SplitP
 }
 
 }  // namespace
+
+double gather_row_cost(double pairs_per_query, int64_t k_len) {
+  constexpr double kQuery = 20, kPair = 6, kNearKeys = 2048, kGrowth = 0.3;
+  return kQuery +
+         pairs_per_query * kPair * std::pow(std::max(1.0, double(k_len) / kNearKeys), kGrowth);
+}
 
 std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape, SplitPolicy policy) {
   if (shape.q_len == 0 || shape.k_len == 0) return {};
