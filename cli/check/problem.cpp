@@ -169,10 +169,14 @@ Disturbed::Disturbed(const Problem& problem, double relative) {
     disturb(problem.dout, dout, dout_view);
 }
 
-double working_precision(const KernelEntry& kernel, Operation operation) {
+double working_precision(const KernelEntry& kernel, Operation operation, const Subject& subject) {
   const bool is_backward = operation == Operation::backward;
-  // Sums of many products and an exponential lose a few bits, and backward a stored lse as well.
-  const double roundings = is_backward ? 32 : 16;
+  // A sum of n terms is off by about sqrt(n) roundings; the factors, the exponential and, in the
+  // backward pass, a stored lse of several units cost a few more.
+  const int64_t group = subject.heads / subject.kv_heads;
+  const int64_t longest_sum = std::max({subject.head_dim, subject.v_head_dim, subject.k_len,
+                                        is_backward ? group * subject.q_len : 0});
+  const double roundings = (is_backward ? 8 : 4) + std::sqrt(double(longest_sum));
   if (kernel.dtype == DType::f64) return roundings * rounding_unit(DType::f64);
   // The backward pass is handed an `out` that was rounded to the dtype; tensor cores round P as
   // well.

@@ -63,6 +63,6 @@ struct Disturbed {
   TensorView q_view, k_view, v_view, dout_view;
 };
 // How far the numbers a kernel works with are from exact, as a share of each of them.
-double working_precision(const KernelEntry& kernel, Operation operation);
+double working_precision(const KernelEntry& kernel, Operation operation, const Subject& subject);
 
 }  // namespace keyhole::cli

@@ -55,7 +55,7 @@ Finding compare_forward(Problem& problem, const KernelEntry& kernel, TileShape t
   const ReferenceOutput want =
       reference_forward_rows(subject.pattern, problem.q.view(), problem.k.view(), problem.v.view(),
                              queries, problem.options, offset);
-  const Disturbed other(problem, working_precision(kernel, Operation::forward));
+  const Disturbed other(problem, working_precision(kernel, Operation::forward, subject));
   const ReferenceOutput rough = reference_forward_rows(
       subject.pattern, other.q_view, other.k_view, other.v_view, queries, problem.options, offset);
   Finding finding = compare({{"out", rows_of(problem.out, problem, queries), want.out, rough.out,
@@ -188,7 +188,7 @@ Finding compare_backward(Problem& problem, const KernelEntry& kernel, TileShape 
   const ReferenceGradients want =
       reference_backward(subject.pattern, problem.dout.view(), problem.q.view(), problem.k.view(),
                          problem.v.view(), problem.options, offset);
-  const Disturbed other(problem, working_precision(kernel, Operation::backward));
+  const Disturbed other(problem, working_precision(kernel, Operation::backward, subject));
   const ReferenceGradients rough =
       reference_backward(subject.pattern, other.dout_view, other.q_view, other.k_view, other.v_view,
                          problem.options, offset);
