@@ -149,7 +149,7 @@ int run(const Options& options, const Context& context) {
   } else {
     attention_forward(call.q.view, call.k.view, call.v.view, made, call.out.view, call.lse_view(),
                       attention);
-    call.kernel = kernel_for_forward(call.q.view, call.k.view, call.v.view, made, attention);
+    call.kernel = kernel_for_forward(call.q.view, call.v.view, made, attention);
   }
   call.plan_ms = ms_between(start, planned), call.run_ms = ms_between(planned, Clock::now());
   options.environment.log("{} on {}: {:.2f} ms", call.kernel, to_string(call.q.view), call.run_ms);

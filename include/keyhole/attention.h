@@ -50,7 +50,7 @@ void merge(const TensorView& into_out, const TensorView& into_lse, const TensorV
            const TensorView& from_lse);
 
 // The kernel that would run, or an Error(unsupported) with every kernel's objection.
-std::string kernel_for_forward(const TensorView& q, const TensorView& k, const TensorView& v,
-                               const Plan& plan, const AttentionOptions& options = {});
+std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Plan& plan,
+                               const AttentionOptions& options = {});
 
 }  // namespace keyhole

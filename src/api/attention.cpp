@@ -64,9 +64,8 @@ void attention_backward(const TensorView& dout, const TensorView& q, const Tenso
   run_backward(kernel, plan, pick_tile(kernel, plan), args);
 }
 
-std::string kernel_for_forward(const TensorView& q, const TensorView& k, const TensorView& v,
-                               const Plan& plan, const AttentionOptions& options) {
-  (void)k;
+std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Plan& plan,
+                               const AttentionOptions& options) {
   const KernelEntry& kernel = choose_for(Operation::forward, q, v, options);
   return kernel.name + " with tile " + to_string(pick_tile(kernel, plan));
 }

@@ -4,24 +4,15 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "keyhole/error.h"
 #include "keyhole/version.h"
+#include "support/message_of.h"
 
-namespace keyhole {
+namespace keyhole::test {
 namespace {
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(TensorView, ElementsFollowOneAnother) {
   const float data[24] = {};
@@ -71,4 +62,4 @@ TEST(Names, OfErrorKindsAndVersion) {
 }
 
 }  // namespace
-}  // namespace keyhole
+}  // namespace keyhole::test

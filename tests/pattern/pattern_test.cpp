@@ -3,25 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <sstream>
 
 #include "keyhole/error.h"
 #include "pattern/node.h"
 #include "pattern/samples.h"
 #include "pattern/smallest_shape.h"
+#include "support/message_of.h"
 
 namespace keyhole::test {
 namespace {
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(Picture, ShowsOneRowAQuery) {
   EXPECT_EQ(picture(causal() & (window(2) | sinks(1)), 6, 6),

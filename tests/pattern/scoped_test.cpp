@@ -3,25 +3,16 @@
 // and sizes do not fit.
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <numeric>
 
 #include "keyhole/error.h"
 #include "pattern/node.h"
 #include "pattern/truth.h"
+#include "support/message_of.h"
 #include "support/random.h"
 
 namespace keyhole::test {
 namespace {
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 TEST(PerHead, PicksByHeadAndByBatchEntry) {
   const Shape shape{.batch = 2, .heads = 3, .q_len = 4, .k_len = 4};
