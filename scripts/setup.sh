@@ -32,9 +32,10 @@ clang-19|clang++-19
 libclang-rt-19-dev|!-fsanitize=thread
 libomp-19-dev|!-fopenmp
 shellcheck|shellcheck
+chromium|chromium
 "
 # Keyhole builds and passes without these; they are installed where that is allowed, and never missed.
-readonly OPTIONAL=" ccache git libhwy-dev libpng-dev librapidcheck-dev libbenchmark-dev shellcheck "
+readonly OPTIONAL=" ccache git libhwy-dev libpng-dev librapidcheck-dev libbenchmark-dev shellcheck chromium "
 # What both commands build with.
 # shellcheck disable=SC2034
 readonly BUILD_PACKAGES=(g++ cmake ninja-build python3 nlohmann-json3-dev libfmt-dev libcli11-dev ccache git
