@@ -6,7 +6,6 @@
 #include "plan/split_parts.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/int_math.h"
@@ -188,9 +187,9 @@ std::vector<Term> split_by_force(const NodePtr& node, const Shape& shape, SplitP
 }  // namespace
 
 double gather_row_cost(double pairs_per_query, int64_t k_len) {
-  constexpr double kQuery = 20, kPair = 6, kNearKeys = 2048, kGrowth = 0.3;
-  return kQuery +
-         pairs_per_query * kPair * std::pow(std::max(1.0, double(k_len) / kNearKeys), kGrowth);
+  constexpr double kQuery = 20, kNearPair = 6, kFarPair = 9;
+  constexpr int64_t kNearKeys = 4096;
+  return kQuery + pairs_per_query * (k_len <= kNearKeys ? kNearPair : kFarPair);
 }
 
 std::vector<Term> split_head(const NodePtr& resolved, const Shape& shape, SplitPolicy policy) {
