@@ -1,6 +1,8 @@
 // src/kernels/cpu/gradient_rows.cpp
 #include "kernels/cpu/gradient_rows.h"
 
+#include <type_traits>
+
 namespace keyhole::cpu {
 
 // Every query and every key passes by exactly once.
@@ -37,11 +39,17 @@ void GradientRows<Storage>::find_deltas() {
   Scratch<T> rows(p.threads * 2 * v_cols);
   for_each_row(num_heads(), p.q_len, [&](int64_t i, int64_t query, int thread) {
     const Head h = head(i);
-    T *dout = rows.data() + thread * 2 * v_cols, *out = dout + v_cols;
-    simd.load_rows(rows_of<const Storage>(args.dout, h.batch, h.head)[query], 0, 1, p.v_head_dim,
-                   v_cols, T(1), dout, v_cols);
-    simd.load_rows(rows_of<const Storage>(args.out, h.batch, h.head)[query], 0, 1, p.v_head_dim,
-                   v_cols, T(1), out, v_cols);
+    const Storage* dout_row = rows_of<const Storage>(args.dout, h.batch, h.head)[query];
+    const Storage* out_row = rows_of<const Storage>(args.out, h.batch, h.head)[query];
+    T* converted = rows.data() + thread * 2 * v_cols;
+    const T *dout = converted, *out = converted + v_cols;
+    if (std::is_same_v<Storage, T> && v_cols == p.v_head_dim) {  // as they lie
+      dout = reinterpret_cast<const T*>(dout_row);
+      out = reinterpret_cast<const T*>(out_row);
+    } else {
+      simd.load_rows(dout_row, 0, 1, p.v_head_dim, v_cols, T(1), converted, v_cols);
+      simd.load_rows(out_row, 0, 1, p.v_head_dim, v_cols, T(1), converted + v_cols, v_cols);
+    }
     const T lse = *rows_of<const T>(args.lse, h.batch, h.head)[query];
     const T delta = simd.dot(dout, out, v_cols);
     // A query that attends to nothing gives nothing, whatever dout holds there.
