@@ -141,6 +141,14 @@ PlanView PlanState::view(TileShape tile, bool with_transposed) {
   return {compiled_tiles.views, gather_views_};
 }
 
+std::shared_ptr<void> PlanState::attached(const std::string& name,
+                                          const std::function<std::shared_ptr<void>()>& make) {
+  const std::lock_guard lock(attached_mutex_);
+  std::shared_ptr<void>& found = attached_[name];
+  if (found == nullptr) found = make();
+  return found;
+}
+
 double PlanState::estimate_tiles(TileShape tile) {
   const std::lock_guard lock(mutex_);
   if (const auto known = estimates_.find(tile); known != estimates_.end()) return known->second;

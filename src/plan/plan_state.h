@@ -3,6 +3,7 @@
 // tile shape is first asked for and then kept; a view stays valid as long as the state lives.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -53,6 +54,11 @@ class PlanState {
   // The tile shapes compiled so far.
   std::vector<TileShape> compiled_shapes();
 
+  // What others keep with the plan for as long as it lives, such as its lists in the memory of a
+  // GPU: made when a name is first asked for.
+  std::shared_ptr<void> attached(const std::string& name,
+                                 const std::function<std::shared_ptr<void>()>& make);
+
  private:
   // These run with the mutex held.
   bool has_parts();  // false: from a file, and the pattern cannot be made again
@@ -72,6 +78,8 @@ class PlanState {
   std::vector<GatherView> transposed_gather_views_;
   bool gathers_are_compiled_ = false, gathers_are_transposed_ = false;
   bool parts_are_known_ = true;
+  std::mutex attached_mutex_;  // its own: whatever is attached may ask for lists
+  std::map<std::string, std::shared_ptr<void>> attached_;
 };
 
 }  // namespace keyhole

@@ -26,6 +26,26 @@ struct ResidueClass {
   int64_t first_k, num_k;
 };
 
+// What one CTA follows: a list, or a chunk of one that is much longer than others.
+struct WorkItem {
+  int32_t list;        // class * q_tiles + q_tile; -1: nothing
+  int32_t first_tile;  // where the chunk begins, counted in tiles over the runs of the list
+  int32_t num_tiles;
+  int32_t slot;  // -1: the whole list; else the place of its partial result, per head
+};
+// A list that was cut: its partial results lie in slots [first_slot, first_slot + num_slots).
+struct SplitList {
+  int32_t list, first_slot, num_slots;
+};
+
+// The work of one direction of a part, longest items first. Groups have equal room; what a group
+// does not need is filled with items of list -1 (and split lists of 0 slots).
+struct WorkView {
+  const WorkItem* items = nullptr;    // [groups][items_per_group]
+  const SplitList* splits = nullptr;  // [groups][splits_per_group]
+  int32_t items_per_group = 0, splits_per_group = 0, slots_per_group = 0;
+};
+
 // Lists of tiles. Tile (c, i) of the query side is tile number c * q_tiles + i and holds the rows
 // i * tile.q ... of class c; likewise for keys. The key tiles in a list of class c count from 0
 // inside that class.
@@ -51,6 +71,9 @@ struct TileView {
   const int64_t* t_list_begin;  // [groups * classes * k_tiles]
   const int32_t* t_list_count;
   const TileRun* t_runs;
+  // For device kernels, dealt out when a plan is uploaded.
+  WorkView work, t_work;
+  const uint64_t* t_bitmaps;  // the bitmaps of transposed tiles, where the layout is not row_major
 
   int64_t list_index(int32_t group, int32_t class_index, int32_t q_tile) const {
     return (int64_t{group} * classes + class_index) * q_tiles + q_tile;

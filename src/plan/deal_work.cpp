@@ -1,0 +1,97 @@
+// src/plan/deal_work.cpp
+#include "plan/deal_work.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/int_math.h"
+
+namespace keyhole {
+namespace {
+
+// Shorter chunks would spend more on their partial results than they save: 16 tiles of 64 keys.
+constexpr int64_t kShortestChunk = 16;
+// A list this many times longer than the mean is an outlier; causal attention, whose longest list
+// is twice the mean, is none.
+constexpr int64_t kOutlier = 4;
+// Chunks per processor when there are too few lists to go round.
+constexpr int64_t kChunksPerProcessor = 2;
+
+struct Lists {
+  const int64_t* begin;
+  const int32_t* count;
+  const TileRun* runs;
+  int64_t per_group;
+
+  int64_t tiles(int64_t list) const {
+    int64_t total = 0;
+    for (int32_t r = 0; r < count[list]; ++r) total += runs[begin[list] + r].count;
+    return total;
+  }
+};
+
+int64_t chunk_tiles(const TileView& view, const Lists& lists, const Deal& deal) {
+  std::vector<int64_t> of_group(size_t(view.groups), 0);
+  for (int64_t list = 0; list < view.groups * lists.per_group; ++list) {
+    of_group[size_t(list / lists.per_group)] += lists.tiles(list);
+  }
+  int64_t total = 0, num_lists = 0;
+  for (const int32_t group : deal.group_of) {
+    if (group < 0) continue;
+    total += of_group[size_t(group)];
+    num_lists += lists.per_group;
+  }
+  const int64_t outlier = kOutlier * ceil_div(total, std::max<int64_t>(1, num_lists));
+  const int64_t fair = ceil_div(total, kChunksPerProcessor * deal.num_processors);
+  return std::max(kShortestChunk, std::min(outlier, fair));
+}
+
+}  // namespace
+
+DealtWork deal_work(const TileView& view, const Deal& deal) {
+  const Lists lists = deal.is_transposed ? Lists{view.t_list_begin, view.t_list_count, view.t_runs,
+                                                 int64_t{view.classes} * view.k_tiles}
+                                         : Lists{view.list_begin, view.list_count, view.runs,
+                                                 int64_t{view.classes} * view.q_tiles};
+  const int64_t chunk = deal.may_split ? chunk_tiles(view, lists, deal) : INT64_MAX;
+
+  struct Group {
+    std::vector<WorkItem> items;
+    std::vector<SplitList> splits;
+    int32_t slots = 0;
+  };
+  std::vector<Group> groups(static_cast<size_t>(view.groups));
+  DealtWork dealt;
+  for (int32_t g = 0; g < view.groups; ++g) {
+    Group& group = groups[size_t(g)];
+    for (int64_t list = 0; list < lists.per_group; ++list) {
+      const int64_t tiles = lists.tiles(g * lists.per_group + list);
+      // A little over one chunk is not worth two partial results.
+      const int64_t pieces = tiles <= chunk + chunk / 2 ? 1 : ceil_div(tiles, chunk);
+      if (pieces > 1) group.splits.push_back({int32_t(list), group.slots, int32_t(pieces)});
+      for (int64_t piece = 0; piece < pieces; ++piece) {
+        const int64_t begin = tiles * piece / pieces, end = tiles * (piece + 1) / pieces;
+        group.items.push_back(
+            {int32_t(list), int32_t(begin), int32_t(end - begin), pieces > 1 ? group.slots++ : -1});
+      }
+    }
+    std::sort(group.items.begin(), group.items.end(), [](const WorkItem& a, const WorkItem& b) {
+      if (a.num_tiles != b.num_tiles) return a.num_tiles > b.num_tiles;
+      return a.list != b.list ? a.list < b.list : a.first_tile < b.first_tile;
+    });
+    dealt.items_per_group = std::max(dealt.items_per_group, int32_t(group.items.size()));
+    dealt.splits_per_group = std::max(dealt.splits_per_group, int32_t(group.splits.size()));
+    dealt.slots_per_group = std::max(dealt.slots_per_group, group.slots);
+  }
+  // Heads of no group still have their (empty) lists to finish.
+  dealt.items_per_group = std::max(dealt.items_per_group, int32_t(lists.per_group));
+  for (Group& group : groups) {
+    group.items.resize(size_t(dealt.items_per_group), {-1, 0, 0, -1});
+    group.splits.resize(size_t(dealt.splits_per_group), {0, 0, 0});
+    dealt.items.insert(dealt.items.end(), group.items.begin(), group.items.end());
+    dealt.splits.insert(dealt.splits.end(), group.splits.begin(), group.splits.end());
+  }
+  return dealt;
+}
+
+}  // namespace keyhole
