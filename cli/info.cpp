@@ -11,6 +11,7 @@
 #include "cli/render/png.h"
 #include "cli/verbs.h"
 #include "pattern/catalog.h"
+#include "runtime/gpu.h"
 #include "runtime/registry.h"
 
 namespace keyhole::cli {
@@ -30,7 +31,18 @@ std::vector<Feature> features() {
 #endif
   return {{"Highway", has_highway, "the cpu kernels use what the compiler vectorises"},
           {"libpng", can_write_png(), "no show --png"},
-          {"CUDA", false, "no GPU kernels in this version"}};
+          {"CUDA", has_cuda_kernels(), "no GPU kernels in this build"}};
+}
+
+// "NVIDIA H200 (sm_90, 132 SMs)", or why it is the cpu.
+std::string backend_text() {
+  if (gpus().empty()) return fmt::format("cpu ({})", why_no_gpu());
+  std::string text = "cuda, and cpu for tensors in host memory";
+  for (const Gpu& gpu : gpus()) {
+    text += fmt::format("; {} (sm_{}, {} SMs, {} GiB)", gpu.name, gpu.compute_capability,
+                        gpu.num_processors, gpu.memory_bytes >> 30);
+  }
+  return text;
 }
 
 std::string dims_text(const KernelEntry& kernel) { return say("up to ", kernel.max_head_dim); }
@@ -67,10 +79,14 @@ int list_patterns(const Context& context) {
 }
 
 int info_json(const bench::Machine& machine, const bench::Commit& commit) {
-  Json json = {{"version", version()},     {"commit", commit.id},
-               {"dirty", commit.is_dirty}, {"compiler", machine.compiler},
-               {"cpu", machine.cpu},       {"system", machine.system},
-               {"backend", "cpu"},         {"simd", machine.simd},
+  Json json = {{"version", version()},
+               {"commit", commit.id},
+               {"dirty", commit.is_dirty},
+               {"compiler", machine.compiler},
+               {"cpu", machine.cpu},
+               {"system", machine.system},
+               {"backend", gpus().empty() ? "cpu" : "cuda"},
+               {"simd", machine.simd},
                {"threads", max_threads()}};
   for (const Feature& feature : features()) json["libraries"][feature.name] = feature.is_there;
   for (const Variable& variable : kVariables) {
@@ -84,6 +100,7 @@ int info_json(const bench::Machine& machine, const bench::Commit& commit) {
                                {"operation", to_string(kernel.operation)},
                                {"dtype", to_string(kernel.dtype)},
                                {"max_head_dim", kernel.max_head_dim},
+                               {"why_not_here", why_not_here(kernel)},
                                {"tiles", Json::array()}});
     for (const TileShape& tile : kernel.tiles)
       json["kernels"].back()["tiles"].push_back(to_string(tile));
@@ -102,7 +119,7 @@ int info(const Context& context) {
                                     commit.is_dirty ? ", changed since" : "")});
   facts.add({"compiler", machine.compiler});
   facts.add({"machine", fmt::format("{}, {}", machine.cpu, machine.system)});
-  facts.add({"backend", "cpu (no CUDA in this build)"});
+  facts.add({"backend", backend_text()});
   facts.add({"simd", machine.simd});
   facts.add({"threads", std::to_string(max_threads())});
   for (const Feature& feature : features()) {
@@ -114,9 +131,12 @@ int info(const Context& context) {
   }
   write_out(facts.text());
 
-  Table kernels({"kernel", "head_dim", "tiles (queries x keys)"});
+  Table kernels({"kernel", "head_dim", "tiles (queries x keys)", "on this machine"});
   for (const KernelEntry& kernel : kernel_table()) {
-    kernels.add({kernel.name, dims_text(kernel), tiles_text(kernel)});
+    const std::string why_not = why_not_here(kernel);
+    kernels.add({kernel.name, dims_text(kernel), tiles_text(kernel),
+                 why_not.empty() ? "yes" : "no: " + why_not},
+                why_not.empty() ? Ink::plain : Ink::dim);
   }
   print("\n{}\n{} patterns: keyhole info --patterns\n", kernels.text(), catalog().size());
   return kDone;

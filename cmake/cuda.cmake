@@ -1,14 +1,31 @@
 # cmake/cuda.cmake
 # The CUDA switch. KEYHOLE_CUDA=AUTO takes nvcc when it is found, ON insists on it, OFF does not look.
-# Sets keyhole_cuda_summary. CUDA kernels are the .cu files below src/kernels; there are none yet.
+# Sets keyhole_has_cuda and keyhole_cuda_summary; gives keyhole_add_cuda(target), which adds the GPU kernels
+# (src/kernels/<backend>/*.cu) and their runtime (src/runtime/cuda/) to the library.
 
+# Real code for each of these, and PTX of the newest for GPUs that come after it. Kernels that need a newer
+# architecture than one listed are not compiled for that one; Hopper's own instructions need 90a.
+set(KEYHOLE_CUDA_ARCHITECTURES "75;80;86;89;90" CACHE STRING "GPU architectures to compile for, as 75;80;90")
+
+set(keyhole_has_cuda FALSE)
 set(keyhole_cuda_summary "off (KEYHOLE_CUDA=OFF)")
 if(NOT KEYHOLE_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "KEYHOLE_CUDA is '${KEYHOLE_CUDA}'; it takes AUTO, ON or OFF.")
 endif()
+foreach(architecture IN LISTS KEYHOLE_CUDA_ARCHITECTURES)
+  if(NOT architecture MATCHES "^[0-9]+$")
+    message(FATAL_ERROR "KEYHOLE_CUDA_ARCHITECTURES has '${architecture}'; it takes numbers such as 80 or 90.")
+  elseif(architecture LESS 75)
+    message(FATAL_ERROR "KEYHOLE_CUDA_ARCHITECTURES has ${architecture}; CUDA 13 compiles for 75 and newer, so that "
+                        "GPUs of compute capability 7.0 and older are served by the cpu backend only.")
+  endif()
+endforeach()
 
 if(NOT KEYHOLE_CUDA STREQUAL "OFF")
   find_program(KEYHOLE_NVCC nvcc HINTS "$ENV{CUDACXX}" "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin)
+  if(NOT KEYHOLE_NVCC AND EXISTS "$ENV{CUDACXX}")
+    set(KEYHOLE_NVCC "$ENV{CUDACXX}" CACHE FILEPATH "nvcc" FORCE)
+  endif()
   mark_as_advanced(KEYHOLE_NVCC)
   set(keyhole_nvcc_version "")
   if(KEYHOLE_NVCC)
@@ -17,20 +34,79 @@ if(NOT KEYHOLE_CUDA STREQUAL "OFF")
       set(keyhole_nvcc_version "${CMAKE_MATCH_1}")
     endif()
   endif()
-
-  file(GLOB_RECURSE keyhole_cuda_sources CONFIGURE_DEPENDS
-       "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/*.cu")
+  set(keyhole_cuda_trouble "")
   if(NOT keyhole_nvcc_version)
+    set(keyhole_cuda_trouble "nvcc not found")
+  elseif(keyhole_nvcc_version VERSION_LESS 13.0)
+    set(keyhole_cuda_trouble "nvcc ${keyhole_nvcc_version} found; 13.0 or newer is needed")
+  elseif(KEYHOLE_SANITIZE)
+    set(keyhole_cuda_trouble "sanitizers do not see GPU code")
+  endif()
+  if(keyhole_cuda_trouble)
     if(KEYHOLE_CUDA STREQUAL "ON")
-      message(FATAL_ERROR "KEYHOLE_CUDA=ON, but nvcc was not found. Set CUDACXX to the path of nvcc or "
+      message(FATAL_ERROR "KEYHOLE_CUDA=ON, but: ${keyhole_cuda_trouble}. Set CUDACXX to the path of nvcc or "
                           "CUDA_HOME to the toolkit, or build without CUDA: -DKEYHOLE_CUDA=OFF.")
     endif()
-    set(keyhole_cuda_summary "off (nvcc not found)")
-  elseif(NOT keyhole_cuda_sources)
-    if(KEYHOLE_CUDA STREQUAL "ON")
-      message(FATAL_ERROR "KEYHOLE_CUDA=ON, but Keyhole ${PROJECT_VERSION} has no CUDA kernels yet. Set "
-                          "-DKEYHOLE_CUDA=AUTO or OFF; the cpu backend serves every pattern.")
+    set(keyhole_cuda_summary "off (${keyhole_cuda_trouble})")
+  else()
+    set(CMAKE_CUDA_COMPILER "${KEYHOLE_NVCC}" CACHE FILEPATH "nvcc")
+    set(CMAKE_CUDA_HOST_COMPILER "${CMAKE_CXX_COMPILER}" CACHE FILEPATH "nvcc's host compiler")
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80)  # for CMake's own probes; targets have their own lists
     endif()
-    set(keyhole_cuda_summary "off (nvcc ${keyhole_nvcc_version} found; no CUDA kernels in this version yet)")
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(keyhole_has_cuda TRUE)
+    list(JOIN KEYHOLE_CUDA_ARCHITECTURES ", " architectures)
+    set(keyhole_cuda_summary "nvcc ${keyhole_nvcc_version}, architectures ${architectures}")
+    list(APPEND keyhole_feature_definitions KEYHOLE_HAVE_CUDA=1)
   endif()
 endif()
+
+# Real code for what is in the list and at least `lowest`, PTX of the newest.
+function(keyhole_architectures lowest result)
+  set(chosen "")
+  set(newest 0)
+  foreach(architecture IN LISTS KEYHOLE_CUDA_ARCHITECTURES)
+    if(NOT architecture LESS lowest)
+      list(APPEND chosen "${architecture}-real")
+      if(architecture GREATER newest)
+        set(newest ${architecture})
+      endif()
+    endif()
+  endforeach()
+  if(newest EQUAL 0)
+    message(FATAL_ERROR "KEYHOLE_CUDA_ARCHITECTURES is '${KEYHOLE_CUDA_ARCHITECTURES}'; at least one must be ${lowest} "
+                        "or newer.")
+  endif()
+  list(APPEND chosen "${newest}-virtual")
+  set(${result} "${chosen}" PARENT_SCOPE)
+endfunction()
+
+function(keyhole_add_cuda target)
+  file(GLOB_RECURSE runtime_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/runtime/cuda/*.cpp")
+  target_sources(${target} PRIVATE ${runtime_sources})
+  target_compile_definitions(${target} PRIVATE KEYHOLE_HAVE_CUDA=1)
+  target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  # The static runtime and no libcuda: the program starts on a machine without a driver.
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  foreach(backend_and_lowest device:75 simple:75 sm80:80)
+    string(REPLACE ":" ";" pair ${backend_and_lowest})
+    list(GET pair 0 backend)
+    list(GET pair 1 lowest)
+    file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/${backend}/*.cu")
+    keyhole_architectures(${lowest} architectures)
+    add_library(keyhole_${backend} OBJECT ${sources})
+    set_target_properties(keyhole_${backend} PROPERTIES CUDA_ARCHITECTURES "${architectures}"
+                                                        POSITION_INDEPENDENT_CODE ON)
+    target_include_directories(keyhole_${backend} PRIVATE src include)
+    target_compile_options(
+      # -std: CMake 3.25 does not know C++20 for this compiler.
+      keyhole_${backend} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -lineinfo
+                                 -Xcompiler=-Wall,-Wextra>)
+    if(KEYHOLE_WERROR)
+      target_compile_options(keyhole_${backend} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+    endif()
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:keyhole_${backend}>)
+  endforeach()
+endfunction()

@@ -24,6 +24,9 @@ if(NOT BUILD_SHARED_LIBS)
   if(hwy_FOUND)
     string(APPEND KEYHOLE_PACKAGE_NEEDS "find_dependency(hwy)\n")
   endif()
+  if(keyhole_has_cuda)
+    string(APPEND KEYHOLE_PACKAGE_NEEDS "find_dependency(CUDAToolkit)\n")
+  endif()
 endif()
 configure_package_config_file(cmake/keyholeConfig.cmake.in
                               "${CMAKE_CURRENT_BINARY_DIR}/keyholeConfig.cmake"

@@ -11,13 +11,21 @@
 
 namespace keyhole {
 
+// Scratch memory on the GPU of the tensors, 256-byte aligned.
+struct Workspace {
+  void* data = nullptr;
+  int64_t bytes = 0;
+};
+
 struct AttentionOptions {
-  std::optional<double> scale;  // multiplies q . k; head_dim ** -0.5 when not given
-  double softcap = 0;           // c > 0: a score s becomes c * tanh(s / c), before masking
-  TensorView sink;              // optional, [q_heads] f32: one more logit per head, without a value
-  bool deterministic = false;   // the backward pass too; the cpu backend always is
-  std::string backend = "auto";  // "auto" or a backend's name: "cpu"
+  std::optional<double> scale = {};  // multiplies q . k; head_dim ** -0.5 when not given
+  double softcap = 0;                // c > 0: a score s becomes c * tanh(s / c), before masking
+  TensorView sink = {};        // optional, [q_heads] f32: one more logit per head, without a value
+  bool deterministic = false;  // the backward pass too; the cpu backend always is
+  std::string backend = "auto";  // "auto" or a backend's name: "cpu", "simple", "sm80"
   int threads = 0;               // cpu: at most this many; 0: all the machine has
+  void* stream = nullptr;        // GPU: the cudaStream_t to queue on; null: the default stream
+  Workspace workspace = {};      // GPU: optional; taken from the driver's pool when not given
 };
 
 // q    [batch, q_heads, q_len, head_dim]
@@ -43,6 +51,13 @@ void attention_backward(const TensorView& dout, const TensorView& q, const Tenso
                         const TensorView& v, const TensorView& out, const TensorView& lse,
                         const Plan& plan, const Gradients& gradients,
                         const AttentionOptions& options = {});
+
+// How large a workspace these calls need (0 on the cpu). The first question copies the plan's lists
+// to the GPU.
+int64_t forward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
+                                const Plan& plan, const AttentionOptions& options = {});
+int64_t backward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
+                                 const Plan& plan, const AttentionOptions& options = {});
 
 // Folds the result (from_out, from_lse) over other keys into (into_out, into_lse), in place.
 // Rows that attended to nothing (lse -inf) are neutral.

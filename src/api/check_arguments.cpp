@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "base/int_math.h"
+#include "runtime/gpu.h"
 
 namespace keyhole {
 namespace {
@@ -48,8 +49,6 @@ void check_tensor(const TensorView& tensor, const char* name, int rank, const ch
   KEYHOLE_CHECK(rank != 4 || tensor.shape[last] <= 1 || tensor.strides[last] == 1,
                 "attention: ", name, " has stride ", tensor.strides[last],
                 " in its last dimension; it must be contiguous there (stride 1), copy it first");
-  KEYHOLE_CHECK(tensor.device.kind == Device::Kind::cpu, "attention: ", name,
-                " is on a CUDA device, but this build has no CUDA kernels; pass CPU tensors");
   const int64_t elements = tensor.num_elements();
   KEYHOLE_CHECK(elements == 0 || tensor.data != nullptr, "attention: ", name, " has shape ",
                 shape_text(tensor), " but its data pointer is null");
@@ -70,6 +69,15 @@ void check_sizes(const TensorView& tensor, const char* name, std::initializer_li
   }
   KEYHOLE_CHECK(fits, "attention: ", name, " has shape ", shape_text(tensor), "; expected ",
                 expected, "], ", meaning);
+}
+
+std::string place_text(const Device& device) {
+  return device.kind == Device::Kind::cpu ? "in host memory" : say("on GPU ", device.ordinal);
+}
+void check_same_device(const TensorView& tensor, const char* name, const TensorView& q) {
+  if (!tensor.is_given()) return;
+  KEYHOLE_CHECK(tensor.device == q.device, "attention: q is ", place_text(q.device), " but ", name,
+                " is ", place_text(tensor.device), "; all tensors of a call must be in one place");
 }
 
 void check_same_dtype(const TensorView& tensor, const char* name, const TensorView& q) {
@@ -115,6 +123,10 @@ void check_inputs(const TensorView& q, const TensorView& k, const TensorView& v,
   check_tensor(v, "v", 4, kFour);
   check_same_dtype(k, "k", q);
   check_same_dtype(v, "v", q);
+  if (q.device.kind == Device::Kind::cuda) gpu(q.device);  // exists, or says why not
+  check_same_device(k, "k", q);
+  check_same_device(v, "v", q);
+  check_same_device(options.sink, "sink", q);
   KEYHOLE_CHECK(k.shape[3] == q.shape[3], "attention: q has head_dim ", q.shape[3], " but k has ",
                 k.shape[3], "; they must be equal");
   for (const auto& [head_dim, name] : {std::pair{q.shape[3], "q"}, std::pair{v.shape[3], "v"}}) {
@@ -160,6 +172,7 @@ void check_inputs(const TensorView& q, const TensorView& k, const TensorView& v,
 
 void check_lse(const TensorView& lse, const TensorView& q) {
   check_tensor(lse, "lse", 3, "[batch, heads, length]");
+  check_same_device(lse, "lse", q);
   check_sizes(lse, "lse", {q.shape[0], q.shape[1], q.shape[2]}, "batch, heads and length of q");
   const DType want = q.dtype == DType::f64 ? DType::f64 : DType::f32;
   KEYHOLE_CHECK(lse.dtype == want, "attention: lse is ", to_string(lse.dtype), "; it must be ",
@@ -169,6 +182,7 @@ void check_lse(const TensorView& lse, const TensorView& q) {
 void check_out(const TensorView& out, const char* name, const TensorView& q, const TensorView& v) {
   check_tensor(out, name, 4, "[batch, heads, length, head_dim]");
   check_same_dtype(out, name, q);
+  check_same_device(out, name, q);
   check_sizes(out, name, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]},
               "batch, heads and length of q and head_dim of v");
 }
@@ -209,6 +223,7 @@ void check_backward(const TensorView& dout, const TensorView& q, const TensorVie
     const TensorView& like = *likes[i];
     check_tensor(*tensor, name, 4, kFour);
     check_same_dtype(*tensor, name, q);
+    check_same_device(*tensor, name, q);
     check_sizes(*tensor, name, {like.shape[0], like.shape[1], like.shape[2], like.shape[3]},
                 like_names[i]);
     check_output(*tensor, name);
@@ -227,6 +242,7 @@ void check_backward(const TensorView& dout, const TensorView& q, const TensorVie
     KEYHOLE_CHECK(options.sink.is_given(),
                   "attention: dsink is asked for but options.sink is not given");
     check_tensor(gradients.dsink, "dsink", 1, "[q_heads]");
+    check_same_device(gradients.dsink, "dsink", q);
     check_sizes(gradients.dsink, "dsink", {q.shape[1]}, "one gradient per head of q");
     KEYHOLE_CHECK(gradients.dsink.dtype == DType::f32, "attention: dsink is ",
                   to_string(gradients.dsink.dtype), "; it must be f32");
@@ -240,6 +256,9 @@ void check_merge(const TensorView& into_out, const TensorView& into_lse, const T
   check_output(into_out, "into_out");
   check_tensor(from_out, "from_out", 4, "[batch, heads, length, head_dim]");
   check_same_dtype(from_out, "from_out", into_out);
+  check_same_device(from_out, "from_out", into_out);
+  KEYHOLE_CHECK(into_out.device.kind == Device::Kind::cpu,
+                "merge: the tensors are on a GPU; it works in host memory only, copy them first");
   check_sizes(from_out, "from_out",
               {into_out.shape[0], into_out.shape[1], into_out.shape[2], into_out.shape[3]},
               "the shape of into_out");

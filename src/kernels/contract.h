@@ -13,6 +13,16 @@
 
 namespace keyhole {
 
+// Where a GPU kernel runs: its launches are queued on the stream, its scratch memory is brought.
+struct Launch {
+  void* stream = nullptr;     // cudaStream_t
+  void* workspace = nullptr;  // 256-byte aligned, at least as large as the entry asks for
+  int64_t workspace_bytes = 0;
+  int num_processors = 0;    // SMs of the GPU
+  int64_t shared_bytes = 0;  // the most that a CTA may ask for
+  int64_t l2_cache_bytes = 0;
+};
+
 struct ForwardArgs {
   TensorView q, k, v;  // [batch, heads or kv_heads, length, head_dim]
   TensorView out;      // [batch, heads, q_len, v_head_dim], dtype of q
@@ -21,7 +31,8 @@ struct ForwardArgs {
   double softcap = 0;  // 0: none
   TensorView sink;     // [heads] f32, or not given
   PlanView plan;
-  int threads = 0;
+  int threads = 0;  // cpu
+  Launch launch;    // gpu
 };
 
 struct BackwardArgs {
@@ -31,25 +42,55 @@ struct BackwardArgs {
   double scale = 1;
   double softcap = 0;
   PlanView plan;  // with transposed lists
-  int threads = 0;
+  bool deterministic = false;
+  int threads = 0;  // cpu
+  Launch launch;    // gpu
 };
 
 enum class Operation : uint8_t { forward, backward };
 const char* to_string(Operation operation);
 
+// How the bits of a partial tile lie; docs/gpu.md has the picture.
+enum class BitmapLayout : uint8_t { row_major, mma };
+
+// What is asked of a kernel.
+struct Request {
+  std::string backend;  // "auto" or a backend's name
+  Operation operation = Operation::forward;
+  DType dtype = DType::f32;
+  int64_t head_dim = 0, v_head_dim = 0;
+  Device device = {};          // where the tensors lie
+  int compute_capability = 0;  // of a GPU: 10 * major + minor
+  int64_t shared_bytes = 0;    // of a GPU, per CTA
+  bool has_softcap = false;
+  bool is_aligned = true;  // every row of every tensor begins at a multiple of 16 bytes
+};
+
 // One row of the kernel table.
 struct KernelEntry {
   std::string name;     // backend.operation.dtype
-  std::string backend;  // "cpu", ...
+  std::string backend;  // "cpu", "simple", "sm80", ...
+  Device::Kind device = Device::Kind::cpu;
   Operation operation;
   DType dtype;
-  int64_t max_head_dim;  // of q, k and of v
-  std::vector<TileShape>
-      tiles;  // the shapes it can follow; the runtime takes the cheapest for a plan
-  // What a list of `visited` pairs in `num_tiles` tiles costs, in units of a pair in the best tile.
+  int64_t max_head_dim;          // of q, k and of v
+  std::vector<TileShape> tiles;  // it can follow; the runtime takes the cheapest for a plan
+  // What `num_tiles` tiles cost, in units of a pair in the best tile.
   double (*cost)(const TileShape& tile, double num_tiles);
   void (*forward)(const ForwardArgs& args);    // null unless operation == forward
   void (*backward)(const BackwardArgs& args);  // null unless operation == backward
+
+  // GPU kernels.
+  BitmapLayout bitmaps = BitmapLayout::row_major;
+  int min_compute_capability = 0;
+  // Tensor cores: weights and score gradients are rounded to the dtype before they are multiplied.
+  bool rounds_weights = false;
+  // What else it cannot do, in words; null: nothing.
+  std::string (*objection)(const Request& request) = nullptr;
+  // Scratch memory of a call, whose plan's structs are filled and whose pointers need not be
+  // valid; null: none.
+  int64_t (*forward_workspace)(const ForwardArgs& args) = nullptr;
+  int64_t (*backward_workspace)(const BackwardArgs& args) = nullptr;
 };
 
 }  // namespace keyhole

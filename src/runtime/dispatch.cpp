@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "plan/plan_state.h"
+#include "runtime/gpu.h"
 #include "runtime/registry.h"
 
 namespace keyhole {
@@ -17,6 +18,9 @@ std::string to_string(const Request& request) {
   std::string text = say("attention ", to_string(request.operation), ", ", to_string(request.dtype),
                          ", head_dim ", request.head_dim);
   if (request.v_head_dim != request.head_dim) text += say(" (v ", request.v_head_dim, ")");
+  if (request.device.kind == Device::Kind::cuda) {
+    text += say(", GPU ", request.device.ordinal, " (sm_", request.compute_capability, ")");
+  }
   return text + ", on " + request.backend;
 }
 
@@ -24,11 +28,17 @@ std::string refusal(const KernelEntry& kernel, const Request& request) {
   if (request.backend != "auto" && kernel.backend != request.backend) {
     return say("runs on ", kernel.backend);
   }
+  if (kernel.device != request.device.kind) {
+    return kernel.device == Device::Kind::cpu ? "reads host memory" : "reads the memory of a GPU";
+  }
   if (kernel.operation != request.operation) return say("computes ", to_string(kernel.operation));
   if (kernel.dtype != request.dtype) return say("reads ", to_string(kernel.dtype));
   const int64_t widest = std::max(request.head_dim, request.v_head_dim);
   if (widest > kernel.max_head_dim) return say("has head_dim up to ", kernel.max_head_dim);
-  return {};
+  if (request.compute_capability < kernel.min_compute_capability) {
+    return say("needs a GPU of sm_", kernel.min_compute_capability, " or newer");
+  }
+  return kernel.objection != nullptr ? kernel.objection(request) : std::string();
 }
 
 const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request) {
@@ -88,12 +98,14 @@ class ViewForHeads {
 }  // namespace
 
 void run_forward(const KernelEntry& kernel, const Plan& plan, TileShape tile, ForwardArgs args) {
+  if (kernel.device == Device::Kind::cuda) return run_forward_on_gpu(kernel, plan, tile, args);
   const ViewForHeads view(plan, tile, /*with_transposed=*/false, args.q);
   args.plan = view.get();
   kernel.forward(args);
 }
 
 void run_backward(const KernelEntry& kernel, const Plan& plan, TileShape tile, BackwardArgs args) {
+  if (kernel.device == Device::Kind::cuda) return run_backward_on_gpu(kernel, plan, tile, args);
   const ViewForHeads view(plan, tile, /*with_transposed=*/true, args.q);
   args.plan = view.get();
   kernel.backward(args);

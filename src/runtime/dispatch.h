@@ -10,13 +10,6 @@
 
 namespace keyhole {
 
-// What is asked of a kernel.
-struct Request {
-  std::string backend;  // "auto" or a backend's name
-  Operation operation = Operation::forward;
-  DType dtype = DType::f32;
-  int64_t head_dim = 0, v_head_dim = 0;
-};
 std::string to_string(const Request& request);
 
 // In words, why a kernel cannot serve a request; empty when it can.

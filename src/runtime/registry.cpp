@@ -1,13 +1,50 @@
 // src/runtime/registry.cpp
 #include "runtime/registry.h"
 
+#include "base/check.h"
 #include "kernels/cpu/entries.h"
+#include "runtime/gpu.h"
+
+#ifdef KEYHOLE_HAVE_CUDA
+#include "kernels/simple/backward_entries.h"
+#include "kernels/simple/entries.h"
+#include "kernels/sm80/backward_entries.h"
+#include "kernels/sm80/forward_entries.h"
+#endif
 
 namespace keyhole {
+namespace {
+
+std::vector<KernelEntry> all_entries() {
+  std::vector<KernelEntry> table;
+  const auto add = [&](std::vector<KernelEntry> entries) {
+    table.insert(table.end(), std::make_move_iterator(entries.begin()),
+                 std::make_move_iterator(entries.end()));
+  };
+#ifdef KEYHOLE_HAVE_CUDA
+  add(sm80::forward_entries());
+  add(sm80::backward_entries());
+  add(simple::forward_entries());
+  add(simple::backward_entries());
+#endif
+  add(cpu::entries());
+  return table;
+}
+
+}  // namespace
 
 std::span<const KernelEntry> kernel_table() {
-  static const std::vector<KernelEntry> table = cpu::entries();
+  static const std::vector<KernelEntry> table = all_entries();
   return table;
+}
+
+std::string why_not_here(const KernelEntry& kernel) {
+  if (kernel.device == Device::Kind::cpu) return {};
+  if (!why_no_gpu().empty()) return why_no_gpu();
+  int newest = 0;
+  for (const Gpu& gpu : gpus()) newest = std::max(newest, gpu.compute_capability);
+  if (newest >= kernel.min_compute_capability) return {};
+  return say("needs a GPU of sm_", kernel.min_compute_capability, " or newer; here is sm_", newest);
 }
 
 }  // namespace keyhole

@@ -3,11 +3,15 @@
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "kernels/contract.h"
 
 namespace keyhole {
 
 std::span<const KernelEntry> kernel_table();
+
+// In words, why a kernel cannot run on this machine at all; empty when it can.
+std::string why_not_here(const KernelEntry& kernel);
 
 }  // namespace keyhole

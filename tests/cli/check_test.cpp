@@ -55,6 +55,7 @@ float* element(const TensorView& tensor, int64_t b, int64_t h, int64_t i, int64_
 TEST(Check, SoundKernelsPassEveryTrial) {
   const Pattern pattern = causal() & (window(9) | sinks(2));
   for (const KernelEntry& kernel : kernel_table()) {
+    if (kernel.device != Device::Kind::cpu) continue;  // tests/kernels have them
     for (const Trial& trial : trials()) {
       if (trial.operation != kernel.operation) continue;
       for (uint64_t seed = 1; seed <= 2; ++seed) {

@@ -1,0 +1,99 @@
+// src/runtime/cuda/launch.cpp
+// One call on a GPU: the plan's lists are there or copied there, scratch memory is brought, and the
+// kernel's launches are queued.
+#include "base/check.h"
+#include "kernels/device/check_cuda.h"
+#include "plan/plan_state.h"
+#include "runtime/cuda/upload.h"
+#include "runtime/gpu.h"
+
+namespace keyhole {
+namespace {
+
+struct Call {
+  std::shared_ptr<UploadedPlan> plan;
+  cudaStream_t stream;
+};
+
+template <class Args>
+Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool is_backward,
+             bool is_deterministic, Args& args) {
+  const Gpu& device = gpu(args.q.device);
+  const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
+  args.launch.num_processors = device.num_processors;
+  // A test may ask for less shared memory than there is.
+  if (args.launch.shared_bytes == 0) args.launch.shared_bytes = device.shared_bytes;
+  args.launch.l2_cache_bytes = device.l2_cache_bytes;
+  const UploadKey key{.ordinal = args.q.device.ordinal,
+                      .tile = tile,
+                      .layout = kernel.bitmaps,
+                      .num_heads = args.q.shape[0] * args.q.shape[1],
+                      .with_transposed = is_backward,
+                      .may_split_transposed = !is_deterministic,
+                      .num_processors = device.num_processors};
+  Call call{uploaded(plan, key, stream), stream};
+  args.plan = call.plan->view();
+  return call;
+}
+
+// Scratch memory: the caller's, or the driver's in stream order.
+template <class Launch>
+void with_workspace(Launch& launch, int64_t bytes, cudaStream_t stream, auto run) {
+  if (bytes == 0) return run();
+  if (launch.workspace != nullptr) {
+    KEYHOLE_CHECK(launch.workspace_bytes >= bytes, "attention: the workspace has ",
+                  launch.workspace_bytes, " bytes; this call needs ", bytes);
+    return run();
+  }
+  check_cuda(cudaMallocAsync(&launch.workspace, size_t(bytes), stream),
+             say("allocating a workspace of ", bytes, " bytes"));
+  launch.workspace_bytes = bytes;
+  try {
+    run();
+  } catch (...) {
+    cudaFreeAsync(launch.workspace, stream);
+    throw;
+  }
+  check_cuda(cudaFreeAsync(launch.workspace, stream), "giving back the workspace");
+}
+
+// An error that an earlier call of somebody else left behind must not be taken for ours.
+void forget_old_errors() { cudaGetLastError(); }
+
+}  // namespace
+
+int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                                 ForwardArgs args) {
+  const OnGpu here(args.q.device.ordinal);
+  prepare(kernel, plan, tile, /*is_backward=*/false, /*is_deterministic=*/true, args);
+  return kernel.forward_workspace != nullptr ? kernel.forward_workspace(args) : 0;
+}
+
+int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                                  BackwardArgs args) {
+  const OnGpu here(args.q.device.ordinal);
+  prepare(kernel, plan, tile, /*is_backward=*/true, args.deterministic, args);
+  return kernel.backward_workspace != nullptr ? kernel.backward_workspace(args) : 0;
+}
+
+void run_forward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                        ForwardArgs args) {
+  const OnGpu here(args.q.device.ordinal);
+  forget_old_errors();
+  const Call call = prepare(kernel, plan, tile, /*is_backward=*/false, true, args);
+  const int64_t bytes = kernel.forward_workspace != nullptr ? kernel.forward_workspace(args) : 0;
+  with_workspace(args.launch, bytes, call.stream, [&] { kernel.forward(args); });
+  call.plan->was_used_on(call.stream);
+}
+
+void run_backward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                         BackwardArgs args) {
+  const OnGpu here(args.q.device.ordinal);
+  forget_old_errors();
+  const Call call = prepare(kernel, plan, tile, /*is_backward=*/true, args.deterministic, args);
+  const int64_t bytes = kernel.backward_workspace != nullptr ? kernel.backward_workspace(args) : 0;
+  with_workspace(args.launch, bytes, call.stream, [&] { kernel.backward(args); });
+  call.plan->was_used_on(call.stream);
+}
+
+}  // namespace keyhole

@@ -1,0 +1,223 @@
+// src/runtime/cuda/upload.cpp
+// All arrays of a plan go into one block of memory, by one copy.
+#include "runtime/cuda/upload.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/int_math.h"
+#include "kernels/device/check_cuda.h"
+#include "plan/deal_work.h"
+#include "plan/plan_state.h"
+#include "runtime/cuda/bitmap_layout.h"
+
+namespace keyhole {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+
+// Gathers arrays on the host; their device addresses are known once the block is allocated.
+class Block {
+ public:
+  template <class T>
+  void add(const T* data, int64_t count, const T** place) {
+    *place = nullptr;
+    if (data == nullptr || count == 0) return;
+    const int64_t begin = round_up(int64_t(bytes_.size()), kAlignment);
+    bytes_.resize(size_t(begin + count * int64_t(sizeof(T))));
+    std::memcpy(bytes_.data() + begin, data, size_t(count) * sizeof(T));
+    places_.push_back({reinterpret_cast<const void**>(place), begin});
+  }
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+  void point_into(const void* memory) const {
+    for (const auto& [place, offset] : places_) {
+      *place = static_cast<const std::byte*>(memory) + offset;
+    }
+  }
+
+ private:
+  struct Placed {
+    const void** place;
+    int64_t offset;
+  };
+  std::vector<std::byte> bytes_;
+  std::vector<Placed> places_;
+};
+
+void add_work(Block& block, const TileView& host, const Deal& deal, WorkView& to) {
+  const DealtWork dealt = deal_work(host, deal);
+  to.items_per_group = dealt.items_per_group;
+  to.splits_per_group = dealt.splits_per_group;
+  to.slots_per_group = dealt.slots_per_group;
+  block.add(dealt.items.data(), int64_t(dealt.items.size()), &to.items);
+  block.add(dealt.splits.data(), int64_t(dealt.splits.size()), &to.splits);
+}
+
+void add_bitmaps(Block& block, const TileView& host, const UploadKey& key, TileView& to) {
+  if (key.layout == BitmapLayout::row_major) {
+    const int64_t words = int64_t{host.tile.q} * ((host.tile.k + 63) / 64);
+    block.add(host.bitmaps, host.num_bitmaps * words, &to.bitmaps);
+    return;
+  }
+  const auto add = [&](bool is_transposed, const uint64_t** place) {
+    std::vector<uint32_t> words = mma_bitmaps(host, is_transposed);
+    words.resize(size_t(round_up(int64_t(words.size()), 2)));
+    block.add(reinterpret_cast<const uint64_t*>(words.data()), int64_t(words.size()) / 2, place);
+  };
+  add(/*is_transposed=*/false, &to.bitmaps);
+  if (key.with_transposed) add(/*is_transposed=*/true, &to.t_bitmaps);
+}
+
+// The heads of the call: a plan made for one head serves them all.
+std::vector<int32_t> groups_of_heads(const int32_t* group_of, const Plan& plan, int64_t num_heads) {
+  const int64_t planned = plan.shape().batch * plan.shape().heads;
+  std::vector<int32_t> groups(static_cast<size_t>(num_heads));
+  for (int64_t i = 0; i < num_heads; ++i) groups[size_t(i)] = group_of[planned == 1 ? 0 : i];
+  return groups;
+}
+
+int64_t num_runs(const int64_t* begin, const int32_t* count, int64_t lists) {
+  int64_t end = 0;
+  for (int64_t i = 0; i < lists; ++i) end = std::max(end, begin[i] + count[i]);
+  return end;
+}
+
+void add_tiles(Block& block, const TileView& host, const Plan& plan, const UploadKey& key,
+               TileView& to) {
+  const auto groups = groups_of_heads(host.group_of, plan, key.num_heads);
+  const int64_t lists = int64_t{host.groups} * host.classes * host.q_tiles;
+  const int64_t t_lists = int64_t{host.groups} * host.classes * host.k_tiles;
+  block.add(host.residues, host.classes, &to.residues);
+  block.add(groups.data(), int64_t(groups.size()), &to.group_of);
+  block.add(host.list_begin, lists, &to.list_begin);
+  block.add(host.list_count, lists, &to.list_count);
+  block.add(host.runs, num_runs(host.list_begin, host.list_count, lists), &to.runs);
+  to.order = nullptr;  // the work items have it
+  add_bitmaps(block, host, key, to);
+  add_work(block, host, {.group_of = groups, .num_processors = key.num_processors}, to.work);
+  if (!key.with_transposed) return;
+  block.add(host.t_list_begin, t_lists, &to.t_list_begin);
+  block.add(host.t_list_count, t_lists, &to.t_list_count);
+  block.add(host.t_runs, num_runs(host.t_list_begin, host.t_list_count, t_lists), &to.t_runs);
+  add_work(block, host,
+           {.group_of = groups,
+            .num_processors = key.num_processors,
+            .is_transposed = true,
+            .may_split = key.may_split_transposed},
+           to.t_work);
+}
+
+void add_gather(Block& block, const GatherView& host, const Plan& plan, const UploadKey& key,
+                GatherView& to) {
+  const auto groups = groups_of_heads(host.group_of, plan, key.num_heads);
+  const int64_t lists = host.groups * host.lists, t_lists = host.groups * host.k_len;
+  block.add(groups.data(), int64_t(groups.size()), &to.group_of);
+  block.add(host.list_begin, lists, &to.list_begin);
+  block.add(host.list_count, lists, &to.list_count);
+  block.add(host.keys, num_runs(host.list_begin, host.list_count, lists), &to.keys);
+  if (!key.with_transposed) return;
+  block.add(host.t_list_begin, t_lists, &to.t_list_begin);
+  block.add(host.t_list_count, t_lists, &to.t_list_count);
+  block.add(host.t_queries, num_runs(host.t_list_begin, host.t_list_count, t_lists), &to.t_queries);
+}
+
+cudaEvent_t make_event() {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+  return event;
+}
+
+struct OwnStream {
+  cudaStream_t stream = nullptr;
+  OwnStream() {
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  }
+  ~OwnStream() { cudaStreamDestroy(stream); }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+};
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
+OnGpu::OnGpu(int ordinal) : ordinal_(ordinal) {
+  check_cuda(cudaGetDevice(&before_), "asking for the current GPU");
+  if (before_ != ordinal_) check_cuda(cudaSetDevice(ordinal_), "switching to another GPU");
+}
+OnGpu::~OnGpu() {
+  if (before_ != ordinal_) cudaSetDevice(before_);
+}
+
+UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t stream)
+    : ordinal_(key.ordinal) {
+  if (is_capturing(stream)) {
+    throw Error(
+        ErrorKind::usage,
+        say("attention: the plan ", plan.pattern_text(),
+            " is not yet on the GPU, and lists cannot be copied there while a CUDA graph is "
+            "captured; call once before the capture"));
+  }
+  const PlanView host = plan.state().view(key.tile, key.with_transposed);
+  tiles_.assign(host.tiles.begin(), host.tiles.end());
+  gathers_.assign(host.gathers.begin(), host.gathers.end());
+  Block block;
+  for (size_t i = 0; i < tiles_.size(); ++i) add_tiles(block, host.tiles[i], plan, key, tiles_[i]);
+  for (size_t i = 0; i < gathers_.size(); ++i) {
+    add_gather(block, host.gathers[i], plan, key, gathers_[i]);
+  }
+  bytes_ = int64_t(block.bytes().size());
+  if (bytes_ == 0) return;
+  // A stream of its own: what is waited for here, once, is this copy and nothing else. From then on
+  // the lists are there for every stream.
+  const OwnStream own;
+  check_cuda(cudaMallocAsync(&memory_, size_t(bytes_), own.stream),
+             say("allocating ", bytes_, " bytes for the lists of a plan"));
+  block.point_into(memory_);
+  check_cuda(cudaMemcpyAsync(memory_, block.bytes().data(), size_t(bytes_), cudaMemcpyHostToDevice,
+                             own.stream),
+             "copying the lists of a plan to the GPU");
+  check_cuda(cudaStreamSynchronize(own.stream), "copying the lists of a plan to the GPU");
+}
+
+// Nothing can be thrown here, and a driver that is shutting down may refuse: then the memory goes
+// with the process.
+UploadedPlan::~UploadedPlan() {
+  int before = 0;
+  cudaGetDevice(&before);
+  cudaSetDevice(ordinal_);
+  cudaStream_t last = nullptr;
+  if (memory_ != nullptr &&
+      cudaStreamCreateWithFlags(&last, cudaStreamNonBlocking) == cudaSuccess) {
+    for (const Use& use : uses_) cudaStreamWaitEvent(last, use.last, 0);
+    cudaFreeAsync(memory_, last);
+    cudaStreamDestroy(last);  // its work is still done
+  }
+  for (const Use& use : uses_) cudaEventDestroy(use.last);
+  cudaSetDevice(before);
+  cudaGetLastError();
+}
+
+void UploadedPlan::was_used_on(cudaStream_t stream) {
+  if (is_capturing(stream)) return;  // the plan must outlive the graph
+  const std::lock_guard lock(mutex_);
+  auto use = std::find_if(uses_.begin(), uses_.end(),
+                          [stream](const Use& known) { return known.stream == stream; });
+  if (use == uses_.end()) use = uses_.insert(use, {stream, make_event()});
+  check_cuda(cudaEventRecord(use->last, stream), "recording the use of a plan");
+}
+
+std::shared_ptr<UploadedPlan> uploaded(const Plan& plan, const UploadKey& key,
+                                       cudaStream_t stream) {
+  const std::string name =
+      say("gpu ", key.ordinal, " ", to_string(key.tile), " ", int(key.layout), " ", key.num_heads,
+          " ", key.with_transposed, " ", key.may_split_transposed);
+  return std::static_pointer_cast<UploadedPlan>(plan.state().attached(
+      name, [&] { return std::make_shared<UploadedPlan>(plan, key, stream); }));
+}
+
+}  // namespace keyhole

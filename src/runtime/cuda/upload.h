@@ -1,0 +1,69 @@
+// src/runtime/cuda/upload.h
+// The lists of a plan in the memory of a GPU: copied once for (GPU, tile, bitmap layout, heads),
+// kept with the plan, and freed when the last kernel that follows them has ended.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kernels/contract.h"
+#include "keyhole/plan.h"
+
+namespace keyhole {
+
+struct UploadKey {
+  int ordinal = 0;
+  TileShape tile;
+  BitmapLayout layout = BitmapLayout::row_major;
+  int64_t num_heads = 0;  // batch x heads of the call
+  bool with_transposed = false;
+  bool may_split_transposed = true;  // false for a deterministic backward pass
+  int num_processors = 1;
+};
+
+class UploadedPlan {
+ public:
+  UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t stream);
+  ~UploadedPlan();
+  UploadedPlan(const UploadedPlan&) = delete;
+  UploadedPlan& operator=(const UploadedPlan&) = delete;
+
+  PlanView view() const { return {tiles_, gathers_}; }
+  int64_t bytes() const { return bytes_; }
+
+  // After the launches that follow it were queued.
+  void was_used_on(cudaStream_t stream);
+
+ private:
+  int ordinal_;
+  std::vector<TileView> tiles_;  // device pointers inside
+  std::vector<GatherView> gathers_;
+  void* memory_ = nullptr;
+  int64_t bytes_ = 0;
+  std::mutex mutex_;
+  struct Use {
+    cudaStream_t stream;
+    cudaEvent_t last;  // recorded after the last launch there
+  };
+  std::vector<Use> uses_;
+};
+
+// The plan's upload for this key, made on first use.
+std::shared_ptr<UploadedPlan> uploaded(const Plan& plan, const UploadKey& key, cudaStream_t stream);
+
+// The current GPU for as long as this lives.
+class OnGpu {
+ public:
+  explicit OnGpu(int ordinal);
+  ~OnGpu();
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+ private:
+  int before_ = 0, ordinal_;
+};
+
+}  // namespace keyhole

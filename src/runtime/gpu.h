@@ -1,0 +1,43 @@
+// src/runtime/gpu.h
+// The GPUs of this machine, and calls on them. Without CUDA in the build, or without a driver,
+// there are none, and why_no_gpu says why. Nothing here is touched before it is asked for.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "kernels/contract.h"
+#include "keyhole/plan.h"
+
+namespace keyhole {
+
+struct Gpu {
+  std::string name;
+  int compute_capability = 0;  // 10 * major + minor
+  int num_processors = 0;
+  int64_t shared_bytes = 0;  // the most that a CTA may ask for
+  int64_t l2_cache_bytes = 0, memory_bytes = 0;
+};
+
+std::span<const Gpu> gpus();
+// "this build has no CUDA kernels", "no CUDA driver", ...; empty when there is a GPU.
+const std::string& why_no_gpu();
+// Throws Error(usage) when there is no such GPU.
+const Gpu& gpu(const Device& device);
+
+// Whether this build has CUDA kernels at all, GPU or not.
+bool has_cuda_kernels();
+
+// Uploads the lists for `tile` on first use, brings a workspace where the caller did not, and
+// queues the kernel on args.launch.stream.
+void run_forward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                        ForwardArgs args);
+void run_backward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                         BackwardArgs args);
+int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                                 ForwardArgs args);
+int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                                  BackwardArgs args);
+
+}  // namespace keyhole

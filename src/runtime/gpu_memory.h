@@ -1,0 +1,35 @@
+// src/runtime/gpu_memory.h
+// Memory of a GPU, for programs that have their data on the host: the command line and the tests.
+#pragma once
+
+#include <cstdint>
+
+#include "keyhole/tensor.h"
+
+namespace keyhole {
+
+class GpuMemory {
+ public:
+  GpuMemory() = default;
+  GpuMemory(const Device& device, int64_t bytes);
+  ~GpuMemory();
+  GpuMemory(GpuMemory&& other) noexcept;
+  GpuMemory& operator=(GpuMemory&& other) noexcept;
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  // In the order of the default stream; the second waits for it.
+  void copy_from_host(const void* from, int64_t bytes) const;
+  void copy_to_host(void* to, int64_t bytes) const;
+  void fill(int byte) const;
+
+ private:
+  Device device_;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Waits for all work on a GPU; an error of that work shows here.
+void synchronize(const Device& device);
+
+}  // namespace keyhole

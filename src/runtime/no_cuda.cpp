@@ -1,0 +1,47 @@
+// src/runtime/no_cuda.cpp
+// gpu.h in a build without CUDA kernels: there is no GPU, and that is all it can say.
+#ifndef KEYHOLE_HAVE_CUDA
+
+#include "base/check.h"
+#include "runtime/gpu.h"
+#include "runtime/gpu_memory.h"
+
+namespace keyhole {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error(ErrorKind::usage, say("no GPU: ", why_no_gpu(),
+                                    "; build Keyhole with -DKEYHOLE_CUDA=ON, or pass tensors "
+                                    "in host memory"));
+}
+
+}  // namespace
+
+std::span<const Gpu> gpus() { return {}; }
+const std::string& why_no_gpu() {
+  static const std::string why = "no CUDA in this build";
+  return why;
+}
+const Gpu& gpu(const Device&) { refuse(); }
+bool has_cuda_kernels() { return false; }
+void run_forward_on_gpu(const KernelEntry&, const Plan&, TileShape, ForwardArgs) { refuse(); }
+void run_backward_on_gpu(const KernelEntry&, const Plan&, TileShape, BackwardArgs) { refuse(); }
+int64_t forward_workspace_on_gpu(const KernelEntry&, const Plan&, TileShape, ForwardArgs) {
+  refuse();
+}
+int64_t backward_workspace_on_gpu(const KernelEntry&, const Plan&, TileShape, BackwardArgs) {
+  refuse();
+}
+
+GpuMemory::GpuMemory(const Device&, int64_t) { refuse(); }
+GpuMemory::~GpuMemory() = default;
+GpuMemory::GpuMemory(GpuMemory&&) noexcept = default;
+GpuMemory& GpuMemory::operator=(GpuMemory&&) noexcept = default;
+void GpuMemory::copy_from_host(const void*, int64_t) const { refuse(); }
+void GpuMemory::copy_to_host(void*, int64_t) const { refuse(); }
+void GpuMemory::fill(int) const { refuse(); }
+void synchronize(const Device&) { refuse(); }
+
+}  // namespace keyhole
+
+#endif  // KEYHOLE_HAVE_CUDA
