@@ -1,0 +1,204 @@
+// src/kernels/device/backward_call.cu
+#include <algorithm>
+
+#include "base/int_math.h"
+#include "kernels/device/backward_call.h"
+#include "kernels/device/backward_rows.cuh"
+#include "kernels/device/check_cuda.h"
+#include "kernels/device/gather_backward.h"
+
+namespace keyhole::device {
+namespace {
+
+Sizes sizes_of(const BackwardArgs& args) {
+  return {.batch = narrow(args.q.shape[0], "attention: batch"),
+          .heads = narrow(args.q.shape[1], "attention: heads"),
+          .kv_heads = narrow(args.k.shape[1], "attention: heads of k"),
+          .head_dim = int32_t(args.q.shape[3]),
+          .v_head_dim = int32_t(args.v.shape[3]),
+          .q_len = args.q.shape[2],
+          .k_len = args.k.shape[2],
+          .scale = float(args.scale),
+          .softcap = float(args.softcap)};
+}
+
+// Which gradients are summed in fp32 before they are stored.
+struct Summed {
+  bool dq, dk_dv;
+};
+Summed summed_by(const BackwardArgs& args, bool queries_need_sums, bool keys_need_sums) {
+  if (args.plan.tiles.size() + args.plan.gathers.size() > 1) return {true, true};
+  if (args.plan.tiles.empty()) return {false, false};
+  const bool is_split = args.plan.tiles[0].t_work.slots_per_group > 0;
+  return {queries_need_sums, keys_need_sums || is_split};
+}
+
+// The workspace, piece after piece. Without a workspace only the sizes mean anything.
+struct Workspace {
+  TileView* tiles = nullptr;
+  GatherView* gathers = nullptr;
+  float *delta = nullptr, *lse2 = nullptr;  // [batch * heads][q_len]
+  // Zero at first, in one piece:
+  int32_t* found_nonfinite = nullptr;
+  Accumulators sums;
+  int64_t zeros_begin = 0, bytes = 0;
+};
+Workspace lay_out(const BackwardArgs& args, const Summed& summed) {
+  Workspace w;
+  const auto take = [&]<class Element>(Element*& pointer, int64_t count) {
+    pointer = reinterpret_cast<Element*>(static_cast<char*>(args.launch.workspace) + w.bytes);
+    w.bytes += round_up(checked_mul(count, int64_t(sizeof(Element)), "workspace"), 256);
+  };
+  const Sizes sizes = sizes_of(args);
+  const int64_t queries = int64_t{sizes.batch} * sizes.heads * sizes.q_len;
+  const int64_t keys = int64_t{sizes.batch} * sizes.kv_heads * sizes.k_len;
+  take(w.tiles, int64_t(args.plan.tiles.size()));
+  take(w.gathers, int64_t(args.plan.gathers.size()));
+  take(w.delta, queries);
+  take(w.lse2, queries);
+  w.zeros_begin = w.bytes;
+  take(w.found_nonfinite, 1);
+  if (summed.dq) take(w.sums.dq, queries * sizes.head_dim);
+  if (summed.dk_dv) take(w.sums.dk, keys * sizes.head_dim);
+  if (summed.dk_dv) take(w.sums.dv, keys * sizes.v_head_dim);
+  return w;
+}
+
+// Heads whose queries and gradients of the output share the second-level cache: a power of two,
+// so that the last section is seldom a lonely head.
+int32_t heads_per_section(const BackwardArgs& args, const Sizes& sizes) {
+  const int64_t head_bytes =
+      sizes.q_len * (sizes.head_dim + sizes.v_head_dim) * bytes_of(args.q.dtype);
+  const int64_t room = args.launch.l2_cache_bytes / 8 * 5;
+  int32_t heads = 1;
+  while (heads < sizes.num_heads() && 2 * heads * head_bytes <= room) heads *= 2;
+  return std::max(1, std::min(heads, sizes.num_heads()));
+}
+
+BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
+  BackwardParams p;
+  p.sizes = sizes_of(args);
+  p.dout = device_tensor(args.dout);
+  p.q = device_tensor(args.q);
+  p.k = device_tensor(args.k);
+  p.v = device_tensor(args.v);
+  p.out = device_tensor(args.out);
+  p.dq = device_tensor(args.dq);
+  p.dk = device_tensor(args.dk);
+  p.dv = device_tensor(args.dv);
+  p.lse = device_tensor(args.lse);
+  p.delta = w.delta;
+  p.lse2 = w.lse2;
+  p.view = {};
+  p.sums = w.sums;
+  p.found_nonfinite = w.found_nonfinite;
+  p.heads_per_section = heads_per_section(args, p.sizes);
+  return p;
+}
+
+template <class View>
+void store_all(std::span<const View> views, View* to, cudaStream_t stream) {
+  for (size_t first = 0; first < views.size(); first += kViewsAtOnce) {
+    SomeViews<View> some = {};
+    const size_t count = std::min(views.size() - first, size_t(kViewsAtOnce));
+    std::copy_n(views.begin() + std::ptrdiff_t(first), count, some.view);
+    store_views<<<1, 32, 0, stream>>>(some, to + first, int32_t(count));
+    check_cuda(cudaGetLastError(), "storing the views of a plan");
+  }
+}
+
+unsigned ctas_for(int64_t rows) {  // the kernels loop over what is left
+  return unsigned(std::clamp<int64_t>(ceil_div(rows, kRowWarps), 1, int64_t{1} << 24));
+}
+
+void find_sink_gradients(const BackwardArgs& args, const BackwardParams& p, cudaStream_t stream) {
+  if (!args.dsink.is_given() || p.sizes.heads == 0) return;
+  const SinkParams sink = {p.delta,
+                           p.lse2,
+                           static_cast<const float*>(args.sink.data),
+                           static_cast<float*>(args.dsink.data),
+                           args.sink.strides[0],
+                           args.dsink.strides[0]};
+  sum_sink_gradients<<<unsigned(p.sizes.heads), kSinkThreads, 0, stream>>>(p.sizes, sink);
+  check_cuda(cudaGetLastError(), "launching the gradient of the sink");
+}
+
+void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, BackwardParams p,
+                  cudaStream_t stream) {
+  const size_t num_parts = args.plan.tiles.size() + args.plan.gathers.size();
+  size_t part = 0;
+  const auto begin_part = [&] {
+    p.is_first = part == 0;
+    p.is_last = ++part == num_parts;
+  };
+  for (const TileView& view : args.plan.tiles) {
+    begin_part();
+    p.view = view;
+    launches.keys(p, stream);
+    if (launches.queries != nullptr) launches.queries(p, stream);
+  }
+  for (const GatherView& view : args.plan.gathers) {
+    begin_part();
+    launch_gather_backward(p, view, args.q.dtype, stream);
+  }
+}
+
+template <class Storage, BitmapLayout kLayout>
+void run(const BackwardArgs& args, const BackwardLaunches& launches) {
+  const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
+  const Workspace w =
+      lay_out(args, summed_by(args, launches.queries == nullptr, launches.keys_need_sums));
+  KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a backward pass needs ", w.bytes,
+                 " bytes of workspace and got ", args.launch.workspace_bytes);
+  const BackwardParams p = params_of(args, w);
+  const int64_t queries = int64_t{p.sizes.num_heads()} * p.sizes.q_len;
+  const int64_t keys = int64_t{p.sizes.batch} * p.sizes.kv_heads * p.sizes.k_len;
+  constexpr int kThreads = 32 * kRowWarps;
+
+  check_cuda(cudaMemsetAsync(w.found_nonfinite, 0, size_t(w.bytes - w.zeros_begin), stream),
+             "clearing the accumulators of a backward pass");
+  store_all(args.plan.tiles, w.tiles, stream);
+  store_all(args.plan.gathers, w.gathers, stream);
+  const DevicePlan plan = {w.tiles, w.gathers, int32_t(args.plan.tiles.size()),
+                           int32_t(args.plan.gathers.size())};
+  if (queries > 0) {
+    prepare_rows<Storage, kLayout>
+        <<<ctas_for(queries), kThreads, 0, stream>>>(p, plan, w.delta, w.lse2);
+    check_cuda(cudaGetLastError(), "launching the preparation of a backward pass");
+  }
+  find_sink_gradients(args, p, stream);
+  if (queries + keys == 0) return;
+  follow_parts(args, launches, p, stream);
+
+  const bool is_zero = plan.num_tiles + plan.num_gathers == 0;
+  if (is_zero || p.sums.dq != nullptr || p.sums.dk != nullptr) {
+    finish_gradients<Storage>
+        <<<ctas_for(std::max(queries, keys)), kThreads, 0, stream>>>(p, is_zero);
+    check_cuda(cudaGetLastError(), "launching the end of a backward pass");
+  }
+  // Few CTAs: they have nothing to do unless something is not finite.
+  const int64_t most = int64_t{4} * std::max(args.launch.num_processors, 64) * kRowWarps;
+  redo_rows<Storage, kLayout>
+      <<<ctas_for(std::min(most, std::max(queries, keys))), kThreads, 0, stream>>>(p, plan);
+  check_cuda(cudaGetLastError(), "launching the exact path of a backward pass");
+}
+
+}  // namespace
+
+int64_t backward_workspace_bytes(const BackwardArgs& args, bool queries_need_sums,
+                                 bool keys_need_sums) {
+  return lay_out(args, summed_by(args, queries_need_sums, keys_need_sums)).bytes;
+}
+
+void run_backward_parts(const BackwardArgs& args, const BackwardLaunches& launches) {
+  with_device_storage(args.q.dtype, [&](auto storage) {
+    using Storage = decltype(storage);
+    if (launches.bitmaps == BitmapLayout::row_major) {
+      run<Storage, BitmapLayout::row_major>(args, launches);
+    } else {
+      run<Storage, BitmapLayout::mma>(args, launches);
+    }
+  });
+}
+
+}  // namespace keyhole::device

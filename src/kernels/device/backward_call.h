@@ -1,0 +1,39 @@
+// src/kernels/device/backward_call.h
+// The backward pass around a backend's own launches. Before them: delta and lse2 of every row, and
+// accumulators of zeros. After them: accumulators become gradients, and rows that are not finite
+// are computed again from the attended pairs alone.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/params.h"
+
+namespace keyhole::device {
+
+// Launches over one tiles part. For each gradient x that a launch makes:
+//   sums.x null  it writes every row of x, zeros where nobody attends, and sets *found_nonfinite
+//                when a value it stored is not finite (as stored: 70,000 in fp16 is not)
+//   sums.x given it adds to sums.x, and looks at nothing
+// sums are given when the plan has several parts, when the part's transposed lists are split into
+// chunks (dk and dv), and where the launches ask for them below. When args.deterministic is set no
+// list is split: an addition is then atomic only where the launches themselves need it.
+struct BackwardLaunches {
+  // dk and dv by key tile; also dq, by atomic addition to sums.dq, when `queries` is null.
+  void (*keys)(const BackwardParams& params, cudaStream_t stream) = nullptr;
+  // dq alone, by query tile; null: `keys` adds to sums.dq.
+  void (*queries)(const BackwardParams& params, cudaStream_t stream) = nullptr;
+  // `keys` adds to sums.dk and sums.dv whatever the plan: for a launch that follows one query head
+  // per CTA, when several of them share a kv head.
+  bool keys_need_sums = false;
+  // Of view.bitmaps, and of view.t_bitmaps where that is not row_major.
+  BitmapLayout bitmaps = BitmapLayout::row_major;
+};
+
+// Scratch memory of run_backward_parts. queries_need_sums: the launches have no `queries`.
+int64_t backward_workspace_bytes(const BackwardArgs& args, bool queries_need_sums,
+                                 bool keys_need_sums = false);
+
+// Queues the whole backward pass on args.launch.stream: dq, dk, dv and, where asked for, dsink.
+void run_backward_parts(const BackwardArgs& args, const BackwardLaunches& launches);
+
+}  // namespace keyhole::device

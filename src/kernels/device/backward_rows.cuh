@@ -1,0 +1,158 @@
+// src/kernels/device/backward_rows.cuh
+// What the backward pass does row by row, whatever the backend: delta and lse2 before the products,
+// the way from accumulators to gradients after them, the exact path, and the gradient of the sink.
+// A warp takes a row, then the one that lies a grid further.
+#pragma once
+
+#include "kernels/device/exact_backward.cuh"
+
+namespace keyhole::device {
+
+inline constexpr int32_t kRowWarps = 4;     // per CTA
+inline constexpr int32_t kViewsAtOnce = 8;  // they travel as arguments of a launch
+
+// Views into device memory: arguments of a launch are copied when it is queued, also into a graph.
+template <class View>
+struct SomeViews {
+  View view[kViewsAtOnce];
+};
+template <class View>
+__global__ void store_views(const __grid_constant__ SomeViews<View> some, View* to, int32_t count) {
+  if (int32_t(threadIdx.x) < count) to[threadIdx.x] = some.view[threadIdx.x];
+}
+
+// Calls visit(batch, head, index) for the rows [batch, heads, length] of this warp.
+template <class Visit>
+__device__ void for_each_row(int32_t batch, int32_t heads, int64_t length, Visit visit) {
+  const int64_t rows = int64_t{batch} * heads * length;
+  const int64_t warp = int64_t{blockIdx.x} * kRowWarps + threadIdx.x / 32;
+  for (int64_t row = warp; row < rows; row += int64_t{gridDim.x} * kRowWarps) {
+    const int64_t head_index = row / length;
+    visit(int32_t(head_index / heads), int32_t(head_index % heads), row - head_index * length);
+  }
+}
+
+// delta = dout . out and lse2 = lse * log2(e). A row that attends to nothing gives nothing,
+// whatever dout holds there: its lse2 is +inf, so that exp2(score - lse2) is 0. Its lse says so,
+// unless there is a sink; then 0 x NaN is looked into.
+template <class Storage, BitmapLayout kLayout>
+__global__ void __launch_bounds__(32 * kRowWarps)
+    prepare_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan,
+                 float* delta, float* lse2) {
+  const Sizes& sizes = p.sizes;
+  for_each_row(sizes.batch, sizes.heads, sizes.q_len,
+               [&](int32_t batch, int32_t head, int64_t query) {
+                 const Storage* dout = p.dout.row<Storage>(batch, head, query);
+                 const Storage* out = p.out.row<Storage>(batch, head, query);
+                 const float lse = *p.lse.row<float>(batch, head, query);
+                 float sum = 0;
+                 for (int32_t col = int32_t(threadIdx.x % 32); col < sizes.v_head_dim; col += 32) {
+                   sum += value_of(dout[col]) * value_of(out[col]);
+                 }
+                 sum = warp_sum(sum);
+                 const int32_t head_index = batch * sizes.heads + head;
+                 const bool is_empty =
+                     lse == -INFINITY ||
+                     (!is_finite(sum) && attends_to_nothing<kLayout>(plan, head_index, query));
+                 if (threadIdx.x % 32 != 0) return;
+                 const int64_t row = head_index * sizes.q_len + query;
+                 delta[row] = is_empty ? 0.f : sum;
+                 lse2[row] = is_empty ? INFINITY : lse * kLog2E;
+               });
+}
+
+// The sink is a key whose score is given and whose value is 0: dsink = -sum of p_sink * delta over
+// the rows of its head. One CTA a head, in an order that does not change.
+struct SinkParams {
+  const float* delta = nullptr;  // [batch * heads][q_len]
+  const float* lse2 = nullptr;
+  const float* sink = nullptr;
+  float* dsink = nullptr;
+  int64_t sink_stride = 0, dsink_stride = 0;
+};
+inline constexpr int32_t kSinkThreads = 1024;
+static __global__ void __launch_bounds__(kSinkThreads)
+    sum_sink_gradients(const __grid_constant__ Sizes sizes, const __grid_constant__ SinkParams p) {
+  __shared__ double sums[kSinkThreads];
+  const int32_t head = int32_t(blockIdx.x), thread = int32_t(threadIdx.x);
+  const double sink2 = double(p.sink[head * p.sink_stride]) * 1.4426950408889634;
+  double sum = 0;
+  for (int32_t batch = 0; batch < sizes.batch; ++batch) {
+    const int64_t first = (int64_t{batch} * sizes.heads + head) * sizes.q_len;
+    for (int64_t query = thread; query < sizes.q_len; query += kSinkThreads) {
+      const double weight = exp2f(float(sink2 - double(p.lse2[first + query])));
+      if (weight != 0) sum += weight * double(p.delta[first + query]);
+    }
+  }
+  sums[thread] = sum;
+  for (int32_t half = kSinkThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (thread < half) sums[thread] += sums[thread + half];
+  }
+  if (thread == 0) p.dsink[head * p.dsink_stride] = float(0 - sums[0]);
+}
+
+// Accumulators to gradients; null sums: zeros.
+template <class Storage>
+__device__ void finish_tensor(const DeviceTensor& to, const float* sums, const Sizes& sizes,
+                              int32_t heads, int64_t length, int32_t cols, int32_t* found) {
+  for_each_row(sizes.batch, heads, length, [&](int32_t batch, int32_t head, int64_t index) {
+    const GradientRow<Storage> row =
+        gradient_row<Storage>(to, nullptr, found, heads, length, cols, batch, head, index);
+    const int64_t first = ((int64_t{batch} * heads + head) * length + index) * cols;
+    for (int32_t col = int32_t(threadIdx.x % 32); col < cols; col += 32) {
+      row.put(col, sums == nullptr ? 0.f : sums[first + col]);
+    }
+  });
+}
+// is_zero: the plan has no parts, so that nobody wrote anything.
+template <class Storage>
+__global__ void __launch_bounds__(32 * kRowWarps)
+    finish_gradients(const __grid_constant__ BackwardParams p, bool is_zero) {
+  const Sizes& sizes = p.sizes;
+  if (is_zero || p.sums.dq != nullptr) {
+    finish_tensor<Storage>(p.dq, p.sums.dq, sizes, sizes.heads, sizes.q_len, sizes.head_dim,
+                           p.found_nonfinite);
+  }
+  if (is_zero || p.sums.dk != nullptr) {
+    finish_tensor<Storage>(p.dk, p.sums.dk, sizes, sizes.kv_heads, sizes.k_len, sizes.head_dim,
+                           p.found_nonfinite);
+  }
+  if (is_zero || p.sums.dv != nullptr) {
+    finish_tensor<Storage>(p.dv, p.sums.dv, sizes, sizes.kv_heads, sizes.k_len, sizes.v_head_dim,
+                           p.found_nonfinite);
+  }
+}
+
+template <class Storage>
+__device__ bool row_is_finite(const Storage* row, int32_t cols) {
+  bool is_good = true;
+  for (int32_t col = int32_t(threadIdx.x % 32); col < cols; col += 32) {
+    is_good = is_good && is_finite(value_of(row[col]));
+  }
+  return __all_sync(~0u, is_good);
+}
+
+// Finds the rows that are not finite and does them again. Almost always there is nothing to do.
+template <class Storage, BitmapLayout kLayout>
+__global__ void __launch_bounds__(32 * kRowWarps)
+    redo_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan) {
+  if (*p.found_nonfinite == 0) return;
+  const Sizes& sizes = p.sizes;
+  for_each_row(sizes.batch, sizes.heads, sizes.q_len,
+               [&](int32_t batch, int32_t head, int64_t query) {
+                 const Storage* dq = p.dq.row<Storage>(batch, head, query);
+                 if (row_is_finite(dq, sizes.head_dim)) return;
+                 exact_query_gradient<Storage, kLayout>(p, plan, batch, head, query);
+               });
+  for_each_row(sizes.batch, sizes.kv_heads, sizes.k_len,
+               [&](int32_t batch, int32_t kv_head, int64_t key) {
+                 const bool is_good =
+                     row_is_finite(p.dk.row<Storage>(batch, kv_head, key), sizes.head_dim) &&
+                     row_is_finite(p.dv.row<Storage>(batch, kv_head, key), sizes.v_head_dim);
+                 if (is_good) return;
+                 exact_key_gradient<Storage, kLayout>(p, plan, batch, kv_head, key);
+               });
+}
+
+}  // namespace keyhole::device

@@ -1,0 +1,119 @@
+// src/kernels/device/exact_forward.cuh
+// The cold path of the forward pass: one row of a work item by one warp, in fp64, visiting only the
+// pairs that attend. The kernels multiply whole tiles, and 0 x NaN is NaN: rows that come out not
+// finite are done again here, so that a NaN nobody attends to reaches nobody, and an attended NaN
+// or infinity shows as it does in src/kernels/cpu/exact.cpp:
+//   a NaN score           out and lse NaN
+//   a score of +inf       out NaN, lse +inf
+//   only scores of -inf   out 0 (0 x v), lse -inf
+// Sums that leave the range of fp32 alone (scores of 1e38 and more) come out finite again.
+#pragma once
+
+#include "kernels/device/bitmap.cuh"
+#include "kernels/device/row_target.cuh"
+#include "kernels/device/work.cuh"
+
+namespace keyhole::device {
+
+// s = scale * q . k, bent by the softcap; base 2.
+template <class T>
+__device__ double exact_score(const Sizes& sizes, const T* q, const T* k) {
+  constexpr double kLog2EInFull = 1.4426950408889634;
+  double dot = 0;
+  for (int32_t x = 0; x < sizes.head_dim; ++x)
+    dot += double(value_of(q[x])) * double(value_of(k[x]));
+  const double plain = double(sizes.scale) * dot, cap = sizes.softcap;
+  return (cap > 0 ? cap * tanh(plain / cap) : plain) * kLog2EInFull;
+}
+
+// Calls visit(attends, key, score) for 32 columns of the work item at a time, one a lane, where any
+// of them attends. The whole warp calls and is called together.
+template <class T, BitmapLayout kLayout, class Visit>
+__device__ void for_each_score(const ForwardParams& p, const Work& work, int32_t row, const T* q,
+                               Visit visit) {
+  const TileView& view = p.view;
+  const int32_t lane = int32_t(threadIdx.x % 32);
+  for (TileWalk walk(work); walk.is_valid(); walk.next()) {
+    for (int32_t first = 0; first < view.tile.k; first += 32) {
+      const int32_t col = first + lane;
+      const int64_t index = int64_t{walk.tile()} * view.tile.k + col;
+      const bool is_attended =
+          col < view.tile.k && index < work.residue.num_k &&
+          attends<kLayout>(view.bitmaps, walk.bitmap(), view.tile.q, view.tile.k, row, col);
+      if (!__any_sync(~0u, is_attended)) continue;
+      const int64_t key = work.residue.first_k + view.stride * index;
+      double score = -INFINITY;
+      if (is_attended) {
+        score = exact_score(p.sizes, q, p.k.row<T>(work.batch, work.kv_head, key));
+      }
+      __syncwarp();
+      visit(is_attended, key, score);
+    }
+  }
+}
+
+__device__ inline double warp_max(double x) {
+#pragma unroll
+  for (int32_t step = 16; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+
+// Computes row `row` of the work item's tile (of its chunk, when it is one) and stores it where the
+// item's result goes. A row of the states must not have been overwritten yet. The whole warp calls.
+template <class T, BitmapLayout kLayout>
+__device__ __noinline__ void redo_row(const ForwardParams& p, const Work& work, int32_t row) {
+  constexpr int32_t kSteps = 18;  // x 32 lanes = 576, the widest head
+  const int32_t lane = int32_t(threadIdx.x % 32);
+  const int64_t index = int64_t{work.row_tile} * p.view.tile.q + row;
+  const int64_t query = work.residue.first_q + p.view.stride * index;
+  const T* q = p.q.row<T>(work.batch, work.head, query);
+
+  double top = -INFINITY;  // passes over NaN
+  for_each_score<T, kLayout>(p, work, row, q,
+                             [&](bool, int64_t, double score) { top = fmax(top, score); });
+  top = warp_max(top);
+  // What is subtracted is what is stored: rounded to fp32. Where the maximum is not finite nothing
+  // is subtracted, and the definition takes its course.
+  const bool is_beyond = isfinite(top) && fabs(top) > FLT_MAX;
+  const float max2 = is_beyond ? copysignf(FLT_MAX, float(top)) : float(top);
+  const double base = !isfinite(top) ? 0 : is_beyond ? top : double(max2);
+
+  double sum = 0, out[kSteps] = {};
+  for_each_score<T, kLayout>(p, work, row, q, [&](bool is_attended, int64_t key, double score) {
+    const double weight = is_attended ? exp2(score - base) : 0;
+    sum += weight;
+    for (uint32_t left = __ballot_sync(~0u, is_attended); left != 0; left &= left - 1) {
+      const int32_t from = __ffs(int(left)) - 1;
+      const double his_weight = __shfl_sync(~0u, weight, from);
+      const T* v = p.v.row<T>(work.batch, work.kv_head, __shfl_sync(~0u, key, from));
+#pragma unroll
+      for (int32_t i = 0; i < kSteps; ++i) {
+        const int32_t col = lane + 32 * i;
+        if (col < p.sizes.v_head_dim) out[i] += his_weight * double(value_of(v[col]));
+      }
+    }
+  });
+  const float total = float(warp_sum(sum));
+
+  RowTarget<T> target;
+  if (work.slot >= 0) {
+    const int64_t place = slot_row(p, work.head_index, work.slot, row);
+    target = slot_target<T>(p, place);
+    if (lane == 0) {
+      p.slots.max[place] = max2;
+      p.slots.sum[place] = total;
+    }
+  } else {
+    const RowFinish finish = finish_row(p, work.head_index, query, max2, total);
+    target = row_target<T>(p, work.head_index, query, finish);
+    __syncwarp();  // all lanes have read the state's lse
+    if (lane == 0) store_lse(p, work.head_index, query, finish.lse2);
+  }
+#pragma unroll
+  for (int32_t i = 0; i < kSteps; ++i) {
+    const int32_t col = lane + 32 * i;
+    if (col < p.sizes.v_head_dim) target.store(col, target.value(col, out[i]));
+  }
+}
+
+}  // namespace keyhole::device

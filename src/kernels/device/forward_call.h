@@ -1,0 +1,22 @@
+// src/kernels/device/forward_call.h
+// The forward pass around a backend's own launch: the parts of the plan one after the other, the
+// scratch memory between them, split lists folded, key lists followed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/params.h"
+
+namespace keyhole::device {
+
+// Scratch memory of run_forward_parts: states when the plan has several parts, slots when lists are
+// split. Reads no device memory.
+int64_t forward_workspace_bytes(const ForwardArgs& args);
+
+// Queues one launch over a tiles part: num_heads * view.work.items_per_group work items.
+using LaunchTiles = void (*)(const ForwardParams& params, cudaStream_t stream);
+
+// Queues the whole forward pass on args.launch.stream: tiles parts first, then gather parts.
+void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles);
+
+}  // namespace keyhole::device

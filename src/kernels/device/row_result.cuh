@@ -1,0 +1,51 @@
+// src/kernels/device/row_result.cuh
+// How a row is finished: divided by its sum, joined by what earlier parts of the plan gave it and,
+// in the last part, by the sink.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/device/params.h"
+
+namespace keyhole::device {
+
+// out = factor * (row not yet divided) + state_factor * (the row's state); lse2 goes with it.
+struct RowFinish {
+  float factor, state_factor;
+  float lse2;  // base 2; -inf: nothing attended
+};
+
+__device__ inline float log2_of_sum(float max2, float sum) {
+  return sum == 0 ? -INFINITY : max2 + log2f(sum);
+}
+
+// 2^(x - top), where `top` is the largest of all that are joined and fmaxf passed over NaN. Where
+// the largest is +inf all else weighs nothing and it weighs inf, so that its share becomes
+// inf / inf = NaN and lse +inf: what the definition gives.
+__device__ inline float weight_against(float x, float top) {
+  if (x == -INFINITY) return 0;
+  if (top == INFINITY) return x < INFINITY ? 0 : x;
+  return exp2f(x - top);
+}
+
+// max2, sum: base-2 maximum of the row's scores and the sum of 2^(score - max2); (-inf, 0) when it
+// attended to nothing in this part. Params: ForwardParams or GatherForwardParams.
+template <class Params>
+__device__ RowFinish finish_row(const Params& p, int32_t head_index, int64_t query, float max2,
+                                float sum) {
+  const float own = log2_of_sum(max2, sum);
+  const float before =
+      p.is_first ? -INFINITY : p.states.lse[int64_t{head_index} * p.sizes.q_len + query];
+  const float sink = p.is_last && p.sink != nullptr
+                         ? p.sink[head_index % p.sizes.heads * p.sink_stride] * kLog2E
+                         : -INFINITY;
+  const float top = fmaxf(fmaxf(own, before), sink);
+  const float own_share = own == -INFINITY ? 0 : weight_against(max2, top);  // of each in `sum`
+  const float before_share = weight_against(before, top);
+  const float total = own_share * sum + before_share + weight_against(sink, top);
+  // A share of 0 stays 0 whatever the total is: nothing attended, or a sink that is not finite.
+  return {own_share == 0 ? 0 : own_share / total, before_share == 0 ? 0 : before_share / total,
+          top + log2f(total)};
+}
+
+}  // namespace keyhole::device

@@ -1,0 +1,107 @@
+// src/kernels/device/work.cuh
+// Which piece of a part a CTA follows, and the walk over its tiles.
+#pragma once
+
+#include "kernels/device/params.h"
+
+namespace keyhole::device {
+
+// CTA number -> (head, place in the longest-first order), section by section: all heads of a
+// section do their longest lists before any does a shorter one, while their keys and values stay in
+// the second-level cache.
+struct Place {
+  int32_t head;  // batch * heads + head
+  int32_t item;
+};
+__device__ inline Place place_of(int64_t cta, int32_t num_heads, int32_t heads_per_section,
+                                 int32_t items) {
+  const int64_t per_section = int64_t{heads_per_section} * items;
+  const int32_t section = int32_t(cta / per_section);
+  const int32_t inside = int32_t(cta - section * per_section);
+  const int32_t first = section * heads_per_section;
+  const int32_t heads = min(heads_per_section, num_heads - first);
+  return {first + inside % heads, inside / heads};
+}
+
+// A list or a chunk of one, as seen by the CTA that follows it. `kTransposed`: lists by key tile,
+// as the backward pass follows them: rows are keys, and the tiles listed are query tiles.
+struct Work {
+  int32_t batch, head, kv_head;  // head counts within its batch entry
+  int32_t head_index;            // batch * heads + head
+  int32_t row_tile;              // inside its class
+  int32_t class_index;
+  int32_t first_tile, num_tiles, slot;
+  const TileRun* runs;
+  int32_t num_runs;
+  ResidueClass residue;
+  bool is_nothing;  // padding: the CTA has no work at all
+};
+
+// cta: counts CTAs, or groups of CTAs that share an item.
+template <bool kTransposed = false>
+__device__ Work my_work(const Sizes& sizes, const TileView& view, int32_t heads_per_section,
+                        int64_t cta = blockIdx.x) {
+  const WorkView& dealt = kTransposed ? view.t_work : view.work;
+  const Place place = place_of(cta, sizes.num_heads(), heads_per_section, dealt.items_per_group);
+  Work work;
+  work.head_index = place.head;
+  work.batch = place.head / sizes.heads;
+  work.head = place.head - work.batch * sizes.heads;
+  work.kv_head = sizes.kv_head_of(work.head);
+  const int32_t lists = view.classes * (kTransposed ? view.k_tiles : view.q_tiles);
+  const int32_t group = view.group_of[place.head];
+  // A head without lists here has as many empty ones: its rows must still be finished.
+  const WorkItem item = group >= 0
+                            ? dealt.items[int64_t{group} * dealt.items_per_group + place.item]
+                            : WorkItem{place.item < lists ? place.item : -1, 0, 0, -1};
+  work.is_nothing = item.list < 0;
+  const int32_t list = work.is_nothing ? 0 : item.list;
+  const int32_t per_class = kTransposed ? view.k_tiles : view.q_tiles;
+  work.class_index = list / per_class;
+  work.row_tile = list - work.class_index * per_class;
+  work.first_tile = item.first_tile;
+  work.num_tiles = item.num_tiles;
+  work.slot = item.slot;
+  work.residue = view.residues[work.class_index];
+  work.runs = nullptr;
+  work.num_runs = 0;
+  if (group >= 0 && !work.is_nothing) {
+    const int64_t index = int64_t{group} * lists + list;
+    const int64_t begin = kTransposed ? view.t_list_begin[index] : view.list_begin[index];
+    work.runs = (kTransposed ? view.t_runs : view.runs) + begin;
+    work.num_runs = kTransposed ? view.t_list_count[index] : view.list_count[index];
+  }
+  return work;
+}
+
+// Steps through the tiles of a work item in the order of its list.
+//   for (TileWalk walk(work); walk.is_valid(); walk.next()) use(walk.tile(), walk.bitmap());
+class TileWalk {
+ public:
+  __device__ explicit TileWalk(const Work& work)
+      : run_(work.runs), end_(work.runs + work.num_runs), left_(work.num_tiles) {
+    int32_t skip = work.first_tile;  // chunks begin inside the list
+    for (; run_ < end_; ++run_) {
+      current_ = *run_;
+      if (skip < current_.count) break;
+      skip -= current_.count;
+    }
+    inside_ = skip;
+  }
+  __device__ bool is_valid() const { return left_ > 0; }
+  __device__ int32_t tile() const { return current_.tile + inside_; }
+  __device__ int32_t bitmap() const { return current_.bitmap; }
+  __device__ void next() {
+    --left_;
+    if (++inside_ < current_.count) return;
+    inside_ = 0;
+    if (++run_ < end_) current_ = *run_;
+  }
+
+ private:
+  const TileRun *run_, *end_;
+  TileRun current_ = {0, 0, kFull};
+  int32_t left_, inside_ = 0;
+};
+
+}  // namespace keyhole::device

@@ -1,0 +1,13 @@
+// src/kernels/simple/backward.h
+// The backward pass on any GPU from sm_75 on, in fp32 arithmetic: the one to read first. The same
+// bits every time.
+#pragma once
+
+#include "kernels/contract.h"
+
+namespace keyhole::simple {
+
+void backward(const BackwardArgs& args);
+int64_t backward_workspace(const BackwardArgs& args);
+
+}  // namespace keyhole::simple

@@ -1,0 +1,14 @@
+// src/kernels/simple/forward.h
+#pragma once
+
+#include "kernels/contract.h"
+
+namespace keyhole::simple {
+
+inline constexpr TileShape kWideTile = {64, 64}, kNarrowTile = {32, 32};
+
+// T: float, __half or __nv_bfloat16, as the dtype of the tensors says.
+template <class T>
+void run_forward(const ForwardArgs& args);
+
+}  // namespace keyhole::simple
