@@ -1,0 +1,159 @@
+// src/kernels/sm80/backward_config.h
+// The compile-time choices of the backward kernels: one named type per kernel, head_dim and room in
+// shared memory. Tiles are the plan's; a step is what a CTA works on at a time, a tile or a piece
+// of one. Bytes are those of 16-bit elements.
+#pragma once
+
+#include <cstdint>
+
+namespace keyhole::sm80 {
+
+// What a CTA may ask for on every GPU from compute capability 8.0 on; 8.0 itself has 163 KiB, 9.0
+// has 227.
+inline constexpr int64_t kLeastBackwardShared = 99 * 1024;
+
+// Keys stay, queries pass by. Warps stand in `key_warps` x 2: each makes the scores of its share of
+// the keys and one half of the queries; then two of them share the keys' dk and dv, half the
+// columns each. For dq of a step they stand in `dq_warps` rows of queries.
+// `Fine` are for plans whose tiles should be small, with warps that do the same as those of the
+// large tile: q, dout and dq come and go twice as often for the same pairs.
+// Registers decide: dk and dv of a step (128 keys x 128 columns: 128 a thread) stay beside scores
+// and their gradients (64 x 128 pairs: 64 a thread).
+struct KeysDim64 {
+  static constexpr int head_dim = 64;
+  static constexpr int tile_q = 128, tile_k = 128;
+  static constexpr int step_q = 128, step_k = 128;
+  static constexpr int stages = 2;  // of q and dout: 162 KiB in all
+  static constexpr int key_warps = 4, dq_warps = 4;
+  static constexpr int ctas_per_sm = 1;
+};
+struct KeysDim64Small : KeysDim64 {  // 97 KiB
+  static constexpr int step_q = 64;
+  static constexpr int dq_warps = 2;
+};
+struct KeysDim64Fine : KeysDim64 {  // 65 KiB, half the warps
+  static constexpr int tile_q = 64, tile_k = 64;
+  static constexpr int step_q = 64, step_k = 64;
+  static constexpr int key_warps = 2, dq_warps = 2;
+  static constexpr int ctas_per_sm = 2;
+};
+struct KeysDim96 {  // 129 KiB
+  static constexpr int head_dim = 96;
+  static constexpr int tile_q = 64, tile_k = 128;
+  static constexpr int step_q = 64, step_k = 128;
+  static constexpr int stages = 2;
+  static constexpr int key_warps = 4, dq_warps = 4;
+  static constexpr int ctas_per_sm = 1;
+};
+struct KeysDim96Small : KeysDim96 {  // 89 KiB; twice the queries, each time for half the keys
+  static constexpr int step_k = 64;
+};
+struct KeysDim128 {  // 161 KiB
+  static constexpr int head_dim = 128;
+  static constexpr int tile_q = 64, tile_k = 128;
+  static constexpr int step_q = 64, step_k = 128;
+  static constexpr int stages = 2;
+  static constexpr int key_warps = 4, dq_warps = 2;
+  static constexpr int ctas_per_sm = 1;
+};
+struct KeysDim128Small : KeysDim128 {  // 96 KiB
+  static constexpr int step_q = 32;
+  static constexpr int stages = 1;
+};
+struct KeysDim128Fine : KeysDim128 {  // 113 KiB, half the warps: two CTAs fill 228 KiB to the brim
+  static constexpr int tile_k = 64, step_k = 64;
+  static constexpr int key_warps = 2;
+  static constexpr int ctas_per_sm = 2;
+};
+struct KeysDim128FineSmall : KeysDim128Fine {  // 81 KiB
+  static constexpr int stages = 1;
+};
+struct KeysDim192 {  // 161 KiB
+  static constexpr int head_dim = 192;
+  static constexpr int tile_q = 64, tile_k = 64;
+  static constexpr int step_q = 64, step_k = 64;
+  static constexpr int stages = 2;
+  static constexpr int key_warps = 4, dq_warps = 2;
+  static constexpr int ctas_per_sm = 1;
+};
+struct KeysDim192Small : KeysDim192 {  // 80 KiB
+  static constexpr int step_q = 32;
+  static constexpr int stages = 1;
+};
+struct KeysDim256 {  // 209 KiB
+  static constexpr int head_dim = 256;
+  static constexpr int tile_q = 64, tile_k = 64;
+  static constexpr int step_q = 64, step_k = 64;
+  static constexpr int stages = 2;
+  static constexpr int key_warps = 4, dq_warps = 2;
+  static constexpr int ctas_per_sm = 1;
+};
+struct KeysDim256Medium : KeysDim256 {  // 144 KiB
+  static constexpr int stages = 1;
+};
+struct KeysDim256Small : KeysDim256 {  // 68 KiB and half the warps
+  static constexpr int step_q = 32, step_k = 32;
+  static constexpr int stages = 1;
+  static constexpr int key_warps = 2;
+};
+
+// Queries stay, keys pass by: dq alone. Warps stand in `query_warps` x 2: each has its share of the
+// queries and one half of the keys of every step, and the halves of dq are added at the end.
+struct QueriesDim64 {  // 64 KiB
+  static constexpr int head_dim = 64;
+  static constexpr int tile_q = 128, tile_k = 128;
+  static constexpr int step_k = 64;
+  static constexpr int stages = 2;  // of k and v
+  static constexpr int query_warps = 4;
+};
+struct QueriesDim64Fine : QueriesDim64 {  // 48 KiB
+  static constexpr int tile_q = 64, tile_k = 64;
+};
+struct QueriesDim96 {  // 120 KiB
+  static constexpr int head_dim = 96;
+  static constexpr int tile_q = 64, tile_k = 128;
+  static constexpr int step_k = 128;
+  static constexpr int stages = 2;
+  static constexpr int query_warps = 4;
+};
+struct QueriesDim96Small : QueriesDim96 {  // 72 KiB
+  static constexpr int step_k = 64;
+};
+struct QueriesDim128 {  // 160 KiB
+  static constexpr int head_dim = 128;
+  static constexpr int tile_q = 64, tile_k = 128;
+  static constexpr int step_k = 128;
+  static constexpr int stages = 2;
+  static constexpr int query_warps = 4;
+};
+struct QueriesDim128Small : QueriesDim128 {  // 96 KiB
+  static constexpr int step_k = 64;
+};
+struct QueriesDim128Fine : QueriesDim128Small {  // 96 KiB
+  static constexpr int tile_k = 64;
+};
+struct QueriesDim192 {  // 144 KiB
+  static constexpr int head_dim = 192;
+  static constexpr int tile_q = 64, tile_k = 64;
+  static constexpr int step_k = 64;
+  static constexpr int stages = 2;
+  static constexpr int query_warps = 4;
+};
+struct QueriesDim192Small : QueriesDim192 {  // 96 KiB
+  static constexpr int step_k = 32;
+};
+struct QueriesDim256 {  // 192 KiB
+  static constexpr int head_dim = 256;
+  static constexpr int tile_q = 64, tile_k = 64;
+  static constexpr int step_k = 64;
+  static constexpr int stages = 2;
+  static constexpr int query_warps = 4;
+};
+struct QueriesDim256Medium : QueriesDim256 {  // 128 KiB
+  static constexpr int step_k = 32;
+};
+struct QueriesDim256Small : QueriesDim256Medium {  // 96 KiB
+  static constexpr int stages = 1;
+};
+
+}  // namespace keyhole::sm80

@@ -1,0 +1,95 @@
+// src/kernels/sm80/backward_entries.cu
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <string>
+
+#include "base/check.h"
+#include "kernels/device/backward_call.h"
+#include "kernels/sm80/backward_config.h"
+#include "kernels/sm80/backward_entries.h"
+#include "kernels/sm80/backward_launch.h"
+
+namespace keyhole::sm80 {
+namespace {
+
+// A pair of a fine tile (64 keys where 128 could be) takes as many products, but twice the copies
+// of q and dout and twice the additions to dq. By those numbers; not measured yet. Where only one
+// tile is offered, nothing depends on it.
+double cost(const TileShape& tile, double num_tiles) {
+  return num_tiles * tile.q * tile.k * (tile.k >= 128 ? 1 : 1.3);
+}
+
+std::string objection(const Request& request) {
+  // Its slope is taken back from the weight, and near +-1 that costs too many digits.
+  if (request.has_softcap) return "does not take a softcap";
+  if (!request.is_aligned) return "needs rows that begin at multiples of 16 bytes";
+  if (request.head_dim % 8 != 0 || request.v_head_dim % 8 != 0) {
+    return say("takes head_dim in multiples of 8, not ", request.head_dim, " and ",
+               request.v_head_dim);
+  }
+  if (request.shared_bytes < kLeastBackwardShared) {
+    return say("needs ", kLeastBackwardShared, " bytes of shared memory per CTA; this GPU gives ",
+               request.shared_bytes);
+  }
+  return {};
+}
+
+// As backward.cuh launches it: fast, one launch adds to sums of dq, and query heads that share a kv
+// head add to sums of its dk and dv.
+int64_t workspace(const BackwardArgs& args) {
+  const bool is_fast = !args.deterministic;
+  return device::backward_workspace_bytes(args, is_fast,
+                                          is_fast && args.q.shape[1] != args.k.shape[1]);
+}
+
+template <class C>
+TileShape tile_of() {
+  return {C::tile_q, C::tile_k};
+}
+
+template <class T>
+void add_entries(std::vector<KernelEntry>& entries, DType dtype) {
+  struct Padded {
+    int64_t head_dim;
+    std::vector<TileShape> tiles;
+    void (*backward)(const BackwardArgs& args);
+  };
+  const Padded all[] = {
+      {64, {tile_of<KeysDim64>(), tile_of<KeysDim64Fine>()}, backward_d64<T>},
+      {96, {tile_of<KeysDim96>()}, backward_d96<T>},
+      {128, {tile_of<KeysDim128>(), tile_of<KeysDim128Fine>()}, backward_d128<T>},
+      {192, {tile_of<KeysDim192>()}, backward_d192<T>},
+      {256, {tile_of<KeysDim256>()}, backward_d256<T>},
+  };
+  for (const Padded& padded : all) {
+    entries.push_back({.name = say("sm80.backward.", to_string(dtype), ".d", padded.head_dim),
+                       .backend = "sm80",
+                       .device = Device::Kind::cuda,
+                       .operation = Operation::backward,
+                       .dtype = dtype,
+                       .max_head_dim = padded.head_dim,
+                       .tiles = padded.tiles,
+                       .cost = cost,
+                       .forward = nullptr,
+                       .backward = padded.backward,
+                       .bitmaps = BitmapLayout::mma,
+                       .min_compute_capability = 80,
+                       .rounds_weights = true,
+                       .objection = objection,
+                       .forward_workspace = nullptr,
+                       .backward_workspace = workspace});
+  }
+}
+
+}  // namespace
+
+// The tightest head_dim first: the first that has no objection is taken.
+std::vector<KernelEntry> backward_entries() {
+  std::vector<KernelEntry> entries;
+  add_entries<__nv_bfloat16>(entries, DType::bf16);
+  add_entries<__half>(entries, DType::f16);
+  return entries;
+}
+
+}  // namespace keyhole::sm80

@@ -1,0 +1,517 @@
+// src/kernels/sm80/backward_keys.cuh
+// dk, dv and, unless another launch makes it, dq. Keys stay with the CTA, steps of queries pass by.
+// Scores are made transposed, rows are keys: their blocks are then the left operand of
+//   dv += p' dout     dk += ds' q        p  = 2^(factor * k q' - lse2)   ' is transposed
+//   dq  = ds k, added to memory          ds = p (v dout' - delta)
+// A warp takes its own half of the queries from registers, and the half of the warp beside it, like
+// all of ds for dq, from shared memory. The scale joins dk and dq at the end.
+//
+//   wait, barrier, copy the next step | scores, weights, ds; own half of dv, dk | barrier |
+//   dq; other half of dv, dk, while dq goes to memory
+#pragma once
+
+#include "kernels/device/work.cuh"
+#include "kernels/sm80/backward_tiles.cuh"
+
+namespace keyhole::sm80 {
+
+using device::BackwardParams;
+
+// The numbers that follow from a configuration.
+template <class C>
+struct KeysShape {
+  static constexpr int warps = 2 * C::key_warps, threads = 32 * warps;
+  static constexpr int half_q = C::step_q / 2, half_d = C::head_dim / 2;
+  static constexpr int warp_k = C::step_k / C::key_warps;
+  // 16x8 blocks of a warp: scores, and dk or dv
+  static constexpr int k_blocks = warp_k / 16, q_blocks = half_q / 8, d_blocks = half_d / 8;
+  // dq: rows of queries and columns of a warp
+  static constexpr int dq_across = warps / C::dq_warps;
+  static constexpr int dq_rows = C::step_q / C::dq_warps, dq_columns = C::head_dim / dq_across;
+  static constexpr int dq_row_blocks = dq_rows / 16, dq_blocks = dq_columns / 8;
+
+  static_assert(warp_k % 16 == 0 && half_q % 16 == 0, "terms of a product come in sixteens");
+  static_assert(half_d % 16 == 0 && dq_rows % 16 == 0 && dq_columns % 16 == 0);
+  static_assert(C::tile_q % C::step_q == 0 && C::tile_k % C::step_k == 0);
+  static_assert(C::tile_q % 64 == 0 && C::tile_k % 64 == 0, "bitmaps come in words of 64 columns");
+  static_assert(threads % (2 * C::step_q) == 0, "a thread copies one number of lse2 or delta");
+};
+
+// The queries of one head that a CTA meets.
+struct QueryRows {
+  int64_t count;  // of the residue class
+  int64_t first;  // its first query in lse2, delta and sums.dq
+};
+
+// A step of queries: where it begins inside the residue class, and whether there is one at all.
+struct Step {
+  int64_t first;
+  bool is_there;
+};
+
+template <class C>
+struct KeysShared {
+  alignas(128) uint16_t k[C::step_k][C::head_dim], v[C::step_k][C::head_dim];  // later dk and dv
+  uint16_t q[C::stages][C::step_q][C::head_dim], dout[C::stages][C::step_q][C::head_dim];
+  uint16_t p[C::step_k][C::step_q], ds[C::step_k][C::step_q];
+  float lse2[C::step_q], delta[C::step_q];  // side by side
+  QueryRows rows;                           // of the list that is followed: registers are full then
+};
+
+template <class T, class C>
+struct KeysFollower {
+  using Shape = KeysShape<C>;
+  using QueryTile = Swizzled<C::head_dim>;
+  static constexpr int kM = Shape::k_blocks, kN = Shape::q_blocks, kD = Shape::d_blocks;
+  using Scores = float[kM][kN][4];
+
+  const BackwardParams& p;
+  KeysShared<C>& shared;
+  uint32_t thread = threadIdx.x;
+  float dk[kM][kD][4] = {}, dv[kM][kD][4] = {};
+  const T *q = nullptr,
+          *dout = nullptr;  // what this thread copies first, in the class's first step
+
+  __device__ __forceinline__ int lane() const { return int(thread % 32); }
+  __device__ __forceinline__ int warp() const { return int(thread / 32); }
+  __device__ __forceinline__ int half() const {
+    return int(thread / 32 % 2);
+  }  // of queries, or of columns
+  __device__ __forceinline__ int first_key() const { return int(thread / 64) * Shape::warp_k; }
+
+  // Columns of dk and dv: blocks of 16, alternating between the two halves.
+  __device__ __forceinline__ int column_of(int n) const {
+    return n / 2 * 32 + half() * 16 + n % 2 * 8;
+  }
+
+  // Begins a list: where the queries of its head are.
+  __device__ __forceinline__ void begin(int32_t batch, int32_t head, const ResidueClass& residue) {
+    const int64_t stride = p.view.stride, query = residue.first_q;
+    q = first_chunk<C::head_dim, Shape::threads>(p.q.row<const T>(batch, head, query),
+                                                 stride * p.q.row_stride);
+    dout = first_chunk<C::head_dim, Shape::threads>(p.dout.row<const T>(batch, head, query),
+                                                    stride * p.dout.row_stride);
+    if (threadIdx.x == 0) {
+      const int64_t head_index = int64_t{batch} * p.sizes.heads + head;
+      shared.rows = {residue.num_q, head_index * p.sizes.q_len + query};
+    }
+    __syncthreads();
+  }
+  // Starts to copy the rows of the queries from `first` (inside the class) on; `count` of them,
+  // zeros beyond.
+  __device__ __forceinline__ void copy_rows(int64_t first, int count, int stage) {
+    const int64_t q_step = p.view.stride * p.q.row_stride;
+    const int64_t dout_step = p.view.stride * p.dout.row_stride;
+    copy_share<C::step_q, C::head_dim, Shape::threads>(
+        smem_address(shared.q[stage]), q + first * q_step, q_step, count, p.sizes.head_dim, thread);
+    copy_share<C::step_q, C::head_dim, Shape::threads>(smem_address(shared.dout[stage]),
+                                                       dout + first * dout_step, dout_step, count,
+                                                       p.sizes.v_head_dim, thread);
+  }
+  // Likewise lse2 and delta. Where there are more threads than numbers, some copy the same.
+  __device__ __forceinline__ void copy_numbers(int64_t first, int count) {
+    const int number = int(thread % (2 * C::step_q)), row = number % C::step_q;
+    copy_4_bytes_or_zeros(
+        smem_address(shared.lse2) + uint32_t(4 * number),
+        (number < C::step_q ? p.lse2 : p.delta) + shared.rows.first + p.view.stride * (first + row),
+        row < count);
+  }
+  // How many queries the step from `first` on has.
+  __device__ __forceinline__ int count_of(const Step& step) const {
+    return step.is_there ? rows_left(shared.rows.count, step.first, C::step_q) : 0;
+  }
+
+  // The bits of this lane's scores, where some pairs do not attend. key, query: of the warp's first
+  // score, inside the tile.
+  __device__ __forceinline__ void load_bits(uint32_t (&bits)[kM], int32_t bitmap, int key,
+                                            int query) const {
+    constexpr int kWords = C::tile_q / 64;  // of a lane, for 16 keys
+    static_assert(Shape::half_q <= 64);
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(p.view.t_bitmaps) +
+                            int64_t{bitmap} * (C::tile_k / 16 * 32 * kWords) +
+                            (key / 16 * 32 + lane()) * kWords + query / 64;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) {
+      bits[m] = bitmap == kFull ? 0 : words[m * 32 * kWords] >> (query % 64 / 2);
+    }
+  }
+
+  // s = k q', grad = v dout'; meanwhile the next step is copied and s becomes the weight.
+  __device__ __forceinline__ void make_weights(int stage, Scores& score, Scores& grad,
+                                               const Step& next) {
+    using Tile = Pieces<C::head_dim>;
+    const Weighing weighing = weighing_of(p.sizes);
+    {
+      const Tile left = Tile::by_rows(smem_address(shared.k), first_key(), 0, lane());
+      const Tile right =
+          Tile::by_columns(smem_address(shared.q[stage]), half() * Shape::half_q, 0, lane());
+      multiply<T, C::head_dim, Sum::begin>(
+          score, [&](auto& to, int d, int m) { load_matrices(to, left.at(16 * m, 2 * d)); },
+          [&](auto& to, int d, int n) { load_matrices(to, right.at(16 * n, 2 * d)); },
+          [&](int slot) {
+            if (C::stages == 2 && slot == 1) copy_rows(next.first, count_of(next), 1 - stage);
+          });
+    }
+    if (weighing.bend != 0) {
+#pragma unroll
+      for (int i = 0; i < kM * kN * 4; ++i) {
+        float& s = score[i / 4 / kN][i / 4 % kN][i % 4];
+        s = bent_score(weighing.bend, s);
+      }
+    }
+    // Two weights at a time, after the products of 16 columns, from the third on: the last scores
+    // are ready by then.
+    constexpr int kTwos = kM * kN * 2, kSlots = C::head_dim / 16 * kN / 2 - 2;
+    constexpr int kPerSlot = (kTwos + kSlots - 1) / kSlots;
+    const uint32_t lse2_at = own_query(shared.lse2);
+    float2 lse2;
+    const auto weigh_two = [&](int i) {
+      const int n = i / (2 * kM), m = i / 2 % kM, e = i % 2 * 2;
+      if (i % (2 * kM) == 0) lse2 = load_shared_floats(lse2_at + uint32_t(n * 32));
+      float(&s)[4] = score[m][n];
+      s[e] = exp2_fast(s[e] * weighing.factor - lse2.x);
+      s[e + 1] = exp2_fast(s[e + 1] * weighing.factor - lse2.y);
+    };
+    const Tile left = Tile::by_rows(smem_address(shared.v), first_key(), 0, lane());
+    const Tile right =
+        Tile::by_columns(smem_address(shared.dout[stage]), half() * Shape::half_q, 0, lane());
+    multiply<T, C::head_dim, Sum::begin>(
+        grad, [&](auto& to, int d, int m) { load_matrices(to, left.at(16 * m, 2 * d)); },
+        [&](auto& to, int d, int n) { load_matrices(to, right.at(16 * n, 2 * d)); },
+        [&](int slot) {
+#pragma unroll
+          for (int i = (slot - 2) * kPerSlot; i < (slot - 1) * kPerSlot; ++i) {
+            if (i >= 0 && i < kTwos) weigh_two(i);
+          }
+        });
+  }
+
+  // Where this lane's first pair of columns has its numbers.
+  __device__ __forceinline__ uint32_t own_query(const float* numbers) const {
+    return smem_address(numbers + half() * Shape::half_q + 2 * (lane() % 4));
+  }
+
+  // grad becomes ds; pairs that do not attend get 0 for both, selected.
+  __device__ __forceinline__ void make_ds(Scores& weight, Scores& grad, bool is_partial,
+                                          const uint32_t (&bits)[kM]) {
+    const uint32_t delta_at = own_query(shared.delta);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      const float2 delta = load_shared_floats(delta_at + uint32_t(n * 32));
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) grad[m][n][e] -= e % 2 == 0 ? delta.x : delta.y;
+      }
+    }
+    const Weighing weighing = weighing_of(p.sizes);
+    if (weighing.bend != 0) {
+      const uint32_t lse2_at = own_query(shared.lse2);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const float2 lse2 = load_shared_floats(lse2_at + uint32_t(n * 32));
+#pragma unroll
+        for (int i = 0; i < kM * 4; ++i) {
+          const int m = i / 4, e = i % 4;
+          grad[m][n][e] *= slope_of(weighing.factor, weight[m][n][e], e % 2 == 0 ? lse2.x : lse2.y);
+        }
+      }
+    }
+    if (is_partial) {
+#pragma unroll
+      for (int i = 0; i < kM * kN * 4; ++i) {
+        const int m = i / (4 * kN), n = i / 4 % kN, e = i % 4;
+        const bool attends = (bits[m] & 1u << (4 * n + e)) != 0;
+        weight[m][n][e] = attends ? weight[m][n][e] : 0;
+        grad[m][n][e] = attends ? grad[m][n][e] : 0;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kM * kN * 4; ++i) {
+      const int m = i / (4 * kN), n = i / 4 % kN, e = i % 4;
+      grad[m][n][e] *= weight[m][n][e];
+    }
+  }
+
+  // To p or ds [key][query] in shared memory.
+  __device__ __forceinline__ void share(const Packed<kM, kN>& from, const void* to) const {
+    using Tile = Swizzled<C::step_q>;
+    const uint32_t smem = smem_address(to) + uint32_t(lane() % 4 * 4);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      const uint32_t at = smem + Tile::offset(first_key() + lane() / 4, half() * (kN) + n);
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        store_shared(at + uint32_t((16 * m) * Tile::row_bytes), from[m][n][0]);
+        store_shared(at + uint32_t((16 * m + 8) * Tile::row_bytes), from[m][n][1]);
+      }
+    }
+  }
+
+  // sum += own . rows, over this warp's half of the queries, whose weights are in registers.
+  __device__ __forceinline__ void add_own_half(float (&sum)[kM][kD][4], const Packed<kM, kN>& own,
+                                               const void* rows) {
+    const auto right = Pieces<C::head_dim>::by_rows(smem_address(rows), half() * Shape::half_q,
+                                                    half() * 2, lane());
+    multiply<T, Shape::half_q, Sum::go_on>(
+        sum, [&](auto& to, int d, int m) { left_of<kM, kN>(to, own, d, m); },
+        [&](auto& to, int d, int n) { load_matrices_transposed(to, right.at(16 * d, 4 * n)); },
+        Nothing());
+  }
+  // The same over the other half, whose weights the warp beside this one has shared.
+  template <class Meanwhile>
+  __device__ __forceinline__ void add_other_half(float (&sum)[kM][kD][4], const void* weights,
+                                                 const void* rows, Meanwhile meanwhile) {
+    const auto left =
+        Pieces<C::step_q>::by_rows(smem_address(weights), first_key(), (1 - half()) * kN, lane());
+    const auto right = Pieces<C::head_dim>::by_rows(
+        smem_address(rows), (1 - half()) * Shape::half_q, half() * 2, lane());
+    multiply<T, Shape::half_q, Sum::go_on>(
+        sum, [&](auto& to, int d, int m) { load_matrices(to, left.at(16 * m, 2 * d)); },
+        [&](auto& to, int d, int n) { load_matrices_transposed(to, right.at(16 * d, 4 * n)); },
+        meanwhile);
+  }
+
+  // A warp's share of dq of a step, and its way to memory.
+  struct QueryGradients {
+    static constexpr int kRows = Shape::dq_row_blocks, kBlocks = Shape::dq_blocks;
+    static constexpr int kTwos = kRows * kBlocks * 2;  // neighbours that are added at once
+    float sum[kRows][kBlocks][4];
+    float* first;      // of this lane: its first row and column in sums.dq
+    int64_t row_step;  // floats between neighbouring queries
+    int rows;          // how many there are from this lane's first one on; 0 or less: none
+    int columns;       // likewise
+    float scale;
+
+    // Without a branch: what lies beyond the last query, zeros, is added to the last query. All
+    // columns are there.
+    __device__ __forceinline__ void add_two(int i) const {
+      const int m = i / (2 * kBlocks), n = i / 2 % kBlocks, h = i % 2;
+      add(m, n, h, min(16 * m + 8 * h, rows - 1), true);
+    }
+    __device__ __forceinline__ void add_all() const {
+#pragma unroll
+      for (int i = 0; i < kTwos; ++i) {
+        const int m = i / (2 * kBlocks), n = i / 2 % kBlocks, h = i % 2, row = 16 * m + 8 * h;
+        add(m, n, h, row, row < rows && column_of(n) < columns);
+      }
+    }
+
+   private:
+    static __device__ int column_of(int n) { return n / 2 * 16 * Shape::dq_across + n % 2 * 8; }
+    __device__ __forceinline__ void add(int m, int n, int h, int row, bool is_wanted) const {
+      add_to_global(first + row * row_step + column_of(n), scale * sum[m][n][2 * h],
+                    scale * sum[m][n][2 * h + 1], is_wanted);
+    }
+  };
+  __device__ __forceinline__ void make_dq(QueryGradients& dq, int64_t first) {
+    const int row = warp() / Shape::dq_across * Shape::dq_rows, across = warp() % Shape::dq_across;
+    const auto left = Pieces<C::step_q>::by_columns(smem_address(shared.ds), 0, row / 8, lane());
+    const auto right = Pieces<C::head_dim>::by_rows(smem_address(shared.k), 0, across * 2, lane());
+    multiply<T, C::step_k, Sum::begin>(
+        dq.sum,
+        [&](auto& to, int d, int m) { load_matrices_transposed(to, left.at(16 * d, 2 * m)); },
+        [&](auto& to, int d, int n) {
+          load_matrices_transposed(to, right.at(16 * d, n * 2 * Shape::dq_across));
+        },
+        Nothing());
+    const QueryRows rows = shared.rows;
+    const int64_t query = rows.first + p.view.stride * (first + row + lane() / 4);
+    const int column = across * 16 + lane() % 4 * 2;
+    dq.first = p.sums.dq + query * p.sizes.head_dim + column;
+    dq.row_step = int64_t{p.view.stride} * p.sizes.head_dim;
+    dq.rows = rows_left(rows.count, first, C::step_q) - row - lane() / 4;
+    dq.columns = p.sizes.head_dim - column;
+    dq.scale = p.sizes.scale;
+  }
+
+  // One step of pairs. With two stages the next step is copied while this one is worked on; with
+  // one, while dq is made.
+  __device__ __forceinline__ void follow_step(int64_t first, int stage, int32_t bitmap, int key,
+                                              int query, const Step& next) {
+    await_copies<0>();
+    __syncthreads();
+    thread = opaque(thread);
+    uint32_t bits[kM];
+    load_bits(bits, bitmap, key + first_key(), query + half() * Shape::half_q);
+    Packed<kM, kN> weight16, ds16;
+    {
+      Scores weight, grad;
+      make_weights(stage, weight, grad, next);
+      make_ds(weight, grad, bitmap != kFull, bits);
+      pack<T>(weight, weight16);
+      pack<T>(grad, ds16);
+    }
+    share(weight16, shared.p);
+    share(ds16, shared.ds);
+    add_own_half(dv, weight16, shared.dout[stage]);
+    add_own_half(dk, ds16, shared.q[stage]);
+    __syncthreads();
+    copy_numbers(next.first, count_of(next));
+    if constexpr (C::stages == 2) commit_copies();
+
+    const bool with_dq = p.sums.dq != nullptr;
+    QueryGradients dq;
+    if (C::stages == 2 && with_dq && p.sizes.head_dim == C::head_dim) {
+      constexpr int kSlots = Shape::half_q / 16 * kD / 2;  // of one product
+      constexpr int kPerSlot = (QueryGradients::kTwos + 2 * kSlots - 1) / (2 * kSlots);
+      const auto add_some = [&](int slot) {
+#pragma unroll
+        for (int i = slot * kPerSlot; i < (slot + 1) * kPerSlot; ++i) {
+          if (i < QueryGradients::kTwos) dq.add_two(i);
+        }
+      };
+      make_dq(dq, first);
+      add_other_half(dv, shared.p, shared.dout[stage], add_some);
+      add_other_half(dk, shared.ds, shared.q[stage], [&](int slot) { add_some(slot + kSlots); });
+      return;
+    }
+    add_other_half(dv, shared.p, shared.dout[stage], Nothing());
+    add_other_half(dk, shared.ds, shared.q[stage], Nothing());
+    if constexpr (C::stages == 1) {
+      __syncthreads();
+      copy_rows(next.first, count_of(next), 0);
+      commit_copies();
+    }
+    if (with_dq) {
+      make_dq(dq, first);
+      dq.add_all();
+    }
+  }
+
+  template <class Walk>
+  __device__ __forceinline__ void follow_list(Walk walk, int key) {
+    const auto step = [&] {
+      return Step{int64_t{walk.tile()} * C::tile_q + walk.piece() * C::step_q, walk.is_valid()};
+    };
+    copy_rows(step().first, count_of(step()), 0);
+    copy_numbers(step().first, count_of(step()));
+    commit_copies();
+    for (int stage = 0; walk.is_valid(); stage ^= C::stages - 1) {
+      const int64_t first = step().first;
+      const int32_t bitmap = walk.bitmap(), query = walk.piece() * C::step_q;
+      walk.next();
+      follow_step(first, stage, bitmap, key, query, step());
+    }
+    await_copies<0>();
+    __syncthreads();  // the room of the queries is free
+  }
+
+  // All of dk or dv that this CTA has: written through `room` in shared memory, or added to `sums`,
+  // where several CTAs may meet.
+  __device__ __forceinline__ bool finish(const float (&sum)[kM][kD][4], float scale,
+                                         const void* room, const TileRows<T>& to,
+                                         const TileRows<float>& sums) const {
+    using Tile = Swizzled<C::head_dim>;
+    const bool is_summed = sums.first != nullptr;
+    const int row = first_key() + lane() / 4;
+#pragma unroll
+    for (int i = 0; i < kM * kD * 2; ++i) {
+      const int m = i / (2 * kD), n = i / 2 % kD, h = i % 2;
+      const float first = scale * sum[m][n][2 * h], second = scale * sum[m][n][2 * h + 1];
+      const int r = row + 16 * m + 8 * h, column = column_of(n);
+      if (is_summed) {
+        add_to_global(sums.first + r * sums.step + column + lane() % 4 * 2, first, second,
+                      r < sums.count && column < sums.columns);
+      } else {
+        store_shared(smem_address(room) + Tile::offset(r, column / 8) + uint32_t(lane() % 4 * 4),
+                     Element<T>::pack(first, second));
+      }
+    }
+    if (is_summed) return false;
+    __syncthreads();
+    return store_tile<C::step_k, C::head_dim, Shape::threads, T>(smem_address(room), to);
+  }
+};
+
+// The list of a head, or the chunk of it that is this CTA's.
+template <class C>
+__device__ StepWalk<C::tile_q / C::step_q> steps_of(const TileView& view, const device::Work& work,
+                                                    int32_t head_index, bool is_whole) {
+  if (!is_whole) return {work.runs, work.first_tile, work.num_tiles};
+  const int32_t group = view.group_of[head_index];
+  if (group < 0) return {nullptr, 0, 0};
+  const int64_t list =
+      (int64_t{group} * view.classes + work.class_index) * view.k_tiles + work.row_tile;
+  const TileRun* runs = view.t_runs + view.t_list_begin[list];
+  return {runs, 0, count_tiles(runs, view.t_list_count[list])};
+}
+
+// Keys of one kv head: those of a CTA, or the part of them that it works on.
+struct KeyRows {
+  int32_t batch, head;
+  int64_t key;  // the first one
+  int count;    // 0 or less: none
+
+  template <class T>
+  __device__ TileRows<T> of(const device::DeviceTensor& tensor, int64_t stride, int columns) const {
+    return {tensor.row<T>(batch, head, key), stride * tensor.row_stride, count, columns};
+  }
+};
+template <class C>
+__device__ __forceinline__ KeyRows key_rows(const BackwardParams& p, const device::Work& work,
+                                            int part) {
+  const int64_t first = int64_t{work.row_tile} * C::tile_k + part * C::step_k;
+  return {work.batch, work.kv_head, work.residue.first_k + p.view.stride * first,
+          rows_left(work.residue.num_k, first, C::step_k)};
+}
+
+// sums.dq given: one CTA per item and query head; query heads of one kv head, and chunks of one
+// list, meet in sums.dk and sums.dv. Not given (a launch over queries makes dq): the order of all
+// additions must be fixed, so the CTA of the first head follows the lists of all heads of its kv
+// head, one after the other, and the CTAs of the others have nothing to do; lists are whole then.
+template <class T, class C>
+__global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
+    backward_keys(const __grid_constant__ BackwardParams p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  auto& shared = *reinterpret_cast<KeysShared<C>*>(memory);
+  constexpr int kThreads = KeysShape<C>::threads;
+  const int64_t stride = p.view.stride;
+  const int32_t heads_per_kv = p.sizes.heads / p.sizes.kv_heads;
+  const bool follows_group = p.sums.dq == nullptr;
+
+  for (int part = 0; part < C::tile_k / C::step_k; ++part) {
+    // Asked for three times: while a list is followed the registers are full.
+    const auto my_work = [&] {
+      return device::my_work<true>(p.sizes, p.view, p.heads_per_section);
+    };
+    KeysFollower<T, C> follower = {p, shared};
+    {
+      const device::Work work = my_work();
+      if (work.is_nothing || (follows_group && work.head % heads_per_kv != 0)) return;
+      if (!follows_group && work.num_tiles == 0 && p.sums.dk != nullptr) return;
+      const KeyRows keys = key_rows<C>(p, work, part);
+      if (keys.count <= 0) return;
+      if (part > 0) __syncthreads();  // dk and dv of the part before have left
+      copy_tile<C::step_k, C::head_dim, kThreads, T>(
+          smem_address(shared.k), keys.of<const T>(p.k, stride, p.sizes.head_dim));
+      copy_tile<C::step_k, C::head_dim, kThreads, T>(
+          smem_address(shared.v), keys.of<const T>(p.v, stride, p.sizes.v_head_dim));
+    }
+    for (int32_t i = 0; i < (follows_group ? heads_per_kv : 1); ++i) {
+      const device::Work work = my_work();
+      const auto steps = steps_of<C>(p.view, work, work.head_index + i, follows_group);
+      if (!steps.is_valid()) continue;
+      follower.begin(work.batch, work.head + i, work.residue);
+      follower.follow_list(steps, part * C::step_k);
+    }
+    await_copies<0>();
+    __syncthreads();  // k and v have been used: they become the way out
+    const KeyRows keys = key_rows<C>(p, my_work(), part);
+    const int64_t row =
+        (int64_t{keys.batch} * p.sizes.kv_heads + keys.head) * p.sizes.k_len + keys.key;
+    const auto sums = [&](float* first, int32_t columns) {
+      return TileRows<float>{first == nullptr ? nullptr : first + row * columns, stride * columns,
+                             keys.count, columns};
+    };
+    const bool bad_k = follower.finish(follower.dk, p.sizes.scale, shared.k,
+                                       keys.of<T>(p.dk, stride, p.sizes.head_dim),
+                                       sums(p.sums.dk, p.sizes.head_dim));
+    const bool bad_v =
+        follower.finish(follower.dv, 1, shared.v, keys.of<T>(p.dv, stride, p.sizes.v_head_dim),
+                        sums(p.sums.dv, p.sizes.v_head_dim));
+    if (bad_k || bad_v) *p.found_nonfinite = 1;
+  }
+}
+
+}  // namespace keyhole::sm80

@@ -1,0 +1,278 @@
+// src/kernels/sm80/backward_tiles.cuh
+// What both backward kernels are made of: tiles in shared memory, their way into the fragments of
+// matrix products, the products themselves, and the walk over a list.
+#pragma once
+
+#include "kernels/device/params.h"
+#include "kernels/sm80/backward_ptx.cuh"
+
+namespace keyhole::sm80 {
+
+// A row of kColumns 16-bit elements is kColumns / 8 chunks of 16 bytes. Inside each `group` of them
+// they trade places, differently in neighbouring rows: the same chunk of 8 rows then lies in 8
+// different sets of 4 banks, and ldmatrix reads it at once.
+template <int kColumns>
+struct Swizzled {
+  static constexpr int chunks = kColumns / 8;
+  static constexpr int group = chunks % 8 == 0 ? 8 : chunks % 4 == 0 ? 4 : 2;
+  static constexpr int row_bytes = 2 * kColumns;
+  static_assert(kColumns % 16 == 0);
+
+  static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
+    return row * row_bytes + (chunk ^ (row / (8 / group) % group)) * 16;
+  }
+};
+
+// Where a lane points ldmatrix at. The four 8x8 matrices of a 16x16 piece of a tile are taken
+//   by rows     0 2     as the left operand [row][depth], or, transposed, the right one
+//               1 3     [depth][column]
+//   by columns  0 1     as the right operand [column][depth], or, transposed, the left one
+//               2 3     [depth][row]
+template <int kColumns>
+class Pieces {
+  using Layout = Swizzled<kColumns>;
+
+ public:
+  static __device__ __forceinline__ Pieces by_rows(uint32_t smem, int row, int chunk, int lane) {
+    return Pieces(smem + Layout::offset(row + lane % 16, chunk + lane / 16));
+  }
+  static __device__ __forceinline__ Pieces by_columns(uint32_t smem, int row, int chunk, int lane) {
+    return Pieces(smem + Layout::offset(row + lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2));
+  }
+  // The piece that lies `rows` (a multiple of 8) and `chunks` further. `chunks` is even and has no
+  // bit in common with the chunk given above, so that nothing carries.
+  __device__ __forceinline__ uint32_t at(int rows, int chunks) const {
+    constexpr int kGroup = Layout::group;
+    return (first_ ^ uint32_t(chunks % kGroup * 16)) +
+           uint32_t(chunks / kGroup * kGroup * 16 + rows * Layout::row_bytes);
+  }
+
+ private:
+  __device__ __forceinline__ explicit Pieces(uint32_t first) : first_(first) {}
+  uint32_t first_;
+};
+
+// Rows of a tensor: row r < count begins at first + r * step.
+template <class T>
+struct TileRows {
+  T* first;
+  int64_t step;
+  int count;    // may be negative; rows from there on are not touched
+  int columns;  // a multiple of 8
+};
+
+// A thread's share of a tile: chunks of 16 bytes, neighbouring threads take neighbours. Its first
+// one is `row`, `chunk`; the others lie `down` rows and `across` chunks further, equally swizzled.
+template <int kColumns, int kThreads>
+struct ChunkShare {
+  using Layout = Swizzled<kColumns>;
+  static constexpr int across = Layout::group, down = kThreads / across;
+  static_assert(down % 8 == 0, "else a thread's chunks would be swizzled differently in its rows");
+  const int row, chunk;
+  __device__ __forceinline__ explicit ChunkShare(uint32_t thread)
+      : row(int(thread / across)), chunk(int(thread % across)) {}
+
+  // visit(r, c, offset): the chunk of row + r, chunk + c lies at `offset` in shared memory
+  template <int kRows, class Visit>
+  __device__ __forceinline__ void for_each(Visit visit) const {
+    const uint32_t first = Layout::offset(row, chunk);
+#pragma unroll
+    for (int r = 0; r < kRows; r += down) {
+      if (kRows % down != 0 && row + r >= kRows) break;
+#pragma unroll
+      for (int c = 0; c < Layout::chunks; c += across) {
+        visit(r, c, first + uint32_t(r * Layout::row_bytes + c * 16));
+      }
+    }
+  }
+};
+
+// Starts to copy a tile to shared memory; zeros where there are no rows or columns.
+// first: where this thread's first chunk lies
+template <int kRows, int kColumns, int kThreads, class T>
+__device__ __forceinline__ void copy_share(uint32_t smem, const T* first, int64_t step, int count,
+                                           int columns, uint32_t thread) {
+  const ChunkShare<kColumns, kThreads> share(thread);
+  const int rows_below = count - share.row, columns_beyond = columns - share.chunk * 8;
+  share.template for_each<kRows>([&](int r, int c, uint32_t offset) {
+    copy_async_or_zeros(smem + offset, first + r * step + c * 8,
+                        r < rows_below && c * 8 < columns_beyond);
+  });
+}
+template <int kColumns, int kThreads, class T>
+__device__ __forceinline__ const T* first_chunk(const T* first, int64_t step) {
+  const ChunkShare<kColumns, kThreads> share(threadIdx.x);
+  return fixed_address(first + share.row * step + share.chunk * 8);
+}
+template <int kRows, int kColumns, int kThreads, class T>
+__device__ __forceinline__ void copy_tile(uint32_t smem, const TileRows<const T>& rows) {
+  copy_share<kRows, kColumns, kThreads>(smem,
+                                        first_chunk<kColumns, kThreads>(rows.first, rows.step),
+                                        rows.step, rows.count, rows.columns, threadIdx.x);
+}
+
+// Whether one of two packed values is infinite or NaN: all bits of its exponent are set.
+template <class T>
+__device__ __forceinline__ bool has_nonfinite(uint32_t two) {
+  constexpr uint32_t kExponent = std::is_same_v<T, __nv_bfloat16> ? 0x7f80u : 0x7c00u;
+  return (two & kExponent) == kExponent || (two >> 16 & kExponent) == kExponent;
+}
+
+// Writes a tile from shared memory; true when a value of it is not finite.
+template <int kRows, int kColumns, int kThreads, class T>
+__device__ __forceinline__ bool store_tile(uint32_t smem, const TileRows<T>& rows) {
+  const ChunkShare<kColumns, kThreads> share(threadIdx.x);
+  T* first = rows.first + share.row * rows.step + share.chunk * 8;
+  bool found = false;
+  share.template for_each<kRows>([&](int r, int c, uint32_t offset) {
+    if (share.row + r >= rows.count || (share.chunk + c) * 8 >= rows.columns) return;
+    const uint4 eight = load_shared_vector(smem + offset);
+    *reinterpret_cast<uint4*>(first + r * rows.step + c * 8) = eight;
+    found = found || has_nonfinite<T>(eight.x) || has_nonfinite<T>(eight.y) ||
+            has_nonfinite<T>(eight.z) || has_nonfinite<T>(eight.w);
+  });
+  return found;
+}
+
+// sum (+)= left . right, kDepth terms at 16 a time: sum[m][n] are the 16x8 blocks of a warp.
+//   load_left(to, d, m)   16x16 of the left operand: rows 16 m, terms 16 d
+//   load_right(to, d, n)  16x16 of the right one: terms 16 d, columns 16 n
+//   meanwhile(i)          after each i-th 16 columns: something for the other units to do
+// Fragments are loaded before they are needed: the left ones by a step, the right ones by kAhead.
+enum class Sum { begin, go_on };
+template <class T, int kDepth, Sum kSum, int kM, int kN, class Left, class Right, class Meanwhile>
+__device__ __forceinline__ void multiply(float (&sum)[kM][kN][4], Left load_left, Right load_right,
+                                         Meanwhile meanwhile) {
+  constexpr int kSteps = kDepth / 16, kPairs = kN / 2, kTotal = kSteps * kPairs;
+  constexpr int kWanted = kM == 1 ? 3 : 2, kAhead = kWanted < kTotal ? kWanted : kTotal;
+  static_assert(kDepth % 16 == 0 && kN % 2 == 0);
+  uint32_t left[2][kM][4], right[kAhead + 1][4];
+#pragma unroll
+  for (int m = 0; m < kM; ++m) load_left(left[0][m], 0, m);
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) load_right(right[i], i / kPairs, i % kPairs);
+#pragma unroll
+  for (int i = 0; i < kTotal; ++i) {
+    const int d = i / kPairs, n = i % kPairs;
+    if (n == 0 && d + 1 < kSteps) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) load_left(left[(d + 1) % 2][m], d + 1, m);
+    }
+    if (i + kAhead < kTotal) {
+      load_right(right[(i + kAhead) % (kAhead + 1)], (i + kAhead) / kPairs, (i + kAhead) % kPairs);
+    }
+    const uint32_t(&b)[4] = right[i % (kAhead + 1)];
+#pragma unroll
+    for (int block = 0; block < 2; ++block) {
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        float(&c)[4] = sum[m][2 * n + block];
+        if (kSum == Sum::begin && d == 0) {
+          Element<T>::multiply(c, left[d % 2][m], b[2 * block], b[2 * block + 1]);
+        } else {
+          Element<T>::multiply_add(c, left[d % 2][m], b[2 * block], b[2 * block + 1]);
+        }
+      }
+    }
+    meanwhile(i);
+  }
+}
+struct Nothing {
+  __device__ __forceinline__ void operator()(int) const {}
+};
+
+// The blocks of a product as the left operand of the next one: terms 16 d of its rows 16 m.
+template <int kM, int kN>
+using Packed = uint32_t[kM][kN][2];  // [..][0]: elements 0, 1 of a block; [..][1]: elements 2, 3
+template <int kM, int kN>
+__device__ __forceinline__ void left_of(uint32_t (&to)[4], const Packed<kM, kN>& product, int d,
+                                        int m) {
+  to[0] = product[m][2 * d][0];
+  to[1] = product[m][2 * d][1];
+  to[2] = product[m][2 * d + 1][0];
+  to[3] = product[m][2 * d + 1][1];
+}
+template <class T, int kM, int kN>
+__device__ __forceinline__ void pack(const float (&from)[kM][kN][4], Packed<kM, kN>& to) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      to[m][n][0] = Element<T>::pack(from[m][n][0], from[m][n][1]);
+      to[m][n][1] = Element<T>::pack(from[m][n][2], from[m][n][3]);
+    }
+  }
+}
+
+// The way from q . k to a weight p = 2^(factor * s - lse2), where s is q . k itself or, with a
+// softcap, tanh(scale / softcap * q . k) = 1 - 2 / (2^(bend * q . k) + 1).
+struct Weighing {
+  float factor;
+  float bend;  // 0: no softcap
+};
+__device__ __forceinline__ Weighing weighing_of(const device::Sizes& sizes) {
+  constexpr float kLog2E = device::kLog2E;
+  if (sizes.softcap > 0) {
+    return {sizes.softcap * kLog2E, 2 * kLog2E * sizes.scale * reciprocal_fast(sizes.softcap)};
+  }
+  return {sizes.scale * kLog2E, 0};
+}
+__device__ __forceinline__ float bent_score(float bend, float product) {
+  return 1 - 2 * reciprocal_fast(exp2_fast(bend * product) + 1);
+}
+// The slope of tanh, from the weight it led to: s = (log2 p + lse2) / factor, so that s need not be
+// kept. A weight of 0 gives 0: so does everything it is multiplied with.
+__device__ __forceinline__ float slope_of(float factor, float weight, float lse2) {
+  const float s = (__log2f(weight) + lse2) * reciprocal_fast(factor);
+  return weight == 0 ? 0 : 1 - s * s;
+}
+
+// The steps of a list: its tiles in order, each in kPieces.
+template <int kPieces>
+class StepWalk {
+ public:
+  __device__ StepWalk(const TileRun* runs, int32_t first_tile, int32_t num_tiles)
+      : run_(runs), left_(num_tiles * kPieces) {
+    if (left_ == 0) return;
+    int32_t skip = first_tile;  // chunks begin inside the list
+    while (skip >= run_->count) skip -= run_++->count;
+    begin_run(skip);
+  }
+  __device__ bool is_valid() const { return left_ > 0; }
+  __device__ int32_t tile() const { return tile_; }
+  __device__ int32_t piece() const { return piece_; }
+  __device__ int32_t bitmap() const { return bitmap_; }
+  __device__ void next() {
+    if (--left_ == 0) return;
+    if (kPieces > 1 && ++piece_ < kPieces) return;
+    piece_ = 0;
+    ++tile_;
+    if (--left_in_run_ > 0) return;
+    ++run_;
+    begin_run(0);
+  }
+
+ private:
+  __device__ void begin_run(int32_t skip) {
+    tile_ = run_->tile + skip;
+    bitmap_ = run_->bitmap;
+    left_in_run_ = run_->count - skip;
+  }
+  const TileRun* run_;
+  int32_t left_;  // steps
+  int32_t left_in_run_ = 0, tile_ = 0, piece_ = 0, bitmap_ = kFull;
+};
+
+__device__ inline int32_t count_tiles(const TileRun* runs, int32_t num_runs) {
+  int32_t tiles = 0;
+  for (int32_t r = 0; r < num_runs; ++r) tiles += runs[r].count;
+  return tiles;
+}
+
+// Rows [first, first + size) of a residue class that are there; 0 or less: none.
+__device__ __forceinline__ int rows_left(int64_t num_rows, int64_t first, int size) {
+  const int64_t left = num_rows - first;
+  return int(left < size ? left : size);
+}
+
+}  // namespace keyhole::sm80

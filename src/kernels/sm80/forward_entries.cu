@@ -1,0 +1,84 @@
+// src/kernels/sm80/forward_entries.cu
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <string>
+
+#include "base/check.h"
+#include "kernels/device/forward_call.h"
+#include "kernels/sm80/config.h"
+#include "kernels/sm80/forward_entries.h"
+#include "kernels/sm80/forward_launch.h"
+
+namespace keyhole::sm80 {
+namespace {
+
+// A pair of a 64-row tile reads more shared memory (16 rows a warp share a key, not 32: 1,280
+// cycles for 64x64 pairs of head_dim 128, against 896 in the tall tile) and twice as much of the
+// second-level cache (64 rows a CTA, not 128). By those numbers; not measured yet.
+double cost(const TileShape& tile, double num_tiles) {
+  return num_tiles * tile.q * tile.k * (tile.q >= 128 ? 1 : 1.5);
+}
+
+std::string objection(const Request& request) {
+  if (!request.is_aligned) return "needs rows that begin at multiples of 16 bytes";
+  if (request.head_dim % 8 != 0 || request.v_head_dim % 8 != 0) {
+    return say("takes head_dim in multiples of 8, not ", request.head_dim, " and ",
+               request.v_head_dim);
+  }
+  if (request.shared_bytes < kShared99KiB) {
+    return say("needs ", kShared99KiB, " bytes of shared memory per CTA; this GPU gives ",
+               request.shared_bytes);
+  }
+  return {};
+}
+
+template <class T>
+void add_entries(std::vector<KernelEntry>& entries, DType dtype) {
+  struct Padded {
+    int64_t head_dim;
+    std::vector<TileShape> tiles;
+    void (*forward)(const ForwardArgs& args);
+  };
+  const Padded all[] = {
+      {64,
+       {{Dim64::tile_q, Dim64::tile_k}, {Dim64Small::tile_q, Dim64Small::tile_k}},
+       forward_d64<T>},
+      {96, {{Dim96::tile_q, Dim96::tile_k}}, forward_d96<T>},
+      {128,
+       {{Dim128::tile_q, Dim128::tile_k}, {Dim128Small::tile_q, Dim128Small::tile_k}},
+       forward_d128<T>},
+      {192, {{Dim192::tile_q, Dim192::tile_k}}, forward_d192<T>},
+      {256, {{Dim256::tile_q, Dim256::tile_k}}, forward_d256<T>},
+  };
+  for (const Padded& padded : all) {
+    entries.push_back({.name = say("sm80.forward.", to_string(dtype), ".d", padded.head_dim),
+                       .backend = "sm80",
+                       .device = Device::Kind::cuda,
+                       .operation = Operation::forward,
+                       .dtype = dtype,
+                       .max_head_dim = padded.head_dim,
+                       .tiles = padded.tiles,
+                       .cost = cost,
+                       .forward = padded.forward,
+                       .backward = nullptr,
+                       .bitmaps = BitmapLayout::mma,
+                       .min_compute_capability = 80,
+                       .rounds_weights = true,
+                       .objection = objection,
+                       .forward_workspace = device::forward_workspace_bytes,
+                       .backward_workspace = nullptr});
+  }
+}
+
+}  // namespace
+
+// The tightest head_dim first: the first that has no objection is taken.
+std::vector<KernelEntry> forward_entries() {
+  std::vector<KernelEntry> entries;
+  add_entries<__nv_bfloat16>(entries, DType::bf16);
+  add_entries<__half>(entries, DType::f16);
+  return entries;
+}
+
+}  // namespace keyhole::sm80

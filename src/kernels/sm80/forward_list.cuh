@@ -1,0 +1,80 @@
+// src/kernels/sm80/forward_list.cuh
+// The list a CTA follows, in shared memory: one thread walks it two tiles ahead of the products, so
+// that the loop keeps nothing of it in registers and never waits for it.
+#pragma once
+
+#include "kernels/device/work.cuh"
+#include "kernels/sm80/ptx.cuh"
+
+namespace keyhole::sm80 {
+
+using device::Work;
+
+struct alignas(8) ListEntry {
+  int32_t tile, bitmap;
+};
+
+class ListWalk {
+ public:
+  // Tile i of the work item; known for the one in work and the next one.
+  __device__ __forceinline__ ListEntry entry(int32_t i) const { return entries_[i % kEntries]; }
+
+  // The first warp calls; then a barrier. The work item has at least one tile.
+  __device__ void begin(const Work& work) {
+    const int32_t lane = int32_t(threadIdx.x % 32);
+    int32_t skip = work.first_tile, first = 0;  // chunks begin inside the list
+    while (skip > 0 && first < work.num_runs) {
+      // 32 runs at once: how many of them end before the chunk begins
+      const int32_t run = first + lane;
+      int32_t end = run < work.num_runs ? work.runs[run].count : 0;
+#pragma unroll
+      for (int32_t step = 1; step < 32; step *= 2) {
+        const int32_t before = __shfl_up_sync(~0u, end, step);
+        if (lane >= step) end += before;
+      }
+      const int32_t passed = __popc(__ballot_sync(~0u, run < work.num_runs && end <= skip));
+      first += passed;
+      if (passed > 0) skip -= __shfl_sync(~0u, end, passed - 1);
+      if (passed < 32) break;
+    }
+    if (lane != 0) return;
+    const TileRun run = work.runs[first];
+    tile_ = run.tile + skip;
+    left_ = run.count - skip;
+    bitmap_ = run.bitmap;
+    next_run_ = work.runs + first + 1;
+    runs_left_ = work.num_runs - first - 1;
+    entries_[0] = {tile_, bitmap_};
+    if (runs_left_ > 0) next_ = *next_run_;
+    find(1);
+  }
+
+  // Thread 0 calls with i = 2, 3, ..., a barrier after each; what it copied in the call before must
+  // have arrived. Beyond the end of the list it finds anything.
+  __device__ __forceinline__ void find(int32_t i) {
+    ++tile_;
+    if (--left_ <= 0 && runs_left_ > 0) {
+      tile_ = next_.tile;
+      left_ = next_.count;
+      bitmap_ = next_.bitmap;
+      const TileRun* run = ++next_run_;
+      if (--runs_left_ > 0) {
+        copy_async_word(smem_address(&next_.tile), &run->tile);
+        copy_async_word(smem_address(&next_.count), &run->count);
+        copy_async_word(smem_address(&next_.bitmap), &run->bitmap);
+      }
+    }
+    entries_[i % kEntries] = {tile_, bitmap_};
+  }
+
+ private:
+  static constexpr int32_t kEntries = 4;  // a power of two; three are in use at a time
+
+  ListEntry entries_[kEntries];
+  int32_t tile_, left_, bitmap_;  // where the walk stands, and how much of the run is left
+  TileRun next_;       // the run after it; on its way while the walk is in the first tile
+  int32_t runs_left_;  // from next_ on
+  const TileRun* next_run_;
+};
+
+}  // namespace keyhole::sm80
