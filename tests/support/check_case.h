@@ -33,6 +33,7 @@ struct KernelChoice {
   const KernelEntry* forward = nullptr;
   const KernelEntry* backward = nullptr;  // may be null
   TileShape tile;                         // {0, 0}: through the public API
+  bool is_deterministic = true;           // the backward pass of a GPU; the cpu's always is
 };
 Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* stats = nullptr);
 // All kernels of the table that take this dtype, each with the tile the case names.

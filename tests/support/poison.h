@@ -34,6 +34,13 @@ class PoisonedTensor {
   std::vector<double> values() const;
   std::vector<uint64_t> bits() const;  // the elements as they lie in memory
 
+  // All of it, moats included, and where the view begins there: for copies on a GPU.
+  std::vector<std::byte>& memory() { return memory_; }
+  const std::vector<std::byte>& memory() const { return memory_; }
+  int64_t offset_bytes() const {
+    return view_.data == nullptr ? 0 : static_cast<const std::byte*>(view_.data) - memory_.data();
+  }
+
   void seal();  // remembers every byte
   // In words, what is wrong: a changed input, a byte written outside an output. Empty: nothing.
   std::string damage() const;

@@ -38,8 +38,9 @@ struct Walk {
   const AllowedPairs& allowed;
   std::vector<double> q, k, v, dout, sink;
   double scale, unit;
+  bool rounds_weights;
 
-  Walk(const Case& the_case, const AllowedPairs& pairs, const Inputs& in)
+  Walk(const Case& the_case, const AllowedPairs& pairs, const Inputs& in, bool rounds)
       : c(the_case),
         allowed(pairs),
         q(in.q.values()),
@@ -48,7 +49,20 @@ struct Walk {
         dout(in.dout.values()),
         sink(in.sink.values()),
         scale(c.scale.value_or(1 / std::sqrt(double(c.head_dim)))),
-        unit(compute_unit(c.dtype)) {}
+        unit(compute_unit(c.dtype)),
+        rounds_weights(rounds) {}
+
+  // A weight or score gradient as it enters a product, by how much of itself that may be off, and
+  // below which size it is lost as a whole.
+  template <class Compute>
+  Compute factor(Compute x) const {
+    return rounds_weights ? Compute(rounded_to(c.dtype, double(x))) : x;
+  }
+  double factor_unit() const { return rounds_weights ? rounding_unit(c.dtype) : 0; }
+  double lost_factor() const {
+    const double of_sums = smallest_step(c.dtype == DType::f64 ? DType::f64 : DType::f32);
+    return rounds_weights ? std::max(2 * smallest_step(c.dtype), of_sums) : of_sums;
+  }
 
   int64_t q_row(int64_t b, int64_t h, int64_t i) const { return (b * c.heads + h) * c.q_len + i; }
   int64_t k_row(int64_t b, int64_t h, int64_t j) const {
@@ -132,18 +146,20 @@ void walk_forward(const Walk& walk, ExpectedForward& expected) {
   const Case& c = walk.c;
   Scores<Compute> row;
   std::vector<Compute> out(size_t(c.v_head_dim));
-  std::vector<double> size(size_t(c.v_head_dim));
+  std::vector<double> size(size_t(c.v_head_dim)), lost(size_t(c.v_head_dim));
   const DType lse_dtype = c.dtype == DType::f64 ? DType::f64 : DType::f32;
   walk.for_each_row([&](int64_t b, int64_t h, int64_t i) {
     row.compute(walk, b, h, i);
     std::fill(out.begin(), out.end(), Compute(0));
     std::fill(size.begin(), size.end(), 0.0);
+    std::fill(lost.begin(), lost.end(), 0.0);
     for (size_t j = 0; j < row.keys.size(); ++j) {
       const double* v = walk.v.data() + walk.k_row(b, h, row.keys[j]) * c.v_head_dim;
       for (size_t x = 0; x < out.size(); ++x) {
-        out[x] += row.weight[j] * Compute(v[x]);
+        out[x] += walk.factor(row.weight[j]) * Compute(v[x]);
         // A weight too small to be represented is lost as a whole.
         size[x] += (double(row.weight[j]) + smallest_step(lse_dtype) / walk.unit) * std::abs(v[x]);
+        lost[x] += walk.lost_factor() * std::abs(v[x]);
       }
     }
     const double error = 2 * row.weight_error(walk);
@@ -152,7 +168,8 @@ void walk_forward(const Walk& walk, ExpectedForward& expected) {
       const size_t e = size_t(at * c.v_head_dim + x);
       expected.out.plain[e] = rounded_to(c.dtype, double(out[size_t(x)]));
       expected.out.bound[e] = rounding_unit(c.dtype) * std::abs(expected.out.want[e]) +
-                              error * size[size_t(x)] + smallest_step(c.dtype);
+                              (error + walk.factor_unit()) * size[size_t(x)] + lost[size_t(x)] +
+                              smallest_step(c.dtype);
     }
     expected.lse.plain[size_t(at)] = rounded_to(lse_dtype, double(row.lse));
     expected.lse.bound[size_t(at)] =
@@ -167,7 +184,7 @@ void walk_backward(const Walk& walk, const ExpectedForward& forward, ExpectedGra
   Scores<Compute> row;
   std::vector<Compute> dq(grad.dq.want.size()), dk(grad.dk.want.size()), dv(grad.dv.want.size());
   std::vector<Compute> dsink(grad.dsink.want.size());
-  const double lost_weight = smallest_step(c.dtype == DType::f64 ? DType::f64 : DType::f32);
+  const double lost_weight = walk.lost_factor();
   walk.for_each_row([&](int64_t b, int64_t h, int64_t i) {
     row.compute(walk, b, h, i);
     if (row.keys.empty()) return;
@@ -208,18 +225,21 @@ void walk_backward(const Walk& walk, const ExpectedForward& forward, ExpectedGra
                                                     walk.unit * sum_factor(vd) * dweight_size) +
                                            16 * walk.unit * full_slope * size) +
                                   lost_weight * full_slope * size;
-      const double dscore_size =
-          dscore_error + walk.unit * sum_factor(c.k_len + c.q_len) * std::abs(double(dscore));
+      const double dscore_size = dscore_error +
+                                 (walk.unit * sum_factor(c.k_len + c.q_len) + walk.factor_unit()) *
+                                     std::abs(double(dscore)) +
+                                 (walk.rounds_weights ? lost_weight : 0);
       for (int64_t x = 0; x < d; ++x) {
-        dq[size_t(at * d + x)] += dscore * Compute(k[x]);
-        dk[size_t(key * d + x)] += dscore * Compute(q[x]);
+        dq[size_t(at * d + x)] += walk.factor(dscore) * Compute(k[x]);
+        dk[size_t(key * d + x)] += walk.factor(dscore) * Compute(q[x]);
         grad.dq.bound[size_t(at * d + x)] += dscore_size * std::abs(k[x]);
         grad.dk.bound[size_t(key * d + x)] += dscore_size * std::abs(q[x]);
       }
       const double weight_size =
-          heavy * (weight_error + walk.unit * sum_factor(c.q_len * c.heads)) + lost_weight;
+          heavy * (weight_error + walk.unit * sum_factor(c.q_len * c.heads) + walk.factor_unit()) +
+          lost_weight;
       for (int64_t x = 0; x < vd; ++x) {
-        dv[size_t(key * vd + x)] += weight * Compute(dout[x]);
+        dv[size_t(key * vd + x)] += walk.factor(weight) * Compute(dout[x]);
         grad.dv.bound[size_t(key * vd + x)] += weight_size * std::abs(dout[x]);
       }
     }
@@ -255,11 +275,11 @@ bool same_special(double got, double want, DType dtype) {
 }  // namespace
 
 ExpectedForward expect_forward(const Case& c, const Pattern& pattern, const AllowedPairs& allowed,
-                               const Inputs& in) {
+                               const Inputs& in, bool rounds_weights) {
   ReferenceOutput want =
       reference_forward(pattern, in.q.view(), in.k.view(), in.v.view(), in.options, c.offset);
   ExpectedForward expected{make_expected(std::move(want.out)), make_expected(std::move(want.lse))};
-  const Walk walk(c, allowed, in);
+  const Walk walk(c, allowed, in, rounds_weights);
   if (c.dtype == DType::f64) {
     walk_forward<double>(walk, expected);
   } else {
@@ -270,13 +290,13 @@ ExpectedForward expect_forward(const Case& c, const Pattern& pattern, const Allo
 
 ExpectedGradients expect_gradients(const Case& c, const Pattern& pattern,
                                    const AllowedPairs& allowed, const Inputs& in,
-                                   const ExpectedForward& forward) {
+                                   const ExpectedForward& forward, bool rounds_weights) {
   ReferenceGradients want = reference_backward(pattern, in.dout.view(), in.q.view(), in.k.view(),
                                                in.v.view(), in.options, c.offset);
   ExpectedGradients expected{make_expected(std::move(want.dq)), make_expected(std::move(want.dk)),
                              make_expected(std::move(want.dv)),
                              make_expected(std::move(want.dsink))};
-  const Walk walk(c, allowed, in);
+  const Walk walk(c, allowed, in, rounds_weights);
   if (c.dtype == DType::f64) {
     walk_backward<double>(walk, forward, expected);
   } else {

@@ -29,13 +29,14 @@ struct ExpectedGradients {
   Expected dq, dk, dv, dsink;
 };
 
-// Reference, bounds and a plain same-precision computation of a case.
+// Reference, bounds and a plain same-precision computation of a case. `rounds_weights`: the kernel
+// rounds weights and score gradients to the dtype before it multiplies them (tensor cores do).
 ExpectedForward expect_forward(const Case& c, const Pattern& pattern, const AllowedPairs& allowed,
-                               const Inputs& in);
+                               const Inputs& in, bool rounds_weights = false);
 // `forward` as expect_forward gave it: the backward pass starts from an output of that accuracy.
 ExpectedGradients expect_gradients(const Case& c, const Pattern& pattern,
                                    const AllowedPairs& allowed, const Inputs& in,
-                                   const ExpectedForward& forward);
+                                   const ExpectedForward& forward, bool rounds_weights = false);
 
 // In words, where `got` breaks a rule; empty when it keeps them all. `worst`, when given, takes the
 // largest share of either bound that was used.

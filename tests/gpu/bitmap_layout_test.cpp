@@ -1,0 +1,80 @@
+// tests/gpu/bitmap_layout_test.cpp
+// The mma layout of bitmaps, on the host: every bit lies where kernels look for it, and where the
+// picture in docs/gpu.md says.
+#include "runtime/cuda/bitmap_layout.h"
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "base/bits.h"
+#include "kernels/device/bitmap.cuh"
+#include "support/random.h"
+
+namespace keyhole::test {
+namespace {
+
+struct Place {
+  int32_t row, col;
+};
+// The way back, as docs/gpu.md has it: stripes of 16 rows, in each 32 lanes, in each a word for
+// every 64 columns; bit 4 * j + e is element e of the j-th product.
+Place place_of(int32_t word, int32_t bit, int32_t cols) {
+  const int32_t words = cols / 64, lane = word / words % 32, stripe = word / words / 32;
+  const int32_t j = bit / 4, e = bit % 4;
+  return {16 * stripe + lane / 4 + 8 * (e / 2),
+          64 * (word % words) + 8 * j + 2 * (lane % 4) + e % 2};
+}
+
+std::vector<uint64_t> random_bitmaps(const TileShape& tile, int count, uint64_t seed) {
+  Random random(seed);
+  std::vector<uint64_t> bitmaps(size_t(count) * size_t(tile.q) * size_t(words_per_row(tile.k)));
+  for (uint64_t& word : bitmaps) word = random.next() & random.next();
+  return bitmaps;
+}
+
+TEST(MmaBitmaps, EveryBitIsWhereKernelsLook) {
+  constexpr int kCount = 3;
+  for (const TileShape tile : {TileShape{64, 64}, {128, 64}, {64, 128}, {128, 128}, {192, 64}}) {
+    const auto bitmaps = random_bitmaps(tile, kCount, uint64_t(tile.q * 1000 + tile.k));
+    TileView view{};
+    view.tile = tile;
+    view.bitmaps = bitmaps.data();
+    view.num_bitmaps = kCount;
+    for (const bool is_transposed : {false, true}) {
+      const int32_t rows = is_transposed ? tile.k : tile.q, cols = is_transposed ? tile.q : tile.k;
+      const auto words = mma_bitmaps(view, is_transposed);
+      ASSERT_EQ(int64_t(words.size()), kCount * device::mma_words(rows, cols));
+      for (int b = 0; b < kCount; ++b) {
+        const uint64_t* straight = bitmaps.data() + b * tile.q * words_per_row(tile.k);
+        const uint32_t* permuted = words.data() + b * device::mma_words(rows, cols);
+        for (int32_t row = 0; row < rows; ++row) {
+          for (int32_t col = 0; col < cols; ++col) {
+            const int32_t q = is_transposed ? col : row, k = is_transposed ? row : col;
+            const bool want = get_bit(straight + q * words_per_row(tile.k), k);
+            const auto [word, bit] = device::mma_bit(row, col, cols);
+            ASSERT_EQ(permuted[word] >> bit & 1, uint32_t(want))
+                << to_string(tile) << (is_transposed ? " transposed" : "") << ", bitmap " << b
+                << ", row " << row << ", column " << col;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MmaBitmaps, TheLayoutIsThePictureInTheDocs) {
+  for (const auto& [rows, cols] : {std::pair{64, 64}, {128, 64}, {64, 128}, {128, 128}}) {
+    ASSERT_EQ(device::mma_words(rows, cols) * 32, int64_t{rows} * cols);
+    for (int32_t word = 0; word < device::mma_words(rows, cols); ++word) {
+      for (int32_t bit = 0; bit < 32; ++bit) {  // all words and bits: the map is one to one
+        const Place place = place_of(word, bit, cols);
+        const auto there = device::mma_bit(place.row, place.col, cols);
+        ASSERT_EQ(there.word, word) << rows << "x" << cols << ", bit " << bit;
+        ASSERT_EQ(there.bit, bit) << rows << "x" << cols << ", word " << word;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace keyhole::test

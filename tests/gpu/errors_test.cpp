@@ -1,0 +1,130 @@
+// tests/gpu/errors_test.cpp
+// Mistakes and refusals that only a machine with a GPU can meet: each says what was passed and what
+// is accepted, and the next good call works.
+#include "base/check.h"
+#include "gpu/gpu_problem.h"
+#include "runtime/registry.h"
+#include "support/message_of.h"
+
+namespace keyhole::test {
+namespace {
+
+using GpuErrors = GpuTest;
+constexpr int64_t kLength = 200;
+
+struct Prepared {
+  GpuProblem problem{{.q_len = kLength, .k_len = kLength}};
+  Plan made = plan(parse("causal"), kLength, kLength);
+  std::vector<std::byte> want;
+
+  Prepared() {
+    problem.forward(made);
+    want = problem.results(Operation::forward);
+  }
+  void expect_it_still_works() const {
+    problem.spoil(Operation::forward);
+    problem.forward(made);
+    EXPECT_TRUE(problem.results(Operation::forward) == want);
+  }
+};
+
+TEST_F(GpuErrors, TensorsInSeveralPlaces) {
+  const Prepared s;
+  const GpuProblem& p = s.problem;
+  std::vector<uint16_t> memory(size_t(2 * kLength * 64));
+  const TensorView host_k(memory.data(), DType::bf16, {1, 1, kLength, 64});
+  const TensorView host_out(memory.data(), DType::bf16, {1, 2, kLength, 64});
+  const TensorView &q = p.q.view(), &k = p.k.view(), &v = p.v.view(), &out = p.out.view();
+  expect_error(ErrorKind::usage,
+               "attention: q is on GPU 0 but k is in host memory; all tensors of a call must be "
+               "in one place",
+               [&] { attention_forward(q, host_k, v, s.made, out); });
+  expect_error(ErrorKind::usage,
+               "attention: q is on GPU 0 but out is in host memory; all tensors of a call must be "
+               "in one place",
+               [&] { attention_forward(q, k, v, s.made, host_out); });
+  expect_error(ErrorKind::usage,
+               "attention: q is in host memory but k is on GPU 0; all tensors of a call must be "
+               "in one place",
+               [&] { attention_forward(host_out, k, v, s.made, out); });
+  std::vector<float> sink(2);
+  AttentionOptions with_sink;
+  with_sink.sink = TensorView(sink.data(), DType::f32, {2});
+  expect_error(ErrorKind::usage,
+               "attention: q is on GPU 0 but sink is in host memory; all tensors of a call must "
+               "be in one place",
+               [&] { attention_forward(q, k, v, s.made, out, {}, with_sink); });
+  expect_error(ErrorKind::usage,
+               "merge: the tensors are on a GPU; it works in host memory only, copy them first",
+               [&] { merge(out, p.lse.view(), p.dout.view(), p.lse.view()); });
+  s.expect_it_still_works();
+}
+
+TEST_F(GpuErrors, AGpuThatIsNotThere) {
+  const Prepared s;
+  const int num_gpus = int(gpus().size());
+  for (const int ordinal : {num_gpus, -1}) {
+    const auto moved = [&](TensorView view) {
+      view.device.ordinal = ordinal;
+      return view;
+    };
+    const GpuProblem& p = s.problem;
+    expect_error(ErrorKind::usage,
+                 say("GPU ", ordinal, " does not exist; this machine has GPUs 0 to ", num_gpus - 1),
+                 [&] {
+                   attention_forward(moved(p.q.view()), moved(p.k.view()), moved(p.v.view()),
+                                     s.made, moved(p.out.view()));
+                 });
+  }
+  s.expect_it_still_works();
+}
+
+TEST_F(GpuErrors, ADtypeThatNoGpuKernelReads) {
+  const Prepared s;
+  const GpuProblem wide({.q_len = kLength, .k_len = kLength, .dtype = DType::f64});
+  const std::string forward = message_of([&] { wide.forward(s.made); });
+  const std::string backward = message_of([&] { wide.backward(s.made); });
+  const std::string request =
+      say(", f64, head_dim 64, GPU 0 (sm_", gpu(kGpu).compute_capability, "), on auto\n");
+  EXPECT_EQ(forward.find("no kernel for attention forward" + request), 0u) << forward;
+  EXPECT_EQ(backward.find("no kernel for attention backward" + request), 0u) << backward;
+  for (const KernelEntry& kernel : kernel_table()) {
+    const bool is_cpu = kernel.device == Device::Kind::cpu;
+    for (const Operation operation : {Operation::forward, Operation::backward}) {
+      const std::string objection = is_cpu ? "reads host memory"
+                                    : kernel.operation != operation
+                                        ? say("computes ", to_string(kernel.operation))
+                                        : say("reads ", to_string(kernel.dtype));
+      const std::string& text = operation == Operation::forward ? forward : backward;
+      EXPECT_NE((text + "\n").find(say("\n  ", kernel.name, ": ", objection, "\n")),
+                std::string::npos)
+          << kernel.name << " should say: " << objection << "\nin: " << text;
+    }
+  }
+  try {
+    wide.forward(s.made);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::unsupported);
+  }
+  s.expect_it_still_works();
+}
+
+TEST_F(GpuErrors, ABackendOfTheOtherSide) {
+  const Prepared s;
+  const std::string text = message_of([&] { s.problem.forward(s.made, by_backend("cpu")); });
+  EXPECT_EQ(text.find("no kernel for attention forward, bf16, head_dim 64, GPU 0"), 0u) << text;
+  EXPECT_NE(text.find("\n  cpu.forward.bf16: reads host memory"), std::string::npos) << text;
+  s.expect_it_still_works();
+}
+
+TEST_F(GpuErrors, MemoryThatCannotBeHad) {
+  const Prepared s;
+  expect_error(ErrorKind::device, "while allocating 1125899906842624 bytes on GPU 0: out of memory",
+               [] { const GpuMemory memory(kGpu, int64_t{1} << 50); });
+  s.expect_it_still_works();
+  const GpuMemory memory(kGpu, 1024);  // and memory can be had again
+  EXPECT_NE(memory.data(), nullptr);
+}
+
+}  // namespace
+}  // namespace keyhole::test
