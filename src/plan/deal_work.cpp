@@ -17,6 +17,9 @@ constexpr int64_t kOutlier = 4;
 // Chunks per processor when there are too few lists to go round.
 constexpr int64_t kChunksPerProcessor = 2;
 
+// Longer than any list, and half as much again still fits.
+constexpr int64_t kUncut = int64_t{1} << 60;
+
 struct Lists {
   const int64_t* begin;
   const int32_t* count;
@@ -53,7 +56,7 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
                                                  int64_t{view.classes} * view.k_tiles}
                                          : Lists{view.list_begin, view.list_count, view.runs,
                                                  int64_t{view.classes} * view.q_tiles};
-  const int64_t chunk = deal.may_split ? chunk_tiles(view, lists, deal) : INT64_MAX;
+  const int64_t chunk = deal.may_split ? chunk_tiles(view, lists, deal) : kUncut;
 
   struct Group {
     std::vector<WorkItem> items;
