@@ -487,6 +487,7 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
           smem_address(shared.k), keys.of<const T>(p.k, stride, p.sizes.head_dim));
       copy_tile<C::step_k, C::head_dim, kThreads, T>(
           smem_address(shared.v), keys.of<const T>(p.v, stride, p.sizes.v_head_dim));
+      commit_copies();  // here: an empty list starts no other copies, and must still await these
     }
     for (int32_t i = 0; i < (follows_group ? heads_per_kv : 1); ++i) {
       const device::Work work = my_work();
