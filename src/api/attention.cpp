@@ -12,19 +12,6 @@
 namespace keyhole {
 namespace {
 
-// Every row of every tensor begins at a multiple of 16 bytes.
-bool is_aligned(std::initializer_list<const TensorView*> tensors) {
-  for (const TensorView* tensor : tensors) {
-    if (!tensor->is_given()) continue;
-    const int64_t bytes = bytes_of(tensor->dtype);
-    if (reinterpret_cast<uintptr_t>(tensor->data) % 16 != 0) return false;
-    for (int d = 0; d + 1 < tensor->rank; ++d) {
-      if (tensor->shape[d] > 1 && tensor->strides[d] * bytes % 16 != 0) return false;
-    }
-  }
-  return true;
-}
-
 const KernelEntry& choose_for(Operation operation, const TensorView& q, const TensorView& v,
                               const AttentionOptions& options,
                               std::initializer_list<const TensorView*> tensors) {
@@ -35,7 +22,7 @@ const KernelEntry& choose_for(Operation operation, const TensorView& q, const Te
                   .v_head_dim = v.shape[3],
                   .device = q.device,
                   .has_softcap = options.softcap > 0,
-                  .is_aligned = is_aligned(tensors)};
+                  .is_aligned = rows_are_aligned(tensors)};
   if (q.device.kind == Device::Kind::cuda) {
     request.compute_capability = gpu(q.device).compute_capability;
     request.shared_bytes = gpu(q.device).shared_bytes;

@@ -11,8 +11,8 @@ namespace {
 
 // Shorter chunks would spend more on their partial results than they save: 16 tiles of 64 keys.
 constexpr int64_t kShortestChunk = 16;
-// A list this many times longer than the mean is an outlier; causal attention, whose longest list
-// is twice the mean, is none.
+// Chunks are this many times as long as the mean list, and only lists of more than one and a half
+// of them are cut: causal attention, whose longest list is twice the mean, is not.
 constexpr int64_t kOutlier = 4;
 // Chunks per processor when there are too few lists to go round.
 constexpr int64_t kChunksPerProcessor = 2;

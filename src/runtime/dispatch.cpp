@@ -24,6 +24,18 @@ std::string to_string(const Request& request) {
   return text + ", on " + request.backend;
 }
 
+bool rows_are_aligned(std::initializer_list<const TensorView*> tensors) {
+  for (const TensorView* tensor : tensors) {
+    if (!tensor->is_given()) continue;
+    const int64_t bytes = bytes_of(tensor->dtype);
+    if (reinterpret_cast<uintptr_t>(tensor->data) % 16 != 0) return false;
+    for (int d = 0; d + 1 < tensor->rank; ++d) {
+      if (tensor->shape[d] > 1 && tensor->strides[d] * bytes % 16 != 0) return false;
+    }
+  }
+  return true;
+}
+
 std::string refusal(const KernelEntry& kernel, const Request& request) {
   if (request.backend != "auto" && kernel.backend != request.backend) {
     return say("runs on ", kernel.backend);

@@ -3,6 +3,7 @@
 // it should follow this plan with, and the launch.
 #pragma once
 
+#include <initializer_list>
 #include <string>
 
 #include "kernels/contract.h"
@@ -11,6 +12,9 @@
 namespace keyhole {
 
 std::string to_string(const Request& request);
+
+// Every row of every tensor that is given begins at a multiple of 16 bytes.
+bool rows_are_aligned(std::initializer_list<const TensorView*> tensors);
 
 // In words, why a kernel cannot serve a request; empty when it can.
 std::string refusal(const KernelEntry& kernel, const Request& request);

@@ -14,18 +14,6 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-bool is_aligned(std::initializer_list<const TensorView*> tensors) {
-  for (const TensorView* tensor : tensors) {
-    if (reinterpret_cast<uintptr_t>(tensor->data) % 16 != 0) return false;
-    for (int d = 0; d + 1 < tensor->rank; ++d) {
-      if (tensor->shape[d] > 1 && tensor->strides[d] * bytes_of(tensor->dtype) % 16 != 0) {
-        return false;
-      }
-    }
-  }
-  return true;
-}
-
 Request request_of(Operation operation, const Case& c, bool aligned) {
   return {.backend = "auto",
           .operation = operation,
@@ -61,8 +49,8 @@ double scale_of(const Case& c) { return c.scale.value_or(1 / std::sqrt(double(c.
 bool accepts(const KernelEntry& kernel, const Case& c, const Inputs& in, const Outputs& o) {
   const bool is_forward = kernel.operation == Operation::forward;
   const bool aligned =
-      is_aligned({&in.q.view(), &in.k.view(), &in.v.view(), &o.out.view()}) &&
-      (is_forward || is_aligned({&in.dout.view(), &o.dq.view(), &o.dk.view(), &o.dv.view()}));
+      rows_are_aligned({&in.q.view(), &in.k.view(), &in.v.view(), &o.out.view()}) &&
+      (is_forward || rows_are_aligned({&in.dout.view(), &o.dq.view(), &o.dk.view(), &o.dv.view()}));
   return refusal(kernel, request_of(kernel.operation, c, aligned)).empty();
 }
 
@@ -74,7 +62,7 @@ std::string forward_on_gpu(const KernelEntry& wanted, const Plan& plan, TileShap
   args.out = copies.output(o.out), args.lse = copies.output(o.lse);
   args.scale = scale_of(c), args.softcap = c.softcap;
   if (c.has_sink) args.sink = copies.input(in.sink);
-  const bool aligned = is_aligned({&args.q, &args.k, &args.v, &args.out});
+  const bool aligned = rows_are_aligned({&args.q, &args.k, &args.v, &args.out});
   const auto [kernel, chosen_tile] = kernel_or_next(wanted, plan, tile, c, aligned);
   const int64_t bytes = forward_workspace_on_gpu(*kernel, plan, chosen_tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;
@@ -92,8 +80,8 @@ std::string backward_on_gpu(const KernelEntry& wanted, const Plan& plan, TileSha
   if (c.has_sink) args.sink = copies.input(in.sink), args.dsink = copies.output(o.dsink);
   args.scale = scale_of(c), args.softcap = c.softcap;
   args.deterministic = is_deterministic;
-  const bool aligned =
-      is_aligned({&args.dout, &args.q, &args.k, &args.v, &args.out, &args.dq, &args.dk, &args.dv});
+  const bool aligned = rows_are_aligned(
+      {&args.dout, &args.q, &args.k, &args.v, &args.out, &args.dq, &args.dk, &args.dv});
   const auto [kernel, chosen_tile] = kernel_or_next(wanted, plan, tile, c, aligned);
   const int64_t bytes = backward_workspace_on_gpu(*kernel, plan, chosen_tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;

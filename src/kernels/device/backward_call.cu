@@ -10,18 +10,6 @@
 namespace keyhole::device {
 namespace {
 
-Sizes sizes_of(const BackwardArgs& args) {
-  return {.batch = narrow(args.q.shape[0], "attention: batch"),
-          .heads = narrow(args.q.shape[1], "attention: heads"),
-          .kv_heads = narrow(args.k.shape[1], "attention: heads of k"),
-          .head_dim = int32_t(args.q.shape[3]),
-          .v_head_dim = int32_t(args.v.shape[3]),
-          .q_len = args.q.shape[2],
-          .k_len = args.k.shape[2],
-          .scale = float(args.scale),
-          .softcap = float(args.softcap)};
-}
-
 // Which gradients are summed in fp32 before they are stored.
 struct Summed {
   bool dq, dk_dv;

@@ -54,24 +54,6 @@ Layout layout_of(const ForwardArgs& args) {
   return layout;
 }
 
-// Strides of dimensions with one element do not matter; 0 keeps them from spoiling the alignment.
-DeviceTensor device_rows(const TensorView& tensor) {
-  const auto stride = [&](int d) { return tensor.shape[d] > 1 ? tensor.strides[d] : 0; };
-  return {tensor.data, stride(0), stride(1), stride(2)};
-}
-
-Sizes sizes_of(const ForwardArgs& args) {
-  return {.batch = narrow(args.q.shape[0], "attention: batch"),
-          .heads = narrow(args.q.shape[1], "attention: heads"),
-          .kv_heads = narrow(args.k.shape[1], "attention: kv_heads"),
-          .head_dim = narrow(args.q.shape[3], "attention: head_dim"),
-          .v_head_dim = narrow(args.v.shape[3], "attention: v's head_dim"),
-          .q_len = args.q.shape[2],
-          .k_len = args.k.shape[2],
-          .scale = float(args.scale),
-          .softcap = float(args.softcap)};
-}
-
 // Sections of whole groups of query heads, as equal as they can be: a last section of one head
 // would leave the GPU half empty.
 int32_t heads_per_section(const Sizes& sizes, int64_t element_bytes, int64_t cache_bytes) {
@@ -89,11 +71,11 @@ template <class Params>
 Params params_of(const ForwardArgs& args, const Sizes& sizes, const Layout& layout) {
   Params params{};
   params.sizes = sizes;
-  params.q = device_rows(args.q);
-  params.k = device_rows(args.k);
-  params.v = device_rows(args.v);
-  params.out = device_rows(args.out);
-  if (args.lse.is_given()) params.lse = device_rows(args.lse);
+  params.q = device_tensor(args.q);
+  params.k = device_tensor(args.k);
+  params.v = device_tensor(args.v);
+  params.out = device_tensor(args.out);
+  if (args.lse.is_given()) params.lse = device_tensor(args.lse);
   params.sink = static_cast<const float*>(args.sink.data);
   params.sink_stride = args.sink.strides[0];
   auto* const memory = static_cast<std::byte*>(args.launch.workspace);

@@ -86,8 +86,6 @@ struct BackwardParams {
   Sizes sizes;
   DeviceTensor dout, q, k, v, out, dq, dk, dv;
   DeviceVector lse;
-  const float* sink = nullptr;
-  float* dsink = nullptr;        // [heads], or null
   const float* delta = nullptr;  // [batch * heads][q_len]  rowsum(dout * out)
   const float* lse2 = nullptr;   // [batch * heads][q_len]  lse * log2(e); +inf for an empty row
   TileView view;

@@ -10,12 +10,29 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/int_math.h"
 #include "kernels/device/params.h"
 
 namespace keyhole::device {
 
+// Strides of dimensions with one element do not matter; 0 keeps them from spoiling the alignment.
 inline DeviceTensor device_tensor(const TensorView& tensor) {
-  return {tensor.data, tensor.strides[0], tensor.strides[1], tensor.strides[2]};
+  const auto stride = [&](int d) { return tensor.shape[d] > 1 ? tensor.strides[d] : 0; };
+  return {tensor.data, stride(0), stride(1), stride(2)};
+}
+
+// Of ForwardArgs or BackwardArgs.
+template <class Args>
+Sizes sizes_of(const Args& args) {
+  return {.batch = narrow(args.q.shape[0], "attention: batch"),
+          .heads = narrow(args.q.shape[1], "attention: heads"),
+          .kv_heads = narrow(args.k.shape[1], "attention: heads of k"),
+          .head_dim = narrow(args.q.shape[3], "attention: head_dim"),
+          .v_head_dim = narrow(args.v.shape[3], "attention: head_dim of v"),
+          .q_len = args.q.shape[2],
+          .k_len = args.k.shape[2],
+          .scale = float(args.scale),
+          .softcap = float(args.softcap)};
 }
 
 // Calls visit(Storage{}) with the device type of a dtype that GPU kernels read.

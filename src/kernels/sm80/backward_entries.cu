@@ -9,6 +9,7 @@
 #include "kernels/sm80/backward_config.h"
 #include "kernels/sm80/backward_entries.h"
 #include "kernels/sm80/backward_launch.h"
+#include "kernels/sm80/row_objection.h"
 
 namespace keyhole::sm80 {
 namespace {
@@ -23,16 +24,7 @@ double cost(const TileShape& tile, double num_tiles) {
 std::string objection(const Request& request) {
   // Its slope is taken back from the weight, and near +-1 that costs too many digits.
   if (request.has_softcap) return "does not take a softcap";
-  if (!request.is_aligned) return "needs rows that begin at multiples of 16 bytes";
-  if (request.head_dim % 8 != 0 || request.v_head_dim % 8 != 0) {
-    return say("takes head_dim in multiples of 8, not ", request.head_dim, " and ",
-               request.v_head_dim);
-  }
-  if (request.shared_bytes < kLeastBackwardShared) {
-    return say("needs ", kLeastBackwardShared, " bytes of shared memory per CTA; this GPU gives ",
-               request.shared_bytes);
-  }
-  return {};
+  return row_objection(request, kLeastBackwardShared);
 }
 
 // As backward.cuh launches it: fast, one launch adds to sums of dq, and query heads that share a kv

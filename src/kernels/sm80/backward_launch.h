@@ -1,7 +1,7 @@
 // src/kernels/sm80/backward_launch.h
 // The backward pass for one padded head_dim each; T is __half or __nv_bfloat16. Each is compiled in
-// a file of its own (backward_d*.cu). args.launch.shared_bytes decides between the configurations
-// of backward_config.h.
+// a file of its own (backward_d*.cu). The shape of the plan's tiles and args.launch.shared_bytes
+// decide between the configurations of backward_config.h.
 #pragma once
 
 #include "kernels/contract.h"

@@ -9,6 +9,7 @@
 #include "kernels/sm80/config.h"
 #include "kernels/sm80/forward_entries.h"
 #include "kernels/sm80/forward_launch.h"
+#include "kernels/sm80/row_objection.h"
 
 namespace keyhole::sm80 {
 namespace {
@@ -20,18 +21,7 @@ double cost(const TileShape& tile, double num_tiles) {
   return num_tiles * tile.q * tile.k * (tile.q >= 128 ? 1 : 1.5);
 }
 
-std::string objection(const Request& request) {
-  if (!request.is_aligned) return "needs rows that begin at multiples of 16 bytes";
-  if (request.head_dim % 8 != 0 || request.v_head_dim % 8 != 0) {
-    return say("takes head_dim in multiples of 8, not ", request.head_dim, " and ",
-               request.v_head_dim);
-  }
-  if (request.shared_bytes < kShared99KiB) {
-    return say("needs ", kShared99KiB, " bytes of shared memory per CTA; this GPU gives ",
-               request.shared_bytes);
-  }
-  return {};
-}
+std::string objection(const Request& request) { return row_objection(request, kShared99KiB); }
 
 template <class T>
 void add_entries(std::vector<KernelEntry>& entries, DType dtype) {

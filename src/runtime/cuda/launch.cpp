@@ -37,7 +37,6 @@ Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool i
 }
 
 // Scratch memory: the caller's, or the driver's in stream order.
-template <class Launch>
 void with_workspace(Launch& launch, int64_t bytes, cudaStream_t stream, auto run) {
   if (bytes == 0) return run();
   if (launch.workspace != nullptr) {

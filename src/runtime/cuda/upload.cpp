@@ -170,17 +170,17 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
   for (size_t i = 0; i < gathers_.size(); ++i) {
     add_gather(block, host.gathers[i], plan, key, gathers_[i]);
   }
-  bytes_ = int64_t(block.bytes().size());
-  if (bytes_ == 0) return;
+  const size_t bytes = block.bytes().size();
+  if (bytes == 0) return;
   // A stream of its own: what is waited for here, once, is this copy and nothing else. From then on
   // the lists are there for every stream.
   const OwnStream own;
-  check_cuda(cudaMallocAsync(&memory_, size_t(bytes_), own.stream),
-             say("allocating ", bytes_, " bytes for the lists of a plan"));
+  check_cuda(cudaMallocAsync(&memory_, bytes, own.stream),
+             say("allocating ", bytes, " bytes for the lists of a plan"));
   block.point_into(memory_);
-  check_cuda(cudaMemcpyAsync(memory_, block.bytes().data(), size_t(bytes_), cudaMemcpyHostToDevice,
-                             own.stream),
-             "copying the lists of a plan to the GPU");
+  check_cuda(
+      cudaMemcpyAsync(memory_, block.bytes().data(), bytes, cudaMemcpyHostToDevice, own.stream),
+      "copying the lists of a plan to the GPU");
   check_cuda(cudaStreamSynchronize(own.stream), "copying the lists of a plan to the GPU");
 }
 

@@ -32,7 +32,6 @@ class UploadedPlan {
   UploadedPlan& operator=(const UploadedPlan&) = delete;
 
   PlanView view() const { return {tiles_, gathers_}; }
-  int64_t bytes() const { return bytes_; }
 
   // After the launches that follow it were queued.
   void was_used_on(cudaStream_t stream);
@@ -42,7 +41,6 @@ class UploadedPlan {
   std::vector<TileView> tiles_;  // device pointers inside
   std::vector<GatherView> gathers_;
   void* memory_ = nullptr;
-  int64_t bytes_ = 0;
   std::mutex mutex_;
   struct Use {
     cudaStream_t stream;

@@ -1,0 +1,25 @@
+// src/kernels/sm80/row_objection.h
+#pragma once
+
+#include <string>
+
+#include "base/check.h"
+#include "kernels/contract.h"
+
+namespace keyhole::sm80 {
+
+// What every sm80 kernel asks of rows, which it copies in pieces of 16 bytes, and of shared memory.
+inline std::string row_objection(const Request& request, int64_t least_shared_bytes) {
+  if (!request.is_aligned) return "needs rows that begin at multiples of 16 bytes";
+  if (request.head_dim % 8 != 0 || request.v_head_dim % 8 != 0) {
+    return say("takes head_dim in multiples of 8, not ", request.head_dim, " and ",
+               request.v_head_dim);
+  }
+  if (request.shared_bytes < least_shared_bytes) {
+    return say("needs ", least_shared_bytes, " bytes of shared memory per CTA; this GPU gives ",
+               request.shared_bytes);
+  }
+  return {};
+}
+
+}  // namespace keyhole::sm80
