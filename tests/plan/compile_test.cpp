@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/check.h"
+#include "plan/estimate.h"
 #include "plan/plan_state.h"
 
 namespace keyhole {
@@ -24,6 +25,26 @@ TEST(CompilePlan, CountsTilesOfTheStyleExample) {
   EXPECT_EQ(report.parts[0].bitmaps, 2);
   EXPECT_EQ(report.parts[0].bitmap_bytes, 2 * 128 * 128 / 8);
   EXPECT_NEAR(report.waste, 0.331, 0.001);
+}
+
+TEST(CompilePlan, TilesThatHoldAPairAreCountedInPlainCoordinates) {
+  const std::pair<const char*, double> rows[] = {{"dense", 64},
+                                                 {"causal", 36},
+                                                 {"blocks(64)", 8},
+                                                 {"sinks(16)", 8},
+                                                 {"global(16)", 15},
+                                                 {"dilated(8)", 64},
+                                                 {"~dense", 0},
+                                                 {"global_at(0, 256)", 28},
+                                                 {"causal & window(64)", 15},
+                                                 {"random(64, 3, 1)", 24}};
+  for (const auto& [text, tiles] : rows) {
+    EXPECT_EQ(count_tiles(parse(text), {.q_len = 512, .k_len = 512}, {64, 64}), tiles) << text;
+  }
+  const Shape two_heads{.heads = 2, .q_len = 512, .k_len = 512};
+  EXPECT_EQ(count_tiles(parse("per_head(dense, blocks(64))"), two_heads, {64, 64}), 64 + 8);
+  // Every query tile is asked: a sample of 48 of the 128 would guess at the one full row.
+  EXPECT_EQ(count_tiles(global(16), {.q_len = 8192, .k_len = 8192}, {64, 64}), 2 * 128 - 1);
 }
 
 TEST(CompilePlan, CausalIsTwoRunsPerQueryTile) {
