@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # bench/peers/torch_peers.py
-# Times the attention that ships with PyTorch on the cases of bench/gpu_kernels.cpp, for a look side by side:
+# Times the attention that ships with PyTorch on the dense cases of bench/gpu_kernels.cpp, for a look side by side:
 # CUDA events, 3 calls to warm up, the median of 15. Prints one line a case: forward and backward.
-"""usage: torch_peers.py [--flex] [--length N] [--backends flash,cudnn]"""
+"""usage: torch_peers.py [--backends flash,cudnn,math]"""
 
 import argparse
 import statistics
