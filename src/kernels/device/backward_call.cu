@@ -5,6 +5,7 @@
 #include "kernels/device/backward_call.h"
 #include "kernels/device/backward_rows.cuh"
 #include "kernels/device/check_cuda.h"
+#include "kernels/device/combine_keys.h"
 #include "kernels/device/gather_backward.h"
 
 namespace keyhole::device {
@@ -14,11 +15,19 @@ namespace {
 struct Summed {
   bool dq, dk_dv;
 };
-Summed summed_by(const BackwardArgs& args, bool queries_need_sums, bool keys_need_sums) {
+Summed summed_by(const BackwardArgs& args, const BackwardNeeds& needs) {
   if (args.plan.tiles.size() + args.plan.gathers.size() > 1) return {true, true};
   if (args.plan.tiles.empty()) return {false, false};
-  const bool is_split = args.plan.tiles[0].t_work.slots_per_group > 0;
-  return {queries_need_sums, keys_need_sums || is_split};
+  return {needs.queries_in_sums, needs.keys_in_sums};
+}
+
+// Rows of slots, of the part that needs most: parts follow one another.
+int64_t num_slot_rows(const BackwardArgs& args, const BackwardNeeds& needs, int64_t num_heads) {
+  int64_t rows = 0;
+  for (const TileView& view : args.plan.tiles) {
+    rows = std::max(rows, num_heads * view.t_work.slots_per_group * view.tile.k);
+  }
+  return needs.keys_in_chunks ? rows : 0;
 }
 
 // The workspace, piece after piece. Without a workspace only the sizes mean anything.
@@ -26,12 +35,14 @@ struct Workspace {
   TileView* tiles = nullptr;
   GatherView* gathers = nullptr;
   float *delta = nullptr, *lse2 = nullptr;  // [batch * heads][q_len]
+  KeySlots slots;
   // Zero at first, in one piece:
   int32_t* found_nonfinite = nullptr;
   Accumulators sums;
   int64_t zeros_begin = 0, bytes = 0;
 };
-Workspace lay_out(const BackwardArgs& args, const Summed& summed) {
+Workspace lay_out(const BackwardArgs& args, const BackwardNeeds& needs) {
+  const Summed summed = summed_by(args, needs);
   Workspace w;
   const auto take = [&]<class Element>(Element*& pointer, int64_t count) {
     pointer = reinterpret_cast<Element*>(static_cast<char*>(args.launch.workspace) + w.bytes);
@@ -44,6 +55,9 @@ Workspace lay_out(const BackwardArgs& args, const Summed& summed) {
   take(w.gathers, int64_t(args.plan.gathers.size()));
   take(w.delta, queries);
   take(w.lse2, queries);
+  const int64_t slot_rows = num_slot_rows(args, needs, sizes.num_heads());
+  if (slot_rows > 0) take(w.slots.dk, slot_rows * sizes.head_dim);
+  if (slot_rows > 0) take(w.slots.dv, slot_rows * sizes.v_head_dim);
   w.zeros_begin = w.bytes;
   take(w.found_nonfinite, 1);
   if (summed.dq) take(w.sums.dq, queries * sizes.head_dim);
@@ -79,6 +93,7 @@ BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   p.lse2 = w.lse2;
   p.view = {};
   p.sums = w.sums;
+  p.slots = w.slots;
   p.found_nonfinite = w.found_nonfinite;
   p.heads_per_section = heads_per_section(args, p.sizes);
   return p;
@@ -123,6 +138,7 @@ void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, Ba
     begin_part();
     p.view = view;
     launches.keys(p, stream);
+    if (launches.needs.keys_in_chunks) launch_combine_keys(p, args.q.dtype, stream);
     if (launches.queries != nullptr) launches.queries(p, stream);
   }
   for (const GatherView& view : args.plan.gathers) {
@@ -131,11 +147,54 @@ void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, Ba
   }
 }
 
+// Calls launch with std::true_type when rows can be read in vectors.
+template <class Launch>
+void with_vectors(bool are_in_vectors, Launch launch) {
+  if (are_in_vectors) {
+    launch(std::true_type());
+  } else {
+    launch(std::false_type());
+  }
+}
+
+template <class Storage, BitmapLayout kLayout>
+void prepare(const BackwardParams& p, const DevicePlan& plan, const Workspace& w,
+             cudaStream_t stream) {
+  const int32_t cols = p.sizes.v_head_dim;
+  with_vectors(
+      is_in_vectors<Storage>(p.dout, cols) && is_in_vectors<Storage>(p.out, cols),
+      [&](auto in_vectors) {
+        prepare_rows<Storage, kLayout, in_vectors()>
+            <<<num_row_blocks(p.sizes.num_heads(), p.sizes.q_len), kBlockThreads, 0, stream>>>(
+                p, plan, w.delta, w.lse2);
+      });
+  check_cuda(cudaGetLastError(), "launching the preparation of a backward pass");
+}
+
+// is_zero: the plan has no parts, so that nobody wrote anything.
+template <class Storage>
+void finish(const BackwardParams& p, cudaStream_t stream, bool is_zero) {
+  const Sizes& sizes = p.sizes;
+  const auto finish_one = [&](const DeviceTensor& to, const float* sums, int32_t heads,
+                              int64_t length, int32_t cols) {
+    if ((sums == nullptr && !is_zero) || sizes.batch * heads * length == 0) return;
+    const FinishParams params = {to, sums, length, heads, cols, p.found_nonfinite};
+    with_vectors(is_in_vectors<Storage>(to, cols), [&](auto in_vectors) {
+      finish_gradient<Storage, in_vectors()>
+          <<<num_row_blocks(int64_t{sizes.batch} * heads, length), kBlockThreads, 0, stream>>>(
+              params);
+    });
+    check_cuda(cudaGetLastError(), "launching the end of a backward pass");
+  };
+  finish_one(p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim);
+  finish_one(p.dk, p.sums.dk, sizes.kv_heads, sizes.k_len, sizes.head_dim);
+  finish_one(p.dv, p.sums.dv, sizes.kv_heads, sizes.k_len, sizes.v_head_dim);
+}
+
 template <class Storage, BitmapLayout kLayout>
 void run(const BackwardArgs& args, const BackwardLaunches& launches) {
   const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
-  const Workspace w =
-      lay_out(args, summed_by(args, launches.queries == nullptr, launches.keys_need_sums));
+  const Workspace w = lay_out(args, launches.needs);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a backward pass needs ", w.bytes,
                  " bytes of workspace and got ", args.launch.workspace_bytes);
   const BackwardParams p = params_of(args, w);
@@ -149,21 +208,12 @@ void run(const BackwardArgs& args, const BackwardLaunches& launches) {
   store_all(args.plan.gathers, w.gathers, stream);
   const DevicePlan plan = {w.tiles, w.gathers, int32_t(args.plan.tiles.size()),
                            int32_t(args.plan.gathers.size())};
-  if (queries > 0) {
-    prepare_rows<Storage, kLayout>
-        <<<ctas_for(queries), kThreads, 0, stream>>>(p, plan, w.delta, w.lse2);
-    check_cuda(cudaGetLastError(), "launching the preparation of a backward pass");
-  }
+  if (queries > 0) prepare<Storage, kLayout>(p, plan, w, stream);
   find_sink_gradients(args, p, stream);
   if (queries + keys == 0) return;
   follow_parts(args, launches, p, stream);
 
-  const bool is_zero = plan.num_tiles + plan.num_gathers == 0;
-  if (is_zero || p.sums.dq != nullptr || p.sums.dk != nullptr) {
-    finish_gradients<Storage>
-        <<<ctas_for(std::max(queries, keys)), kThreads, 0, stream>>>(p, is_zero);
-    check_cuda(cudaGetLastError(), "launching the end of a backward pass");
-  }
+  finish<Storage>(p, stream, /*is_zero=*/plan.num_tiles + plan.num_gathers == 0);
   // Few CTAs: they have nothing to do unless something is not finite.
   const int64_t most = int64_t{4} * std::max(args.launch.num_processors, 64) * kRowWarps;
   redo_rows<Storage, kLayout>
@@ -173,9 +223,8 @@ void run(const BackwardArgs& args, const BackwardLaunches& launches) {
 
 }  // namespace
 
-int64_t backward_workspace_bytes(const BackwardArgs& args, bool queries_need_sums,
-                                 bool keys_need_sums) {
-  return lay_out(args, summed_by(args, queries_need_sums, keys_need_sums)).bytes;
+int64_t backward_workspace_bytes(const BackwardArgs& args, const BackwardNeeds& needs) {
+  return lay_out(args, needs).bytes;
 }
 
 void run_backward_parts(const BackwardArgs& args, const BackwardLaunches& launches) {

@@ -14,24 +14,27 @@ namespace keyhole::device {
 //   sums.x null  it writes every row of x, zeros where nobody attends, and sets *found_nonfinite
 //                when a value it stored is not finite (as stored: 70,000 in fp16 is not)
 //   sums.x given it adds to sums.x, and looks at nothing
-// sums are given when the plan has several parts, when the part's transposed lists are split into
-// chunks (dk and dv), and where the launches ask for them below. When args.deterministic is set no
-// list is split: an addition is then atomic only where the launches themselves need it.
+// sums are given when the plan has several parts, and where the launches ask for them.
+struct BackwardNeeds {
+  bool queries_in_sums = false;  // `keys` makes dq too, by atomic addition
+  // `keys` follows one query head per CTA, and several of them share a kv head.
+  bool keys_in_sums = false;
+  // `keys` follows work items: the chunks of a split list store their sums in slots, which are
+  // added in order afterwards. false: it follows whole lists.
+  bool keys_in_chunks = false;
+};
 struct BackwardLaunches {
   // dk and dv by key tile; also dq, by atomic addition to sums.dq, when `queries` is null.
   void (*keys)(const BackwardParams& params, cudaStream_t stream) = nullptr;
   // dq alone, by query tile; null: `keys` adds to sums.dq.
   void (*queries)(const BackwardParams& params, cudaStream_t stream) = nullptr;
-  // `keys` adds to sums.dk and sums.dv whatever the plan: for a launch that follows one query head
-  // per CTA, when several of them share a kv head.
-  bool keys_need_sums = false;
+  BackwardNeeds needs;
   // Of view.bitmaps, and of view.t_bitmaps where that is not row_major.
   BitmapLayout bitmaps = BitmapLayout::row_major;
 };
 
-// Scratch memory of run_backward_parts. queries_need_sums: the launches have no `queries`.
-int64_t backward_workspace_bytes(const BackwardArgs& args, bool queries_need_sums,
-                                 bool keys_need_sums = false);
+// Scratch memory of run_backward_parts.
+int64_t backward_workspace_bytes(const BackwardArgs& args, const BackwardNeeds& needs);
 
 // Queues the whole backward pass on args.launch.stream: dq, dk, dv and, where asked for, dsink.
 void run_backward_parts(const BackwardArgs& args, const BackwardLaunches& launches);

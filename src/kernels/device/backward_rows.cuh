@@ -1,10 +1,12 @@
 // src/kernels/device/backward_rows.cuh
 // What the backward pass does row by row, whatever the backend: delta and lse2 before the products,
 // the way from accumulators to gradients after them, the exact path, and the gradient of the sink.
-// A warp takes a row, then the one that lies a grid further.
+// Most rows come in blocks (row_blocks.cuh); on the exact path a warp takes a row, then the one
+// that lies a grid further.
 #pragma once
 
 #include "kernels/device/exact_backward.cuh"
+#include "kernels/device/row_blocks.cuh"
 
 namespace keyhole::device {
 
@@ -35,30 +37,46 @@ __device__ void for_each_row(int32_t batch, int32_t heads, int64_t length, Visit
 // delta = dout . out and lse2 = lse * log2(e). A row that attends to nothing gives nothing,
 // whatever dout holds there: its lse2 is +inf, so that exp2(score - lse2) is 0. Its lse says so,
 // unless there is a sink; then 0 x NaN is looked into.
-template <class Storage, BitmapLayout kLayout>
-__global__ void __launch_bounds__(32 * kRowWarps)
+// As many neighbouring lanes as a row has vectors, a power of two of them, share a row.
+template <class Storage, BitmapLayout kLayout, bool kInVectors>
+__global__ void __launch_bounds__(kBlockThreads)
     prepare_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan,
                  float* delta, float* lse2) {
-  const Sizes& sizes = p.sizes;
-  for_each_row(sizes.batch, sizes.heads, sizes.q_len,
-               [&](int32_t batch, int32_t head, int64_t query) {
-                 const Storage* dout = p.dout.row<Storage>(batch, head, query);
-                 const Storage* out = p.out.row<Storage>(batch, head, query);
-                 const float lse = *p.lse.row<float>(batch, head, query);
-                 float sum = 0;
-                 for (int32_t col = int32_t(threadIdx.x % 32); col < sizes.v_head_dim; col += 32) {
-                   sum += value_of(dout[col]) * value_of(out[col]);
-                 }
-                 sum = warp_sum(sum);
-                 const int32_t head_index = batch * sizes.heads + head;
-                 const bool is_empty =
-                     lse == -INFINITY ||
-                     (!is_finite(sum) && attends_to_nothing<kLayout>(plan, head_index, query));
-                 if (threadIdx.x % 32 != 0) return;
-                 const int64_t row = head_index * sizes.q_len + query;
-                 delta[row] = is_empty ? 0.f : sum;
-                 lse2[row] = is_empty ? INFINITY : lse * kLog2E;
-               });
+  constexpr int32_t kAtOnce = kWidth<Storage, kInVectors>;
+  const RowBlock block = my_row_block(p.sizes.heads, p.sizes.q_len);
+  const int32_t cols = p.sizes.v_head_dim, vectors = cols / kAtOnce;
+  const int32_t lanes = vectors > 16 ? 32 : vectors <= 1 ? 1 : 1 << (32 - __clz(vectors - 1));
+  const int32_t lane = int32_t(threadIdx.x) % lanes;
+  for (int32_t first = 0; first < block.count; first += kBlockThreads / lanes) {
+    const int32_t index = first + int32_t(threadIdx.x) / lanes;
+    const bool is_inside = index < block.count;
+    const int64_t query = block.first + (is_inside ? index : 0);
+    const Storage* dout = p.dout.row<Storage>(block.batch, block.head, query);
+    const Storage* out = p.out.row<Storage>(block.batch, block.head, query);
+    const float lse = *p.lse.row<float>(block.batch, block.head, query);
+    float sum = 0;
+    for (int32_t col = lane * kAtOnce; is_inside && col < cols; col += lanes * kAtOnce) {
+      float a[kAtOnce], b[kAtOnce];
+      load_values<Storage, kInVectors>(dout + col, a);
+      load_values<Storage, kInVectors>(out + col, b);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) sum += a[i] * b[i];
+    }
+    for (int32_t step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+
+    bool is_empty = lse == -INFINITY;
+    const bool is_doubtful = is_inside && lane == 0 && !is_empty && !is_finite(sum);
+    for (uint32_t left = __ballot_sync(~0u, is_doubtful); left != 0; left &= left - 1) {
+      const int32_t doubtful = __shfl_sync(~0u, index, __ffs(int(left)) - 1);
+      const bool attends_not =
+          attends_to_nothing<kLayout>(plan, block.head_index, block.first + doubtful);
+      if (index == doubtful) is_empty = attends_not;
+    }
+    if (!is_inside || lane != 0) continue;
+    const int64_t row = block.head_index * p.sizes.q_len + query;
+    delta[row] = is_empty ? 0.f : sum;
+    lse2[row] = is_empty ? INFINITY : lse * kLog2E;
+  }
 }
 
 // The sink is a key whose score is given and whose value is 0: dsink = -sum of p_sink * delta over
@@ -92,36 +110,31 @@ static __global__ void __launch_bounds__(kSinkThreads)
   if (thread == 0) p.dsink[head * p.dsink_stride] = float(0 - sums[0]);
 }
 
-// Accumulators to gradients; null sums: zeros.
-template <class Storage>
-__device__ void finish_tensor(const DeviceTensor& to, const float* sums, const Sizes& sizes,
-                              int32_t heads, int64_t length, int32_t cols, int32_t* found) {
-  for_each_row(sizes.batch, heads, length, [&](int32_t batch, int32_t head, int64_t index) {
-    const GradientRow<Storage> row =
-        gradient_row<Storage>(to, nullptr, found, heads, length, cols, batch, head, index);
-    const int64_t first = ((int64_t{batch} * heads + head) * length + index) * cols;
-    for (int32_t col = int32_t(threadIdx.x % 32); col < cols; col += 32) {
-      row.put(col, sums == nullptr ? 0.f : sums[first + col]);
-    }
-  });
-}
-// is_zero: the plan has no parts, so that nobody wrote anything.
-template <class Storage>
-__global__ void __launch_bounds__(32 * kRowWarps)
-    finish_gradients(const __grid_constant__ BackwardParams p, bool is_zero) {
-  const Sizes& sizes = p.sizes;
-  if (is_zero || p.sums.dq != nullptr) {
-    finish_tensor<Storage>(p.dq, p.sums.dq, sizes, sizes.heads, sizes.q_len, sizes.head_dim,
-                           p.found_nonfinite);
+// Accumulators to a gradient.
+struct FinishParams {
+  DeviceTensor to;
+  const float* sums = nullptr;  // [batch * heads][length][cols]; null: zeros
+  int64_t length = 0;
+  int32_t heads = 0, cols = 0;
+  int32_t* found_nonfinite = nullptr;
+};
+template <class Storage, bool kInVectors>
+__global__ void __launch_bounds__(kBlockThreads)
+    finish_gradient(const __grid_constant__ FinishParams p) {
+  constexpr int32_t kAtOnce = kWidth<Storage, kInVectors>;
+  const RowBlock block = my_row_block(p.heads, p.length);
+  Storage* to = p.to.row<Storage>(block.batch, block.head, block.first);
+  const float* sums = p.sums + (block.head_index * p.length + block.first) * p.cols;
+  const int32_t vectors = p.cols / kAtOnce;
+  bool is_good = true;
+#pragma unroll 4
+  for (int32_t i = int32_t(threadIdx.x); i < block.count * vectors; i += kBlockThreads) {
+    const int32_t row = i / vectors, col = (i - row * vectors) * kAtOnce;
+    float values[kAtOnce] = {};
+    if (p.sums != nullptr) load_floats(sums + i * kAtOnce, values);
+    is_good &= store_values<Storage, kInVectors>(to + row * p.to.row_stride + col, values);
   }
-  if (is_zero || p.sums.dk != nullptr) {
-    finish_tensor<Storage>(p.dk, p.sums.dk, sizes, sizes.kv_heads, sizes.k_len, sizes.head_dim,
-                           p.found_nonfinite);
-  }
-  if (is_zero || p.sums.dv != nullptr) {
-    finish_tensor<Storage>(p.dv, p.sums.dv, sizes, sizes.kv_heads, sizes.k_len, sizes.v_head_dim,
-                           p.found_nonfinite);
-  }
+  if (!is_good) *p.found_nonfinite = 1;
 }
 
 template <class Storage>

@@ -82,6 +82,13 @@ struct Accumulators {
   float* dv = nullptr;  // [batch * kv_heads][k_len][v_head_dim]
 };
 
+// What the chunks of split transposed lists sum up: slot s of head h holds tile.k rows from
+// (h * slots_per_group + s) * tile.k on.
+struct KeySlots {
+  float* dk = nullptr;  // [batch * heads * slots_per_group][tile.k][head_dim]
+  float* dv = nullptr;  // [batch * heads * slots_per_group][tile.k][v_head_dim]
+};
+
 struct BackwardParams {
   Sizes sizes;
   DeviceTensor dout, q, k, v, out, dq, dk, dv;
@@ -90,6 +97,7 @@ struct BackwardParams {
   const float* lse2 = nullptr;   // [batch * heads][q_len]  lse * log2(e); +inf for an empty row
   TileView view;
   Accumulators sums;                     // a null pointer: write the gradient itself
+  KeySlots slots;                        // null pointers: no transposed list of this part is split
   bool is_first = true, is_last = true;  // among the parts of the plan
   int32_t* found_nonfinite = nullptr;    // set to 1 by a launch that wrote a NaN or infinity
   int32_t heads_per_section = 1;

@@ -45,7 +45,7 @@ void backward(const BackwardArgs& args) {
 }
 
 int64_t backward_workspace(const BackwardArgs& args) {
-  return device::backward_workspace_bytes(args, /*queries_need_sums=*/false);
+  return device::backward_workspace_bytes(args, {});
 }
 
 }  // namespace keyhole::simple

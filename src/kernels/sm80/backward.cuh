@@ -8,6 +8,7 @@
 #include "kernels/device/check_cuda.h"
 #include "kernels/sm80/backward_config.h"
 #include "kernels/sm80/backward_keys.cuh"
+#include "kernels/sm80/backward_launch.h"
 #include "kernels/sm80/backward_queries.cuh"
 
 namespace keyhole::sm80 {
@@ -69,12 +70,12 @@ struct Pair {
     if (args.deterministic) {
       device::run_backward_parts(args, {.keys = launch_keys_in_order<T, Keys>,
                                         .queries = launch_queries<T, Queries>,
-                                        .keys_need_sums = false,
+                                        .needs = needs_of(args),
                                         .bitmaps = BitmapLayout::mma});
     } else {
       device::run_backward_parts(args, {.keys = launch_keys<T, Keys>,
                                         .queries = nullptr,
-                                        .keys_need_sums = args.q.shape[1] != args.k.shape[1],
+                                        .needs = needs_of(args),
                                         .bitmaps = BitmapLayout::mma});
     }
   }

@@ -22,17 +22,12 @@ double cost(const TileShape& tile, double num_tiles) {
 }
 
 std::string objection(const Request& request) {
-  // Its slope is taken back from the weight, and near +-1 that costs too many digits.
   if (request.has_softcap) return "does not take a softcap";
   return row_objection(request, kLeastBackwardShared);
 }
 
-// As backward.cuh launches it: fast, one launch adds to sums of dq, and query heads that share a kv
-// head add to sums of its dk and dv.
 int64_t workspace(const BackwardArgs& args) {
-  const bool is_fast = !args.deterministic;
-  return device::backward_workspace_bytes(args, is_fast,
-                                          is_fast && args.q.shape[1] != args.k.shape[1]);
+  return device::backward_workspace_bytes(args, needs_of(args));
 }
 
 template <class C>

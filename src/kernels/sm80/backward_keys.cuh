@@ -58,6 +58,24 @@ struct KeysShared {
   QueryRows rows;                           // of the list that is followed: registers are full then
 };
 
+// Sums of dk or dv in fp32.
+struct KeySums {
+  TileRows<float> rows;  // first null: there are none
+  bool is_slot;          // this CTA's own: stored; else added to
+
+  // Two neighbours of a block of columns.
+  __device__ __forceinline__ void take(int row, int column, int inside, float first,
+                                       float second) const {
+    const bool is_wanted = row < rows.count && column < rows.columns;
+    float* to = rows.first + row * rows.step + column + inside;
+    if (!is_slot) {
+      add_to_global(to, first, second, is_wanted);
+    } else if (is_wanted) {
+      *reinterpret_cast<float2*>(to) = {first, second};
+    }
+  }
+};
+
 template <class T, class C>
 struct KeysFollower {
   using Shape = KeysShape<C>;
@@ -140,7 +158,7 @@ struct KeysFollower {
   __device__ __forceinline__ void make_weights(int stage, Scores& score, Scores& grad,
                                                const Step& next) {
     using Tile = Pieces<C::head_dim>;
-    const Weighing weighing = weighing_of(p.sizes);
+    const float factor = factor_of(p.sizes);
     {
       const Tile left = Tile::by_rows(smem_address(shared.k), first_key(), 0, lane());
       const Tile right =
@@ -152,13 +170,6 @@ struct KeysFollower {
             if (C::stages == 2 && slot == 1) copy_rows(next.first, count_of(next), 1 - stage);
           });
     }
-    if (weighing.bend != 0) {
-#pragma unroll
-      for (int i = 0; i < kM * kN * 4; ++i) {
-        float& s = score[i / 4 / kN][i / 4 % kN][i % 4];
-        s = bent_score(weighing.bend, s);
-      }
-    }
     // Two weights at a time, after the products of 16 columns, from the third on: the last scores
     // are ready by then.
     constexpr int kTwos = kM * kN * 2, kSlots = C::head_dim / 16 * kN / 2 - 2;
@@ -169,8 +180,8 @@ struct KeysFollower {
       const int n = i / (2 * kM), m = i / 2 % kM, e = i % 2 * 2;
       if (i % (2 * kM) == 0) lse2 = load_shared_floats(lse2_at + uint32_t(n * 32));
       float(&s)[4] = score[m][n];
-      s[e] = exp2_fast(s[e] * weighing.factor - lse2.x);
-      s[e + 1] = exp2_fast(s[e + 1] * weighing.factor - lse2.y);
+      s[e] = exp2_fast(s[e] * factor - lse2.x);
+      s[e + 1] = exp2_fast(s[e + 1] * factor - lse2.y);
     };
     const Tile left = Tile::by_rows(smem_address(shared.v), first_key(), 0, lane());
     const Tile right =
@@ -202,19 +213,6 @@ struct KeysFollower {
       for (int m = 0; m < kM; ++m) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) grad[m][n][e] -= e % 2 == 0 ? delta.x : delta.y;
-      }
-    }
-    const Weighing weighing = weighing_of(p.sizes);
-    if (weighing.bend != 0) {
-      const uint32_t lse2_at = own_query(shared.lse2);
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const float2 lse2 = load_shared_floats(lse2_at + uint32_t(n * 32));
-#pragma unroll
-        for (int i = 0; i < kM * 4; ++i) {
-          const int m = i / 4, e = i % 4;
-          grad[m][n][e] *= slope_of(weighing.factor, weight[m][n][e], e % 2 == 0 ? lse2.x : lse2.y);
-        }
       }
     }
     if (is_partial) {
@@ -397,13 +395,13 @@ struct KeysFollower {
     __syncthreads();  // the room of the queries is free
   }
 
-  // All of dk or dv that this CTA has: written through `room` in shared memory, or added to `sums`,
-  // where several CTAs may meet.
+  // All of dk or dv that this CTA has: written through `room` in shared memory, stored as it is in
+  // a slot of its own, or added to sums, where several CTAs may meet.
   __device__ __forceinline__ bool finish(const float (&sum)[kM][kD][4], float scale,
                                          const void* room, const TileRows<T>& to,
-                                         const TileRows<float>& sums) const {
+                                         const KeySums& sums) const {
     using Tile = Swizzled<C::head_dim>;
-    const bool is_summed = sums.first != nullptr;
+    const bool is_summed = sums.rows.first != nullptr;
     const int row = first_key() + lane() / 4;
 #pragma unroll
     for (int i = 0; i < kM * kD * 2; ++i) {
@@ -411,8 +409,7 @@ struct KeysFollower {
       const float first = scale * sum[m][n][2 * h], second = scale * sum[m][n][2 * h + 1];
       const int r = row + 16 * m + 8 * h, column = column_of(n);
       if (is_summed) {
-        add_to_global(sums.first + r * sums.step + column + lane() % 4 * 2, first, second,
-                      r < sums.count && column < sums.columns);
+        sums.take(r, column, lane() % 4 * 2, first, second);
       } else {
         store_shared(smem_address(room) + Tile::offset(r, column / 8) + uint32_t(lane() % 4 * 4),
                      Element<T>::pack(first, second));
@@ -456,10 +453,27 @@ __device__ __forceinline__ KeyRows key_rows(const BackwardParams& p, const devic
           rows_left(work.residue.num_k, first, C::step_k)};
 }
 
-// sums.dq given: one CTA per item and query head; query heads of one kv head, and chunks of one
-// list, meet in sums.dk and sums.dv. Not given (a launch over queries makes dq): the order of all
-// additions must be fixed, so the CTA of the first head follows the lists of all heads of its kv
-// head, one after the other, and the CTAs of the others have nothing to do; lists are whole then.
+// Where the sums of dk or dv of a CTA go, unless it writes the gradients themselves: the chunk of a
+// split list has a slot, others meet in the accumulators.
+template <class C>
+__device__ __forceinline__ KeySums key_sums(const BackwardParams& p, const device::Work& work,
+                                            const KeyRows& keys, int part, float* slots,
+                                            float* sums, int columns) {
+  if (work.slot >= 0) {
+    const int64_t slot = int64_t{work.head_index} * p.view.t_work.slots_per_group + work.slot;
+    const int64_t row = slot * C::tile_k + part * C::step_k;
+    return {{slots + row * columns, columns, keys.count, columns}, true};
+  }
+  if (sums == nullptr) return {{nullptr, 0, 0, 0}, false};
+  const int64_t row =
+      (int64_t{keys.batch} * p.sizes.kv_heads + keys.head) * p.sizes.k_len + keys.key;
+  return {{sums + row * columns, p.view.stride * columns, keys.count, columns}, false};
+}
+
+// One CTA per item and query head; query heads of one kv head meet in sums.dk and sums.dv. Where
+// sums.dq is not given (a launch over queries makes dq) the order of all additions must be fixed:
+// the CTA of the first head then follows the lists of all heads of its kv head, one after the
+// other, and the CTAs of the others have nothing to do; lists are whole unless each has one head.
 template <class T, class C>
 __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
     backward_keys(const __grid_constant__ BackwardParams p) {
@@ -468,7 +482,7 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
   constexpr int kThreads = KeysShape<C>::threads;
   const int64_t stride = p.view.stride;
   const int32_t heads_per_kv = p.sizes.heads / p.sizes.kv_heads;
-  const bool follows_group = p.sums.dq == nullptr;
+  const bool follows_group = p.sums.dq == nullptr && heads_per_kv > 1;
 
   for (int part = 0; part < C::tile_k / C::step_k; ++part) {
     // Asked for three times: while a list is followed the registers are full.
@@ -479,7 +493,7 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
     {
       const device::Work work = my_work();
       if (work.is_nothing || (follows_group && work.head % heads_per_kv != 0)) return;
-      if (!follows_group && work.num_tiles == 0 && p.sums.dk != nullptr) return;
+      if (!follows_group && work.num_tiles == 0 && p.sums.dk != nullptr) return;  // adds nothing
       const KeyRows keys = key_rows<C>(p, work, part);
       if (keys.count <= 0) return;
       if (part > 0) __syncthreads();  // dk and dv of the part before have left
@@ -498,19 +512,15 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
     }
     await_copies<0>();
     __syncthreads();  // k and v have been used: they become the way out
-    const KeyRows keys = key_rows<C>(p, my_work(), part);
-    const int64_t row =
-        (int64_t{keys.batch} * p.sizes.kv_heads + keys.head) * p.sizes.k_len + keys.key;
-    const auto sums = [&](float* first, int32_t columns) {
-      return TileRows<float>{first == nullptr ? nullptr : first + row * columns, stride * columns,
-                             keys.count, columns};
-    };
-    const bool bad_k = follower.finish(follower.dk, p.sizes.scale, shared.k,
-                                       keys.of<T>(p.dk, stride, p.sizes.head_dim),
-                                       sums(p.sums.dk, p.sizes.head_dim));
+    const device::Work work = my_work();
+    const KeyRows keys = key_rows<C>(p, work, part);
+    const int head_dim = p.sizes.head_dim, v_head_dim = p.sizes.v_head_dim;
+    const bool bad_k =
+        follower.finish(follower.dk, p.sizes.scale, shared.k, keys.of<T>(p.dk, stride, head_dim),
+                        key_sums<C>(p, work, keys, part, p.slots.dk, p.sums.dk, head_dim));
     const bool bad_v =
-        follower.finish(follower.dv, 1, shared.v, keys.of<T>(p.dv, stride, p.sizes.v_head_dim),
-                        sums(p.sums.dv, p.sizes.v_head_dim));
+        follower.finish(follower.dv, 1, shared.v, keys.of<T>(p.dv, stride, v_head_dim),
+                        key_sums<C>(p, work, keys, part, p.slots.dv, p.sums.dv, v_head_dim));
     if (bad_k || bad_v) *p.found_nonfinite = 1;
   }
 }

@@ -4,9 +4,18 @@
 // decide between the configurations of backward_config.h.
 #pragma once
 
-#include "kernels/contract.h"
+#include "kernels/device/backward_call.h"
 
 namespace keyhole::sm80 {
+
+// Fast, one launch adds to sums of dq, and query heads that share a kv head add to sums of its dk
+// and dv. In order, a launch over queries makes dq.
+inline device::BackwardNeeds needs_of(const BackwardArgs& args) {
+  const bool is_fast = !args.deterministic;
+  return {.queries_in_sums = is_fast,
+          .keys_in_sums = is_fast && args.q.shape[1] != args.k.shape[1],
+          .keys_in_chunks = true};
+}
 
 template <class T>
 void backward_d64(const BackwardArgs& args);

@@ -85,25 +85,16 @@ struct QueriesFollower {
   // From q . k and dout . v to ds; pairs that do not attend get 0, selected.
   __device__ __forceinline__ void make_ds(Scores& score, Scores& grad, bool is_partial,
                                           const uint32_t (&bits)[kM]) const {
-    const Weighing weighing = weighing_of(p.sizes);
+    const float factor = factor_of(p.sizes);
 #pragma unroll
     for (int i = 0; i < kM * kN * 4; ++i) {
       const int m = i / (4 * kN), n = i / 4 % kN, e = i % 4;
       grad[m][n][e] -= delta[m][e / 2];
     }
-    if (weighing.bend != 0) {
-#pragma unroll
-      for (int i = 0; i < kM * kN * 4; ++i) {
-        const int m = i / (4 * kN), n = i / 4 % kN, e = i % 4;
-        const float s = bent_score(weighing.bend, score[m][n][e]);
-        score[m][n][e] = s;
-        grad[m][n][e] *= 1 - s * s;
-      }
-    }
 #pragma unroll
     for (int i = 0; i < kM * kN * 4; ++i) {
       const int m = i / (4 * kN), n = i / 4 % kN, e = i % 4;
-      grad[m][n][e] *= exp2_fast(score[m][n][e] * weighing.factor - lse2[m][e / 2]);
+      grad[m][n][e] *= exp2_fast(score[m][n][e] * factor - lse2[m][e / 2]);
     }
     if (!is_partial) return;
 #pragma unroll

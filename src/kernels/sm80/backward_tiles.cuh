@@ -204,27 +204,10 @@ __device__ __forceinline__ void pack(const float (&from)[kM][kN][4], Packed<kM, 
   }
 }
 
-// The way from q . k to a weight p = 2^(factor * s - lse2), where s is q . k itself or, with a
-// softcap, tanh(scale / softcap * q . k) = 1 - 2 / (2^(bend * q . k) + 1).
-struct Weighing {
-  float factor;
-  float bend;  // 0: no softcap
-};
-__device__ __forceinline__ Weighing weighing_of(const device::Sizes& sizes) {
-  constexpr float kLog2E = device::kLog2E;
-  if (sizes.softcap > 0) {
-    return {sizes.softcap * kLog2E, 2 * kLog2E * sizes.scale * reciprocal_fast(sizes.softcap)};
-  }
-  return {sizes.scale * kLog2E, 0};
-}
-__device__ __forceinline__ float bent_score(float bend, float product) {
-  return 1 - 2 * reciprocal_fast(exp2_fast(bend * product) + 1);
-}
-// The slope of tanh, from the weight it led to: s = (log2 p + lse2) / factor, so that s need not be
-// kept. A weight of 0 gives 0: so does everything it is multiplied with.
-__device__ __forceinline__ float slope_of(float factor, float weight, float lse2) {
-  const float s = (__log2f(weight) + lse2) * reciprocal_fast(factor);
-  return weight == 0 ? 0 : 1 - s * s;
+// A weight is p = 2^(factor * q . k - lse2). No softcap: its slope would have to be kept beside the
+// weight, in registers that are not there (`simple` serves softcaps).
+__device__ __forceinline__ float factor_of(const device::Sizes& sizes) {
+  return sizes.scale * device::kLog2E;
 }
 
 // The steps of a list: its tiles in order, each in kPieces.

@@ -24,13 +24,15 @@ Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool i
   // A test may ask for less shared memory than there is.
   if (args.launch.shared_bytes == 0) args.launch.shared_bytes = device.shared_bytes;
   args.launch.l2_cache_bytes = device.l2_cache_bytes;
-  const UploadKey key{.ordinal = args.q.device.ordinal,
-                      .tile = tile,
-                      .layout = kernel.bitmaps,
-                      .num_heads = args.q.shape[0] * args.q.shape[1],
-                      .with_transposed = is_backward,
-                      .may_split_transposed = !is_deterministic,
-                      .num_processors = device.num_processors};
+  const UploadKey key{
+      .ordinal = args.q.device.ordinal,
+      .tile = tile,
+      .layout = kernel.bitmaps,
+      .num_heads = args.q.shape[0] * args.q.shape[1],
+      .with_transposed = is_backward,
+      // Query heads that share a kv head are added up list by list, in order.
+      .may_split_transposed = !is_deterministic || args.q.shape[1] == args.k.shape[1],
+      .num_processors = device.num_processors};
   Call call{uploaded(plan, key, stream), stream};
   args.plan = call.plan->view();
   return call;

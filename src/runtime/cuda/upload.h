@@ -20,7 +20,7 @@ struct UploadKey {
   BitmapLayout layout = BitmapLayout::row_major;
   int64_t num_heads = 0;  // batch x heads of the call
   bool with_transposed = false;
-  bool may_split_transposed = true;  // false for a deterministic backward pass
+  bool may_split_transposed = true;
   int num_processors = 1;
 };
 

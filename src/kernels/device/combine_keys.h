@@ -1,0 +1,14 @@
+// src/kernels/device/combine_keys.h
+// Adds up what the chunks of split transposed lists left in slots: dk and dv of their keys.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/params.h"
+
+namespace keyhole::device {
+
+// After the launch that filled params.slots. dtype: of dk and dv.
+void launch_combine_keys(const BackwardParams& params, DType dtype, cudaStream_t stream);
+
+}  // namespace keyhole::device
