@@ -6,6 +6,7 @@
 #include "kernels/device/backward_rows.cuh"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/combine_keys.h"
+#include "kernels/device/finish_queries.h"
 #include "kernels/device/gather_backward.h"
 
 namespace keyhole::device {
@@ -30,6 +31,17 @@ int64_t num_slot_rows(const BackwardArgs& args, const BackwardNeeds& needs, int6
   return needs.keys_in_chunks ? rows : 0;
 }
 
+// Rows of a residue class in sums of dq that lie in blocks; 0: they lie in rows. Classes are filled
+// up to whole tiles of every kernel, which many short ones are not worth.
+int64_t dq_rows_per_class(const BackwardArgs& args, const BackwardNeeds& needs) {
+  const bool has_one_part = args.plan.tiles.size() == 1 && args.plan.gathers.empty();
+  if (!has_one_part || !needs.queries_in_sums || !needs.queries_in_blocks) return 0;
+  constexpr int64_t kLargestTile = 128;
+  const TileView& view = args.plan.tiles[0];
+  const int64_t rows = round_up(ceil_div(view.q_len, int64_t{view.classes}), kLargestTile);
+  return view.classes * rows <= 2 * view.q_len + kLargestTile ? rows : 0;
+}
+
 // The workspace, piece after piece. Without a workspace only the sizes mean anything.
 struct Workspace {
   TileView* tiles = nullptr;
@@ -39,6 +51,7 @@ struct Workspace {
   // Zero at first, in one piece:
   int32_t* found_nonfinite = nullptr;
   Accumulators sums;
+  int64_t dq_rows_per_class = 0;
   int64_t zeros_begin = 0, bytes = 0;
 };
 Workspace lay_out(const BackwardArgs& args, const BackwardNeeds& needs) {
@@ -60,7 +73,11 @@ Workspace lay_out(const BackwardArgs& args, const BackwardNeeds& needs) {
   if (slot_rows > 0) take(w.slots.dv, slot_rows * sizes.v_head_dim);
   w.zeros_begin = w.bytes;
   take(w.found_nonfinite, 1);
-  if (summed.dq) take(w.sums.dq, queries * sizes.head_dim);
+  w.dq_rows_per_class = dq_rows_per_class(args, needs);
+  const int64_t dq_rows = w.dq_rows_per_class == 0 ? queries
+                                                   : sizes.num_heads() * w.dq_rows_per_class *
+                                                         args.plan.tiles[0].classes;
+  if (summed.dq) take(w.sums.dq, dq_rows * sizes.head_dim);
   if (summed.dk_dv) take(w.sums.dk, keys * sizes.head_dim);
   if (summed.dk_dv) take(w.sums.dv, keys * sizes.v_head_dim);
   return w;
@@ -94,6 +111,7 @@ BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   p.view = {};
   p.sums = w.sums;
   p.slots = w.slots;
+  p.dq_rows_per_class = w.dq_rows_per_class;
   p.found_nonfinite = w.found_nonfinite;
   p.heads_per_section = heads_per_section(args, p.sizes);
   return p;
@@ -186,7 +204,9 @@ void finish(const BackwardParams& p, cudaStream_t stream, bool is_zero) {
     });
     check_cuda(cudaGetLastError(), "launching the end of a backward pass");
   };
-  finish_one(p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim);
+  if (p.dq_rows_per_class == 0) {
+    finish_one(p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim);
+  }
   finish_one(p.dk, p.sums.dk, sizes.kv_heads, sizes.k_len, sizes.head_dim);
   finish_one(p.dv, p.sums.dv, sizes.kv_heads, sizes.k_len, sizes.v_head_dim);
 }
@@ -213,6 +233,11 @@ void run(const BackwardArgs& args, const BackwardLaunches& launches) {
   if (queries + keys == 0) return;
   follow_parts(args, launches, p, stream);
 
+  if (p.dq_rows_per_class != 0 && queries > 0) {
+    BackwardParams only_part = p;
+    only_part.view = args.plan.tiles[0];
+    launch_finish_queries(only_part, args.q.dtype, stream);
+  }
   finish<Storage>(p, stream, /*is_zero=*/plan.num_tiles + plan.num_gathers == 0);
   // Few CTAs: they have nothing to do unless something is not finite.
   const int64_t most = int64_t{4} * std::max(args.launch.num_processors, 64) * kRowWarps;

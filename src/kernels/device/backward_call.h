@@ -17,6 +17,9 @@ namespace keyhole::device {
 // sums are given when the plan has several parts, and where the launches ask for them.
 struct BackwardNeeds {
   bool queries_in_sums = false;  // `keys` makes dq too, by atomic addition
+  // It can add to sums.dq in blocks (query_blocks.cuh), not yet multiplied with the scale: does so
+  // where dq_rows_per_class is not 0.
+  bool queries_in_blocks = false;
   // `keys` follows one query head per CTA, and several of them share a kv head.
   bool keys_in_sums = false;
   // `keys` follows work items: the chunks of a split list store their sums in slots, which are

@@ -37,14 +37,15 @@ __device__ void for_each_row(int32_t batch, int32_t heads, int64_t length, Visit
 // delta = dout . out and lse2 = lse * log2(e). A row that attends to nothing gives nothing,
 // whatever dout holds there: its lse2 is +inf, so that exp2(score - lse2) is 0. Its lse says so,
 // unless there is a sink; then 0 x NaN is looked into.
-// As many neighbouring lanes as a row has vectors, a power of two of them, share a row.
+// As many neighbouring lanes as a row has vectors, a power of two of them, share a row. Also where
+// rows cannot be read in vectors: the order of additions must not depend on where a row lies.
 template <class Storage, BitmapLayout kLayout, bool kInVectors>
 __global__ void __launch_bounds__(kBlockThreads)
     prepare_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan,
                  float* delta, float* lse2) {
-  constexpr int32_t kAtOnce = kWidth<Storage, kInVectors>;
+  constexpr int32_t kAtOnce = kVector<Storage>;
   const RowBlock block = my_row_block(p.sizes.heads, p.sizes.q_len);
-  const int32_t cols = p.sizes.v_head_dim, vectors = cols / kAtOnce;
+  const int32_t cols = p.sizes.v_head_dim, vectors = (cols + kAtOnce - 1) / kAtOnce;
   const int32_t lanes = vectors > 16 ? 32 : vectors <= 1 ? 1 : 1 << (32 - __clz(vectors - 1));
   const int32_t lane = int32_t(threadIdx.x) % lanes;
   for (int32_t first = 0; first < block.count; first += kBlockThreads / lanes) {
@@ -57,8 +58,8 @@ __global__ void __launch_bounds__(kBlockThreads)
     float sum = 0;
     for (int32_t col = lane * kAtOnce; is_inside && col < cols; col += lanes * kAtOnce) {
       float a[kAtOnce], b[kAtOnce];
-      load_values<Storage, kInVectors>(dout + col, a);
-      load_values<Storage, kInVectors>(out + col, b);
+      convert<Storage>(load<Storage, kInVectors>(dout, col, cols), a);
+      convert<Storage>(load<Storage, kInVectors>(out, col, cols), b);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) sum += a[i] * b[i];
     }

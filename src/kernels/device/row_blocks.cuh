@@ -29,18 +29,14 @@ __device__ inline RowBlock my_row_block(int32_t heads, int64_t length) {
           int32_t(head_index), first, int32_t(min(length - first, int64_t{kBlockRows}))};
 }
 
-// Elements that a thread takes from a row at once.
+// Elements that a thread stores at once.
 template <class Storage, bool kInVectors>
 inline constexpr int kWidth = kInVectors ? kVector<Storage> : 1;
 
-// kWidth neighbours in fp32.
+// A vector of a row of `cols`, from `col` on; zeros beyond its end.
 template <class Storage, bool kInVectors>
-__device__ void load_values(const Storage* at, float (&to)[kWidth<Storage, kInVectors>]) {
-  if constexpr (kInVectors) {
-    convert<Storage>(*reinterpret_cast<const uint4*>(at), to);
-  } else {
-    to[0] = value_of(*at);
-  }
+__device__ uint4 load(const Storage* row, int32_t col, int32_t cols) {
+  return kInVectors ? load_vector(row, col, cols) : load_singly(row, col, cols);
 }
 // Neighbours of an accumulator that lies without gaps.
 template <int kCount>
@@ -55,7 +51,7 @@ __device__ void load_floats(const float* at, float (&to)[kCount]) {
     }
   }
 }
-// load_values the other way; false when one of them is not finite as it is stored.
+// Stores kWidth neighbours; false when one of them is not finite as it is stored.
 template <class Storage, bool kInVectors>
 __device__ bool store_values(Storage* at, const float (&from)[kWidth<Storage, kInVectors>]) {
   constexpr int kCount = kWidth<Storage, kInVectors>;

@@ -97,6 +97,26 @@ struct KeysDim256Small : KeysDim256 {  // 68 KiB and half the warps
   static constexpr int key_warps = 2;
 };
 
+// The numbers that follow from a configuration of the kernel above.
+template <class C>
+struct KeysShape {
+  static constexpr int warps = 2 * C::key_warps, threads = 32 * warps;
+  static constexpr int half_q = C::step_q / 2, half_d = C::head_dim / 2;
+  static constexpr int warp_k = C::step_k / C::key_warps;
+  // 16x8 blocks of a warp: scores, and dk or dv
+  static constexpr int k_blocks = warp_k / 16, q_blocks = half_q / 8, d_blocks = half_d / 8;
+  // dq: rows of queries and columns of a warp
+  static constexpr int dq_across = warps / C::dq_warps;
+  static constexpr int dq_rows = C::step_q / C::dq_warps, dq_columns = C::head_dim / dq_across;
+  static constexpr int dq_row_blocks = dq_rows / 16, dq_blocks = dq_columns / 8;
+
+  static_assert(warp_k % 16 == 0 && half_q % 16 == 0, "terms of a product come in sixteens");
+  static_assert(half_d % 16 == 0 && dq_rows % 16 == 0 && dq_columns % 16 == 0);
+  static_assert(C::tile_q % C::step_q == 0 && C::tile_k % C::step_k == 0);
+  static_assert(C::tile_q % 64 == 0 && C::tile_k % 64 == 0, "bitmaps come in words of 64 columns");
+  static_assert(threads % (2 * C::step_q) == 0, "a thread copies one number of lse2 or delta");
+};
+
 // Queries stay, keys pass by: dq alone. Warps stand in `query_warps` x 2: each has its share of the
 // queries and one half of the keys of every step, and the halves of dq are added at the end.
 struct QueriesDim64 {  // 64 KiB

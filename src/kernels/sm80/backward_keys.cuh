@@ -11,37 +11,9 @@
 #pragma once
 
 #include "kernels/device/work.cuh"
-#include "kernels/sm80/backward_tiles.cuh"
+#include "kernels/sm80/backward_dq.cuh"
 
 namespace keyhole::sm80 {
-
-using device::BackwardParams;
-
-// The numbers that follow from a configuration.
-template <class C>
-struct KeysShape {
-  static constexpr int warps = 2 * C::key_warps, threads = 32 * warps;
-  static constexpr int half_q = C::step_q / 2, half_d = C::head_dim / 2;
-  static constexpr int warp_k = C::step_k / C::key_warps;
-  // 16x8 blocks of a warp: scores, and dk or dv
-  static constexpr int k_blocks = warp_k / 16, q_blocks = half_q / 8, d_blocks = half_d / 8;
-  // dq: rows of queries and columns of a warp
-  static constexpr int dq_across = warps / C::dq_warps;
-  static constexpr int dq_rows = C::step_q / C::dq_warps, dq_columns = C::head_dim / dq_across;
-  static constexpr int dq_row_blocks = dq_rows / 16, dq_blocks = dq_columns / 8;
-
-  static_assert(warp_k % 16 == 0 && half_q % 16 == 0, "terms of a product come in sixteens");
-  static_assert(half_d % 16 == 0 && dq_rows % 16 == 0 && dq_columns % 16 == 0);
-  static_assert(C::tile_q % C::step_q == 0 && C::tile_k % C::step_k == 0);
-  static_assert(C::tile_q % 64 == 0 && C::tile_k % 64 == 0, "bitmaps come in words of 64 columns");
-  static_assert(threads % (2 * C::step_q) == 0, "a thread copies one number of lse2 or delta");
-};
-
-// The queries of one head that a CTA meets.
-struct QueryRows {
-  int64_t count;  // of the residue class
-  int64_t first;  // its first query in lse2, delta and sums.dq
-};
 
 // A step of queries: where it begins inside the residue class, and whether there is one at all.
 struct Step {
@@ -103,7 +75,8 @@ struct KeysFollower {
   }
 
   // Begins a list: where the queries of its head are.
-  __device__ __forceinline__ void begin(int32_t batch, int32_t head, const ResidueClass& residue) {
+  __device__ __forceinline__ void begin(int32_t batch, int32_t head, const ResidueClass& residue,
+                                        int32_t class_index) {
     const int64_t stride = p.view.stride, query = residue.first_q;
     q = first_chunk<C::head_dim, Shape::threads>(p.q.row<const T>(batch, head, query),
                                                  stride * p.q.row_stride);
@@ -111,7 +84,8 @@ struct KeysFollower {
                                                     stride * p.dout.row_stride);
     if (threadIdx.x == 0) {
       const int64_t head_index = int64_t{batch} * p.sizes.heads + head;
-      shared.rows = {residue.num_q, head_index * p.sizes.q_len + query};
+      shared.rows = {residue.num_q, head_index * p.sizes.q_len + query,
+                     (head_index * p.view.classes + class_index) * p.dq_rows_per_class};
     }
     __syncthreads();
   }
@@ -270,59 +244,6 @@ struct KeysFollower {
         meanwhile);
   }
 
-  // A warp's share of dq of a step, and its way to memory.
-  struct QueryGradients {
-    static constexpr int kRows = Shape::dq_row_blocks, kBlocks = Shape::dq_blocks;
-    static constexpr int kTwos = kRows * kBlocks * 2;  // neighbours that are added at once
-    float sum[kRows][kBlocks][4];
-    float* first;      // of this lane: its first row and column in sums.dq
-    int64_t row_step;  // floats between neighbouring queries
-    int rows;          // how many there are from this lane's first one on; 0 or less: none
-    int columns;       // likewise
-    float scale;
-
-    // Without a branch: what lies beyond the last query, zeros, is added to the last query. All
-    // columns are there.
-    __device__ __forceinline__ void add_two(int i) const {
-      const int m = i / (2 * kBlocks), n = i / 2 % kBlocks, h = i % 2;
-      add(m, n, h, min(16 * m + 8 * h, rows - 1), true);
-    }
-    __device__ __forceinline__ void add_all() const {
-#pragma unroll
-      for (int i = 0; i < kTwos; ++i) {
-        const int m = i / (2 * kBlocks), n = i / 2 % kBlocks, h = i % 2, row = 16 * m + 8 * h;
-        add(m, n, h, row, row < rows && column_of(n) < columns);
-      }
-    }
-
-   private:
-    static __device__ int column_of(int n) { return n / 2 * 16 * Shape::dq_across + n % 2 * 8; }
-    __device__ __forceinline__ void add(int m, int n, int h, int row, bool is_wanted) const {
-      add_to_global(first + row * row_step + column_of(n), scale * sum[m][n][2 * h],
-                    scale * sum[m][n][2 * h + 1], is_wanted);
-    }
-  };
-  __device__ __forceinline__ void make_dq(QueryGradients& dq, int64_t first) {
-    const int row = warp() / Shape::dq_across * Shape::dq_rows, across = warp() % Shape::dq_across;
-    const auto left = Pieces<C::step_q>::by_columns(smem_address(shared.ds), 0, row / 8, lane());
-    const auto right = Pieces<C::head_dim>::by_rows(smem_address(shared.k), 0, across * 2, lane());
-    multiply<T, C::step_k, Sum::begin>(
-        dq.sum,
-        [&](auto& to, int d, int m) { load_matrices_transposed(to, left.at(16 * d, 2 * m)); },
-        [&](auto& to, int d, int n) {
-          load_matrices_transposed(to, right.at(16 * d, n * 2 * Shape::dq_across));
-        },
-        Nothing());
-    const QueryRows rows = shared.rows;
-    const int64_t query = rows.first + p.view.stride * (first + row + lane() / 4);
-    const int column = across * 16 + lane() % 4 * 2;
-    dq.first = p.sums.dq + query * p.sizes.head_dim + column;
-    dq.row_step = int64_t{p.view.stride} * p.sizes.head_dim;
-    dq.rows = rows_left(rows.count, first, C::step_q) - row - lane() / 4;
-    dq.columns = p.sizes.head_dim - column;
-    dq.scale = p.sizes.scale;
-  }
-
   // One step of pairs. With two stages the next step is copied while this one is worked on; with
   // one, while dq is made.
   __device__ __forceinline__ void follow_step(int64_t first, int stage, int32_t bitmap, int key,
@@ -349,19 +270,15 @@ struct KeysFollower {
     if constexpr (C::stages == 2) commit_copies();
 
     const bool with_dq = p.sums.dq != nullptr;
-    QueryGradients dq;
-    if (C::stages == 2 && with_dq && p.sizes.head_dim == C::head_dim) {
+    QueryGradients<T, C> dq;
+    if (C::stages == 2 && with_dq && p.sizes.head_dim == C::head_dim && p.dq_rows_per_class != 0) {
       constexpr int kSlots = Shape::half_q / 16 * kD / 2;  // of one product
-      constexpr int kPerSlot = (QueryGradients::kTwos + 2 * kSlots - 1) / (2 * kSlots);
-      const auto add_some = [&](int slot) {
-#pragma unroll
-        for (int i = slot * kPerSlot; i < (slot + 1) * kPerSlot; ++i) {
-          if (i < QueryGradients::kTwos) dq.add_two(i);
-        }
-      };
-      make_dq(dq, first);
-      add_other_half(dv, shared.p, shared.dout[stage], add_some);
-      add_other_half(dk, shared.ds, shared.q[stage], [&](int slot) { add_some(slot + kSlots); });
+      dq.make(shared.ds, shared.k, thread);
+      dq.begin_adding(p, shared.rows, first, thread);
+      add_other_half(dv, shared.p, shared.dout[stage],
+                     [&](int slot) { dq.template add_some<2 * kSlots>(slot); });
+      add_other_half(dk, shared.ds, shared.q[stage],
+                     [&](int slot) { dq.template add_some<2 * kSlots>(slot + kSlots); });
       return;
     }
     add_other_half(dv, shared.p, shared.dout[stage], Nothing());
@@ -372,8 +289,8 @@ struct KeysFollower {
       commit_copies();
     }
     if (with_dq) {
-      make_dq(dq, first);
-      dq.add_all();
+      dq.make(shared.ds, shared.k, thread);
+      dq.add_all(p, shared.rows, first, thread);
     }
   }
 
@@ -507,7 +424,7 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
       const device::Work work = my_work();
       const auto steps = steps_of<C>(p.view, work, work.head_index + i, follows_group);
       if (!steps.is_valid()) continue;
-      follower.begin(work.batch, work.head + i, work.residue);
+      follower.begin(work.batch, work.head + i, work.residue, work.class_index);
       follower.follow_list(steps, part * C::step_k);
     }
     await_copies<0>();

@@ -13,6 +13,7 @@ namespace keyhole::sm80 {
 inline device::BackwardNeeds needs_of(const BackwardArgs& args) {
   const bool is_fast = !args.deterministic;
   return {.queries_in_sums = is_fast,
+          .queries_in_blocks = true,
           .keys_in_sums = is_fast && args.q.shape[1] != args.k.shape[1],
           .keys_in_chunks = true};
 }

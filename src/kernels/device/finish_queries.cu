@@ -1,0 +1,83 @@
+// src/kernels/device/finish_queries.cu
+// A CTA takes 64 queries of a residue class. Blocks are read as they lie, become rows in shared
+// memory, and leave in vectors.
+#include "base/check.h"
+#include "kernels/device/check_cuda.h"
+#include "kernels/device/finish_queries.h"
+#include "kernels/device/query_blocks.cuh"
+#include "kernels/device/row_blocks.cuh"
+
+namespace keyhole::device {
+namespace {
+
+// Elements between the rows in shared memory: 16 bytes more than a row, so that the eight rows that
+// a warp stores to lie in different banks.
+__host__ __device__ constexpr int32_t pitch_of(int32_t head_dim) { return head_dim + 8; }
+
+template <class T>
+__global__ void __launch_bounds__(kBlockThreads)
+    finish_queries(const __grid_constant__ BackwardParams p) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  T* const tile = reinterpret_cast<T*>(memory);
+  const int32_t head_dim = p.sizes.head_dim, pitch = pitch_of(head_dim), columns = head_dim / 8;
+  const uint32_t per_class = uint32_t(p.dq_rows_per_class / kBlockRows);
+  const uint32_t class_number = blockIdx.x / per_class;  // among all heads
+  const int64_t first = int64_t{blockIdx.x - class_number * per_class} * kBlockRows;
+  const uint32_t classes = uint32_t(p.view.classes);
+  const int32_t head_index = int32_t(class_number / classes);
+  const ResidueClass residue = p.view.residues[class_number - uint32_t(head_index) * classes];
+  if (first >= residue.num_q) return;
+
+  const float* blocks = p.sums.dq + (class_number * p.dq_rows_per_class + first) * head_dim;
+  const int32_t lane = int32_t(threadIdx.x % 32);
+#pragma unroll 4
+  for (int32_t block = int32_t(threadIdx.x / 32); block < kBlockRows / 16 * columns;
+       block += kBlockThreads / 32) {
+    const float4 four = load_from_block(blocks + block * kBlockFloats + place_of_lane(lane));
+    const int32_t row = block / columns * 16 + lane / 4;
+    const int32_t column = block % columns * 8 + lane % 4 * 2;
+    const float above[2] = {p.sizes.scale * four.x, p.sizes.scale * four.y};
+    const float below[2] = {p.sizes.scale * four.z, p.sizes.scale * four.w};
+#pragma unroll
+    for (int32_t i = 0; i < 2; ++i) {
+      tile[row * pitch + column + i] = stored_as<T>(above[i]);
+      tile[(row + 8) * pitch + column + i] = stored_as<T>(below[i]);
+    }
+  }
+  __syncthreads();
+
+  const int32_t batch = head_index / p.sizes.heads, head = head_index - batch * p.sizes.heads;
+  const int32_t rows = int32_t(min(int64_t{kBlockRows}, residue.num_q - first));
+  bool is_good = true;
+  for (int32_t i = int32_t(threadIdx.x); i < rows * columns; i += kBlockThreads) {
+    const int32_t row = i / columns, column = i % columns * 8;
+    const uint4 vector = *reinterpret_cast<const uint4*>(tile + row * pitch + column);
+    const int64_t query = residue.first_q + p.view.stride * (first + row);
+    *reinterpret_cast<uint4*>(p.dq.row<T>(batch, head, query) + column) = vector;
+    float values[8];
+    convert<T>(vector, values);
+#pragma unroll
+    for (int32_t j = 0; j < 8; ++j) is_good = is_good && is_finite(values[j]);
+  }
+  if (!is_good) *p.found_nonfinite = 1;
+}
+
+template <class T>
+void launch(const BackwardParams& p, cudaStream_t stream) {
+  const int64_t classes = int64_t{p.sizes.num_heads()} * p.view.classes;
+  const uint32_t ctas = num_row_blocks(classes, p.dq_rows_per_class);
+  const size_t bytes = size_t(kBlockRows) * size_t(pitch_of(p.sizes.head_dim)) * sizeof(T);
+  KEYHOLE_ASSERT(bytes <= 48 * 1024, "dq in blocks with head_dim ", p.sizes.head_dim);
+  finish_queries<T><<<ctas, kBlockThreads, bytes, stream>>>(p);
+  check_cuda(cudaGetLastError(), "launching the end of dq");
+}
+
+}  // namespace
+
+void launch_finish_queries(const BackwardParams& params, DType dtype, cudaStream_t stream) {
+  if (dtype == DType::f16) return launch<__half>(params, stream);
+  KEYHOLE_ASSERT(dtype == DType::bf16, "sums of dq in blocks are for 16-bit types");
+  launch<__nv_bfloat16>(params, stream);
+}
+
+}  // namespace keyhole::device

@@ -1,0 +1,15 @@
+// src/kernels/device/finish_queries.h
+// From sums of dq in blocks (query_blocks.cuh) to dq.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/params.h"
+
+namespace keyhole::device {
+
+// params.view: the only part of the plan. dtype: of dq, 16-bit; its rows are aligned to 16 bytes,
+// and head_dim is a multiple of 8. The scale is still to be multiplied with.
+void launch_finish_queries(const BackwardParams& params, DType dtype, cudaStream_t stream);
+
+}  // namespace keyhole::device
