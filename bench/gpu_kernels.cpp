@@ -1,16 +1,29 @@
 // bench/gpu_kernels.cpp
-// keyhole_gpu_kernels [FILTER]: times the GPU kernels on the patterns of the project's tables,
-// forward and backward, with CUDA events: 3 calls to warm up, then the median of 15. No check: the
-// tests do that. Cases whose name does not contain FILTER are left out.
+// keyhole_gpu_kernels CASES: times the GPU kernels on the cases of a file
+// (bench/cases/gpu_kernels.txt), forward and backward, with CUDA events: 3 calls to warm up, then
+// the median of 15, queued back to back. Prints a line a case;
+// --json FILE gets the same as records. No check: the tests do that. --profile runs one call
+// between the marks of a profiler instead. bench/peers/torch_peers.py calls this program and times
+// PyTorch's attention alike.
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
+#include <fmt/format.h>
+#include <fnmatch.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "kernels/device/check_cuda.h"
 #include "keyhole/attention.h"
@@ -23,40 +36,55 @@ namespace {
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
 struct Case {
-  const char* pattern;
-  int64_t batch, heads, length, head_dim;
-  DType dtype;
+  std::string name, pattern;
+  int64_t batch = 0, heads = 0, length = 0, head_dim = 0;
+  DType dtype = DType::bf16;
 };
 
-// The lengths and patterns of the anchors, and fp32 for the simple kernel.
-constexpr Case kCases[] = {
-    {"dense", 4, 16, 4096, 128, DType::bf16},
-    {"causal", 4, 16, 4096, 128, DType::bf16},
-    {"dense", 1, 16, 16384, 128, DType::bf16},
-    {"causal", 1, 16, 16384, 128, DType::bf16},
-    {"dense", 2, 16, 16384, 64, DType::bf16},
-    {"causal", 2, 16, 16384, 64, DType::bf16},
-    {"dense", 1, 16, 4096, 256, DType::bf16},
-    {"dense", 1, 16, 4096, 64, DType::f32},
-    {"dense", 1, 16, 4096, 128, DType::f32},
-    {"causal & window(4095)", 1, 16, 16384, 128, DType::bf16},
-    {"causal & window(1023)", 1, 16, 16384, 128, DType::bf16},
-    {"causal & (window(1023) | sinks(4))", 1, 16, 16384, 128, DType::bf16},
-    {"streaming(16, 64)", 1, 16, 16384, 128, DType::bf16},
-    {"causal & blocks(16)", 1, 16, 16384, 128, DType::bf16},
-    {"causal & blocks(1024)", 1, 16, 16384, 128, DType::bf16},
-    {"bigbird(128, 3, 3, 2, 1)", 1, 16, 16384, 128, DType::bf16},
-    {"causal & window(4095) & dilated(8)", 1, 16, 16384, 128, DType::bf16},
-    {"causal & window(4095)", 1, 16, 131072, 128, DType::bf16},
-    {"causal & window(1023)", 1, 16, 131072, 128, DType::bf16},
-    {"causal & (window(1023) | sinks(4))", 1, 16, 131072, 128, DType::bf16},
-    {"streaming(16, 64)", 1, 16, 131072, 128, DType::bf16},
-    {"causal & blocks(16)", 1, 16, 131072, 128, DType::bf16},
-    {"causal & blocks(1024)", 1, 16, 131072, 128, DType::bf16},
-    {"bigbird(128, 3, 3, 2, 1)", 1, 16, 131072, 128, DType::bf16},
-    {"causal & window(4095) & dilated(8)", 1, 16, 131072, 128, DType::bf16},
-    {"causal", 1, 16, 131072, 128, DType::bf16},
+struct Options {
+  std::string cases, only = "*", backend = "auto", json, profile;
 };
+
+DType dtype_named(const std::string& name) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  throw Error(ErrorKind::usage, say("dtype is \"", name, "\"; expected bf16, f16 or f32"));
+}
+
+Case parse_case(const std::string& line, const std::string& where) {
+  Case c;
+  std::string dtype;
+  std::istringstream words(line);
+  words >> c.name >> c.batch >> c.heads >> c.length >> c.head_dim >> dtype >> std::ws;
+  std::getline(words, c.pattern);
+  KEYHOLE_CHECK(!c.pattern.empty() && std::min({c.batch, c.heads, c.length, c.head_dim}) > 0, where,
+                " is \"", line, "\"; expected name, batch, heads, len, head_dim, dtype, pattern");
+  c.dtype = dtype_named(dtype);
+  return c;
+}
+
+// Those whose name matches one of the comma-separated `only`; * stands for anything.
+std::vector<Case> read_cases(const std::string& path, const std::string& only) {
+  std::ifstream file(path);
+  KEYHOLE_CHECK(file.good(), "cannot read the case file \"", path, "\"");
+  std::vector<Case> cases;
+  int line_number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++line_number;
+    if (line.empty() || line[0] == '#') continue;
+    const Case c = parse_case(line, say(path, ", line ", line_number));
+    std::istringstream wanted(only);
+    for (std::string word; std::getline(wanted, word, ',');) {
+      if (fnmatch(word.c_str(), c.name.c_str(), 0) != 0) continue;
+      cases.push_back(c);
+      break;
+    }
+  }
+  KEYHOLE_CHECK(!cases.empty(), "no case of ", path, " is named \"", only,
+                "\"; names are its first column, and * stands for anything");
+  return cases;
+}
 
 // Normal numbers in the dtype, one megabyte of them repeated: the values matter to the power drawn,
 // not their period.
@@ -75,10 +103,12 @@ GpuMemory random_memory(int64_t elements, DType dtype, uint64_t seed) {
     }
   }
   GpuMemory memory(kGpu, bytes);
-  for (int64_t at = 0; at < bytes; at += int64_t(piece.size())) {
-    check_cuda(cudaMemcpy(static_cast<char*>(memory.data()) + at, piece.data(),
-                          size_t(std::min<int64_t>(bytes - at, int64_t(piece.size()))),
-                          cudaMemcpyHostToDevice),
+  const auto piece_bytes = int64_t(piece.size());
+  memory.copy_from_host(piece.data(), piece_bytes);
+  auto* const begin = static_cast<char*>(memory.data());
+  for (int64_t at = piece_bytes; at < bytes; at += piece_bytes) {
+    check_cuda(cudaMemcpyAsync(begin + at, begin, size_t(std::min(bytes - at, piece_bytes)),
+                               cudaMemcpyDeviceToDevice),
                "filling a tensor");
   }
   return memory;
@@ -95,85 +125,207 @@ struct Tensor {
   }
 };
 
-double median_ms(auto call) {
-  cudaEvent_t begin = nullptr, end = nullptr;
-  check_cuda(cudaEventCreate(&begin), "timing");
-  check_cuda(cudaEventCreate(&end), "timing");
-  std::vector<float> times;
-  const auto once = [&] {
-    check_cuda(cudaEventRecord(begin), "timing");
-    call();
-    check_cuda(cudaEventRecord(end), "timing");
-    check_cuda(cudaEventSynchronize(end), "timing");
+// A case on the GPU: its plan, its tensors, and the calls to time.
+class Subject {
+ public:
+  Subject(const Case& c, const std::string& backend)
+      : plan_(plan(parse(c.pattern), c.length, c.length)),
+        q_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 1),
+        k_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 2),
+        v_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 3),
+        out_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 4),
+        lse_({c.batch, c.heads, c.length}, DType::f32, 5),
+        dout_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 6),
+        dq_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 7),
+        dk_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 8),
+        dv_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 9) {
+    options_.backend = backend;
+  }
+
+  int64_t pairs() const { return plan_.explain().pairs; }  // of one head
+  std::string kernel() const { return kernel_for_forward(q_.view, v_.view, plan_, options_); }
+
+  // What a call needs on the GPU: the tensors it reads and writes, and its workspace. The tensors
+  // of the backward pass are there from the start, but a forward pass alone has no use for them.
+  int64_t forward_bytes() const {
+    return 4 * q_.memory.bytes() + lse_.memory.bytes() + workspace_.bytes();
+  }
+  int64_t backward_bytes() const {
+    return 8 * q_.memory.bytes() + lse_.memory.bytes() + workspace_.bytes();
+  }
+
+  void prepare_forward() {
+    bring_workspace(forward_workspace_bytes(q_.view, k_.view, v_.view, plan_, options_));
+  }
+  void prepare_backward(bool is_deterministic) {
+    options_.deterministic = is_deterministic;
+    bring_workspace(backward_workspace_bytes(q_.view, k_.view, v_.view, plan_, options_));
+  }
+  void forward() const {
+    attention_forward(q_.view, k_.view, v_.view, plan_, out_.view, lse_.view, options_);
+  }
+  void backward() const {
+    attention_backward(dout_.view, q_.view, k_.view, v_.view, out_.view, lse_.view, plan_,
+                       {dq_.view, dk_.view, dv_.view, {}}, options_);
+  }
+
+ private:
+  void bring_workspace(int64_t bytes) {
+    workspace_ = GpuMemory();
+    if (bytes > 0) workspace_ = GpuMemory(kGpu, bytes);
+    options_.workspace = {workspace_.data(), workspace_.bytes()};
+  }
+
+  Plan plan_;
+  Tensor q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_;
+  GpuMemory workspace_;
+  AttentionOptions options_;
+};
+
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreate(&event_), "timing"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record() const { check_cuda(cudaEventRecord(event_), "timing"); }
+  float ms_since(const Event& begin) const {
+    check_cuda(cudaEventSynchronize(event_), "timing");
     float ms = 0;
-    check_cuda(cudaEventElapsedTime(&ms, begin, end), "timing");
+    check_cuda(cudaEventElapsedTime(&ms, begin.event_, event_), "timing");
     return ms;
-  };
-  float warm = 0;
-  for (int i = 0; i < 3; ++i) warm = once();
-  const int runs = warm > 100 ? 3 : 15;
-  for (int i = 0; i < runs; ++i) times.push_back(once());
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+void hold_the_stream(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+
+// The calls are queued without waiting, so that the GPU finds the next one when it is done with
+// one. Short calls are queued behind a pause, or the time to queue them would be measured. Both as
+// in bench/peers/attention.py.
+double median_ms(auto call) {
+  for (int i = 0; i < 3; ++i) call();
+  const Event before, after;
+  before.record();
+  call();
+  after.record();
+  const float first_ms = after.ms_since(before);
+  const int runs = first_ms > 100 ? 3 : 15;
+  if (first_ms < 2) check_cuda(cudaLaunchHostFunc(nullptr, hold_the_stream, nullptr), "timing");
+  std::vector<Event> marks(size_t(runs) + 1);
+  marks[0].record();
+  for (int i = 1; i <= runs; ++i) {
+    call();
+    marks[size_t(i)].record();
+  }
+  std::vector<float> times;
+  for (int i = 1; i <= runs; ++i) times.push_back(marks[size_t(i)].ms_since(marks[size_t(i) - 1]));
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
 }
 
-void run(const Case& c, const std::string& backend) {
-  const Plan made = plan(parse(c.pattern), c.length, c.length);
-  const double pairs = double(made.explain().pairs) * double(c.batch * c.heads);
-  Tensor q({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 1);
-  Tensor k({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 2);
-  Tensor v({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 3);
-  Tensor out({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 4);
-  Tensor lse({c.batch, c.heads, c.length}, DType::f32, 5);
-  AttentionOptions options;
-  options.backend = backend;
-  const double forward = median_ms(
-      [&] { attention_forward(q.view, k.view, v.view, made, out.view, lse.view, options); });
-  const double flops = 4 * pairs * double(c.head_dim);
-  std::printf("%-36s %dx%dx%-6d d%-3d %-4s %-38s fwd %9.3f ms %6.1f TF", c.pattern, int(c.batch),
-              int(c.heads), int(c.length), int(c.head_dim), to_string(c.dtype),
-              kernel_for_forward(q.view, v.view, made, options).c_str(), forward,
-              flops / forward * 1e-9);
+void show(const std::string& text) {
+  fmt::print("{}", text);
   std::fflush(stdout);
-  Tensor dout({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 6);
-  Tensor dq({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 7);
-  Tensor dk({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 8);
-  Tensor dv({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 9);
-  for (const bool deterministic : {false, true}) {
-    options.deterministic = deterministic;
-    const double backward = median_ms([&] {
-      attention_backward(dout.view, q.view, k.view, v.view, out.view, lse.view, made,
-                         {dq.view, dk.view, dv.view, {}}, options);
-    });
-    std::printf("  %s %9.3f ms %6.1f TF", deterministic ? "det" : "bwd", backward,
-                2.5 * flops / backward * 1e-9);
-    std::fflush(stdout);
+}
+
+nlohmann::json time_case(const Case& c, const std::string& backend) {
+  Subject subject(c, backend);
+  const int64_t pairs = subject.pairs();
+  const double flops = 4.0 * double(pairs) * double(c.batch * c.heads * c.head_dim);
+  const auto shown = [](const char* what, double ms, double work) {
+    show(fmt::format("  {} {:9.3f} ms {:6.1f} TF", what, ms, work / ms * 1e-9));
+  };
+  show(fmt::format("{:36} {}x{}x{:<6} d{:<3} {:4} {:38}", c.pattern, c.batch, c.heads, c.length,
+                   c.head_dim, to_string(c.dtype), subject.kernel()));
+  nlohmann::json record = {
+      {"case", c.name}, {"who", "keyhole"}, {"kernel", subject.kernel()}, {"pairs", pairs}};
+  subject.prepare_forward();
+  record["forward_ms"] = median_ms([&] { subject.forward(); });
+  record["forward_bytes"] = subject.forward_bytes();
+  shown("fwd", record["forward_ms"], flops);
+  for (const bool is_deterministic : {false, true}) {
+    const std::string name = is_deterministic ? "deterministic" : "backward";
+    subject.prepare_backward(is_deterministic);
+    record[name + "_ms"] = median_ms([&] { subject.backward(); });
+    record[name + "_bytes"] = subject.backward_bytes();
+    shown(is_deterministic ? "det" : "bwd", record[name + "_ms"], 2.5 * flops);
   }
-  std::printf("\n");
+  show("\n");
+  return record;
+}
+
+// One call between the marks, after one outside them that uploads the plan.
+void profile_case(const Case& c, const Options& options) {
+  Subject subject(c, options.backend);
+  subject.prepare_forward();
+  subject.forward();
+  const bool is_forward = options.profile == "forward";
+  if (!is_forward) {
+    subject.prepare_backward(options.profile == "deterministic");
+    subject.backward();
+  }
+  synchronize(kGpu);
+  check_cuda(cudaProfilerStart(), "profiling");
+  is_forward ? subject.forward() : subject.backward();
+  synchronize(kGpu);
+  check_cuda(cudaProfilerStop(), "profiling");
+}
+
+int run(const Options& options) {
+  const std::vector<Case> cases = read_cases(options.cases, options.only);
+  if (gpus().empty()) {
+    fmt::print("keyhole_gpu_kernels: nothing was timed: {}\n", why_no_gpu());
+    return 0;
+  }
+  fmt::print("{}\n", gpu(kGpu).name);
+  std::ofstream records;
+  if (!options.json.empty()) {
+    records.open(options.json);
+    KEYHOLE_CHECK(records.good(), "cannot write \"", options.json, "\"");
+  }
+  int status = 0;
+  for (const Case& c : cases) {
+    nlohmann::json record;
+    try {
+      if (options.profile.empty()) {
+        record = time_case(c, options.backend);
+      } else {
+        profile_case(c, options);
+      }
+    } catch (const Error& error) {
+      status = 1;
+      show(fmt::format("\n{}: {}\n", c.name, error.what()));
+      record = {{"case", c.name}, {"who", "keyhole"}, {"why_not", error.what()}};
+    }
+    if (records.is_open() && !record.is_null()) records << record.dump() << std::endl;
+  }
+  return status;
 }
 
 }  // namespace
 }  // namespace keyhole
 
-int main(int argc, char** argv) {
-  using namespace keyhole;
-  const std::string filter = argc > 1 ? argv[1] : "";
-  const std::string backend = argc > 2 ? argv[2] : "auto";
-  if (gpus().empty()) {
-    std::printf("keyhole_gpu_kernels: nothing was timed: %s\n", why_no_gpu().c_str());
-    return 0;
-  }
-  std::printf("%s\n", gpu(kGpu).name.c_str());
-  for (const Case& c : kCases) {
-    const std::string name = std::string(c.pattern) + " " + std::to_string(c.length) + " d" +
-                             std::to_string(c.head_dim) + " " + to_string(c.dtype);
-    if (name.find(filter) == std::string::npos) continue;
-    try {
-      run(c, backend);
-    } catch (const Error& error) {
-      std::printf("%s: %s\n", name.c_str(), error.what());
-    }
+int main(int count, char** words) {
+  keyhole::Options options;
+  CLI::App app("Times the GPU kernels, forward and backward.", "keyhole_gpu_kernels");
+  app.add_option("cases", options.cases, "case file, such as bench/cases/gpu_kernels.txt")
+      ->required();
+  app.add_option("--only", options.only, "names of cases, comma-separated; * stands for anything");
+  app.add_option("--backend", options.backend, "auto, simple or sm80");
+  app.add_option("--json", options.json, "write a record a case, as JSON lines");
+  app.add_option("--profile", options.profile,
+                 "one call a case between the marks of a profiler, not timed")
+      ->check(CLI::IsMember({"forward", "backward", "deterministic"}));
+  try {
+    app.parse(count, words);
+    return keyhole::run(options);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 2;
   }
 }
