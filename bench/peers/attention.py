@@ -123,6 +123,8 @@ def bsr(problem):
 
     if problem.case.pattern == "dense":
         raise Refused("nothing is sparse here")
+    if _triton_ops.sampled_addmm is None:
+        raise Refused("the block-sparse kernels of torch.sparse need Triton and a GPU")
     kept = problem.counts > 0
     longest = int(kept.sum(-1).max()) * TILE
     if longest > LONGEST_BSR_ROW:

@@ -20,7 +20,7 @@ def bytes_of(command):
     options = ["--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", "--profile-from-start", "off"]
     try:
         done = subprocess.run(
-            [ncu, *options, "--metrics", ",".join(METRICS), *command], capture_output=True, text=True, timeout=180
+            [ncu, *options, "--metrics", ",".join(METRICS), *command], check=False, capture_output=True, text=True, timeout=180
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotMeasured(f"ncu: {error}") from error

@@ -55,7 +55,7 @@ class Records:
 
 def git(*words):
     try:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(["git", *words], check=False, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     except OSError:
         return ""
 
@@ -69,7 +69,7 @@ def time_keyhole(program, case_file, case):
     with tempfile.NamedTemporaryFile("r", suffix=".jsonl") as file:
         command = [program, case_file, "--only", case.name, "--json", file.name]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         except (OSError, subprocess.TimeoutExpired) as error:
             return {"why_not": first_line(error)}
         for line in file:
