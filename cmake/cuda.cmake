@@ -83,6 +83,21 @@ function(keyhole_architectures lowest result)
   set(${result} "${chosen}" PARENT_SCOPE)
 endfunction()
 
+# An object library of .cu files, for what is in the list of architectures and at least `lowest`.
+function(keyhole_add_cuda_objects target lowest)
+  keyhole_architectures(${lowest} architectures)
+  add_library(${target} OBJECT ${ARGN})
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}" POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
+  target_compile_options(
+    # -std: CMake 3.25 does not know C++20 for this compiler.
+    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -lineinfo
+                      -Xcompiler=-Wall,-Wextra>)
+  if(KEYHOLE_WERROR)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+  endif()
+endfunction()
+
 function(keyhole_add_cuda target)
   file(GLOB_RECURSE runtime_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/runtime/cuda/*.cpp")
   target_sources(${target} PRIVATE ${runtime_sources})
@@ -95,18 +110,7 @@ function(keyhole_add_cuda target)
     list(GET pair 0 backend)
     list(GET pair 1 lowest)
     file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/${backend}/*.cu")
-    keyhole_architectures(${lowest} architectures)
-    add_library(keyhole_${backend} OBJECT ${sources})
-    set_target_properties(keyhole_${backend} PROPERTIES CUDA_ARCHITECTURES "${architectures}"
-                                                        POSITION_INDEPENDENT_CODE ON)
-    target_include_directories(keyhole_${backend} PRIVATE src include)
-    target_compile_options(
-      # -std: CMake 3.25 does not know C++20 for this compiler.
-      keyhole_${backend} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -lineinfo
-                                 -Xcompiler=-Wall,-Wextra>)
-    if(KEYHOLE_WERROR)
-      target_compile_options(keyhole_${backend} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
-    endif()
+    keyhole_add_cuda_objects(keyhole_${backend} ${lowest} ${sources})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:keyhole_${backend}>)
   endforeach()
 endfunction()

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "fuzz/workers.h"
+#include "runtime/gpu.h"
 #include "support/check_plan.h"
 #include "support/generator.h"
 #include "support/ledger.h"
@@ -29,6 +30,7 @@ constexpr const char* kHelp =
     "1000)\n"
     "  --plans N        (pattern, q_len, k_len, tile) combinations, every pair compared (default "
     "0)\n"
+    "  --gpu            kernel cases for a GPU: their tensors are made there, and judged there\n"
     "  --time SECONDS   stop each of the two after that long (default: no limit)\n"
     "  --workers N      processes (default: one per core)\n"
     "  --ledger FILE    append a line about this run\n"
@@ -43,7 +45,7 @@ struct Options {
   double seconds = 0;
   int workers = std::max(1u, std::thread::hardware_concurrency());
   std::string ledger, one_case, one_plan_case;
-  bool only_shows = false;
+  bool only_shows = false, on_gpu = false;
 };
 
 Options parse_options(int argc, char** argv) {
@@ -56,6 +58,10 @@ Options parse_options(int argc, char** argv) {
     }
     if (flag == "--show") {
       options.only_shows = true;
+      continue;
+    }
+    if (flag == "--gpu") {
+      options.on_gpu = true;
       continue;
     }
     KEYHOLE_CHECK(i + 1 < argc, flag, ": a value is missing\n", kHelp);
@@ -104,6 +110,10 @@ Failure check_kernels(const Case& c, Totals& totals) {
   totals.kernel_runs += stats.kernel_runs;
   totals.pairs += stats.pairs;
   totals.worst = std::max(totals.worst, stats.worst);
+  totals.refused.add(stats.refused);
+  if (!failure && stats.kernel_runs == 0) {
+    totals.skipped.add(stats.refused.total() == 0 ? "no kernel here" : "no kernel takes it");
+  }
   return failure;
 }
 Failure check_plans(const Case& c, Totals& totals) {
@@ -111,6 +121,8 @@ Failure check_plans(const Case& c, Totals& totals) {
 }
 constexpr Campaign kKernels{"kernel cases", "--case", "--plans 0 --cases 1",
                             [](uint64_t seed) { return draw_case(seed); }, check_kernels};
+constexpr Campaign kGpuKernels{"kernel cases for a GPU", "--gpu --case", "--gpu --cases 1",
+                               draw_gpu_case, check_kernels};
 constexpr Campaign kPlans{"plans", "--plan-case", "--cases 0 --plans 1", draw_plan_case,
                           check_plans};
 
@@ -131,6 +143,20 @@ void explain_failure(const Campaign& campaign, const Case& failing, const Failur
               last.detail.c_str());
 }
 
+// What was drawn, and what became of it: the counts add up.
+void print_counts(const Campaign& campaign, const Totals& totals) {
+  std::printf("%s: %lld drawn = %lld passed + %lld failed + %lld skipped%s\n", campaign.name,
+              static_cast<long long>(totals.done), static_cast<long long>(totals.passed()),
+              static_cast<long long>(totals.failed), static_cast<long long>(totals.skipped.total()),
+              totals.skipped.text().c_str());
+  if (totals.kernel_runs == 0) return;
+  const int64_t refused = totals.refused.total();
+  std::printf("kernel turns: %lld = %lld kernel runs + %lld refused%s\n",
+              static_cast<long long>(totals.kernel_runs + refused),
+              static_cast<long long>(totals.kernel_runs), static_cast<long long>(refused),
+              totals.refused.text().c_str());
+}
+
 // Runs one campaign; true when nothing failed.
 bool run(const Campaign& campaign, const Options& options, int64_t count, LedgerLine& line) {
   const Outcome outcome = run_jobs(
@@ -141,6 +167,7 @@ bool run(const Campaign& campaign, const Options& options, int64_t count, Ledger
   line.worst = std::max(line.worst, outcome.totals.worst);
   (&campaign == &kPlans ? line.plans : line.cases) +=
       &campaign == &kPlans ? outcome.totals.combinations : outcome.totals.done;
+  print_counts(campaign, outcome.totals);
   if (!outcome.failed_seed) return true;
   ++line.failures;
   std::printf("FAILED: seed %llu of %s\n  repeat: keyhole_fuzz --seed %llu %s\n",
@@ -152,18 +179,37 @@ bool run(const Campaign& campaign, const Options& options, int64_t count, Ledger
 
 int run_one(const Campaign& campaign, const std::string& text) {
   Totals totals;
-  const Failure failure = campaign.check(parse_case(text), totals);
+  const Case c = parse_case(text);
+  const Failure failure = campaign.check(c, totals);
   std::printf("%s: %s\n", failure ? failure.kind.c_str() : "ok", failure.detail.c_str());
+  if (&campaign == &kGpuKernels) {  // the same case, judged by the reference of the CPU
+    const Failure on_host = check_case(c, nullptr, Judged::on_host);
+    std::printf("judged on the host: %s: %s\n", on_host ? on_host.kind.c_str() : "ok",
+                on_host.detail.c_str());
+  }
   return failure ? 1 : 0;
+}
+
+// Asked in a process of its own: workers could not use a driver that this one has started.
+std::string why_no_gpu_here() {
+  return run_isolated([] { return Failure{why_no_gpu(), why_no_gpu()}; }).detail;
 }
 
 int main(int argc, char** argv) {
   const Options options = parse_options(argc, argv);
-  if (!options.one_case.empty()) return run_one(kKernels, options.one_case);
+  const Campaign& kernels = options.on_gpu ? kGpuKernels : kKernels;
+  if (options.on_gpu) {
+    setenv("KEYHOLE_TEST_BACKENDS", "gpu", /*overwrite=*/0);
+    if (const std::string why = why_no_gpu_here(); !why.empty() && !options.only_shows) {
+      std::printf("skipped: %s\n", why.c_str());
+      return 0;
+    }
+  }
+  if (!options.one_case.empty()) return run_one(kernels, options.one_case);
   if (!options.one_plan_case.empty()) return run_one(kPlans, options.one_plan_case);
   if (options.only_shows) {
     for (int64_t i = 0; i < options.cases; ++i) {
-      std::puts(to_text(draw_case(options.seed + uint64_t(i))).c_str());
+      std::puts(to_text(kernels.draw(options.seed + uint64_t(i))).c_str());
     }
     return 0;
   }
@@ -174,8 +220,7 @@ int main(int argc, char** argv) {
   const int64_t tiles = int64_t(plan_tiles().size());
   bool is_sound =
       options.plans == 0 || run(kPlans, options, (scaled(options.plans) + tiles - 1) / tiles, line);
-  is_sound =
-      (options.cases == 0 || run(kKernels, options, scaled(options.cases), line)) && is_sound;
+  is_sound = (options.cases == 0 || run(kernels, options, scaled(options.cases), line)) && is_sound;
   line.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("%s\n", to_text(line).c_str());
   if (!options.ledger.empty()) append_to_ledger(options.ledger, line);

@@ -74,7 +74,10 @@ void work(Shared& shared, WorkerSlot& slot, uint64_t first_seed, int64_t count, 
     slot.seed = seed;
     slot.is_busy = true;
     alarm(kHangSeconds);
-    if (const Failure failure = job(seed, slot.totals)) report(shared, seed, failure);
+    if (const Failure failure = job(seed, slot.totals)) {
+      ++slot.totals.failed;
+      report(shared, seed, failure);
+    }
     slot.is_busy = false;
     ++slot.totals.done;
   }
@@ -108,10 +111,15 @@ Outcome run_jobs(uint64_t first_seed, int64_t count, double seconds, int workers
   for (size_t i = 0; i < children.size(); ++i) {
     int status = 0;
     waitpid(children[i], &status, 0);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
       report(shared, slots[i].seed, death_of(status));
+      ++outcome.totals.done, ++outcome.totals.failed;  // it did not come to count it
+    }
     const Totals& totals = slots[i].totals;
     outcome.totals.done += totals.done;
+    outcome.totals.failed += totals.failed;
+    outcome.totals.skipped.add(totals.skipped);
+    outcome.totals.refused.add(totals.refused);
     outcome.totals.combinations += totals.combinations;
     outcome.totals.kernel_runs += totals.kernel_runs;
     outcome.totals.pairs += totals.pairs;

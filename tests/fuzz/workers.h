@@ -12,8 +12,11 @@
 namespace keyhole::fuzz {
 
 struct Totals {
-  int64_t done = 0, combinations = 0, kernel_runs = 0, pairs = 0;
+  int64_t done = 0, failed = 0, combinations = 0, kernel_runs = 0, pairs = 0;
+  test::Skips skipped;  // cases that no kernel took
+  test::Skips refused;  // kernels that did not take a case
   double worst = 0;
+  int64_t passed() const { return done - failed - skipped.total(); }
 };
 
 // What a job adds to the totals; a failure stops everything.

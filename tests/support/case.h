@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -64,6 +65,8 @@ struct Case {
 
   SplitPolicy policy() const { return SplitPolicy(forms); }
   Shape shape() const { return {batch, heads, q_len, k_len, offset}; }
+  // What q . k is multiplied with: `scale`, or what the library takes without one.
+  double score_scale() const { return scale.value_or(1 / std::sqrt(double(head_dim))); }
   Layout layout(Tensor tensor) const { return layouts[size_t(tensor)]; }
   bool operator==(const Case&) const = default;
 };

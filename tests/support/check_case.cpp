@@ -10,16 +10,18 @@
 #include "keyhole/attention.h"
 #include "plan/plan_state.h"
 #include "runtime/dispatch.h"
+#include "runtime/gpu.h"
 #include "runtime/registry.h"
 #include "support/laws.h"
 #include "support/on_gpu.h"
 #include "support/plan_compare.h"
 #include "support/tolerance.h"
+#ifdef KEYHOLE_HAVE_CUDA
+#include "support/gpu/check_on_gpu.h"
+#endif
 
 namespace keyhole::test {
 namespace {
-
-double scale_of(const Case& c) { return c.scale.value_or(1 / std::sqrt(double(c.head_dim))); }
 
 TileShape tile_of(const Case& c, const KernelChoice& kernel, const Plan& plan) {
   if (kernel.tile.q > 0) return kernel.tile;
@@ -144,7 +146,7 @@ Failure check_damage(const Inputs& in, const Outputs& o) {
   return text.empty() ? Failure{} : Failure{"poison", text};
 }
 
-Failure check_kernel(const Case& c, const KernelChoice& kernel, CheckStats& stats) {
+Failure check_kernel(const Case& c, KernelChoice kernel, CheckStats& stats) {
   const Pattern pattern = build(c.pattern, c.shape());
   const Plan made = make_plan(pattern, c.shape(), c.policy());
   const AllowedPairs allowed(pattern, c.shape());
@@ -156,10 +158,17 @@ Failure check_kernel(const Case& c, const KernelChoice& kernel, CheckStats& stat
 
   const Inputs in = make_inputs(c, allowed);
   Outputs o = make_outputs(c);
-  // Another kernel would run instead, with other bits; it has its own turn.
-  if (is_on_gpu(kernel) && !(accepts(*kernel.forward, c, in, o) &&
-                             (!kernel.backward || accepts(*kernel.backward, c, in, o)))) {
-    return {};
+  if (is_on_gpu(kernel)) {
+    // Another kernel would run instead, with other bits; it has its own turn.
+    const std::string why = why_refused(*kernel.forward, c, views_of(in, o), kernel.shared_bytes);
+    if (!why.empty()) {
+      stats.refused.add(why);
+      return {};
+    }
+  }
+  if (is_on_gpu(kernel) && kernel.backward &&
+      !why_refused(*kernel.backward, c, views_of(in, o), kernel.shared_bytes).empty()) {
+    kernel.backward = nullptr;
   }
   run_all(c, kernel, made, in, o, c.threads);
   ++stats.kernel_runs;
@@ -201,7 +210,7 @@ ForwardArgs forward_args(const Case& c, const Inputs& in, Outputs& o, int thread
   ForwardArgs args;
   args.q = in.q.view(), args.k = in.k.view(), args.v = in.v.view();
   args.out = o.out.view(), args.lse = o.lse.view();
-  args.scale = scale_of(c), args.softcap = c.softcap;
+  args.scale = c.score_scale(), args.softcap = c.softcap;
   if (c.has_sink) args.sink = in.sink.view();
   args.threads = threads;
   return args;
@@ -213,7 +222,7 @@ BackwardArgs backward_args(const Case& c, const Inputs& in, Outputs& o, int thre
   args.out = o.out.view(), args.lse = o.lse.view();
   args.dq = o.dq.view(), args.dk = o.dk.view(), args.dv = o.dv.view();
   if (c.has_sink) args.sink = in.sink.view(), args.dsink = o.dsink.view();
-  args.scale = scale_of(c), args.softcap = c.softcap;
+  args.scale = c.score_scale(), args.softcap = c.softcap;
   args.threads = threads;
   return args;
 }
@@ -227,7 +236,7 @@ void throw_if_damaged(const std::string& damage) {
 void run_forward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
                     Outputs& o, int threads) {
   if (is_on_gpu(kernel)) {
-    throw_if_damaged(forward_on_gpu(*kernel.forward, plan, kernel.tile, c, in, o));
+    throw_if_damaged(forward_on_gpu(kernel, plan, c, in, o));
     return;
   }
   if (kernel.tile.q == 0) {
@@ -244,8 +253,7 @@ void run_forward_of(const Case& c, const KernelChoice& kernel, const Plan& plan,
 void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
                      Outputs& o, int threads) {
   if (is_on_gpu(kernel)) {
-    throw_if_damaged(
-        backward_on_gpu(*kernel.backward, plan, kernel.tile, c, in, o, kernel.is_deterministic));
+    throw_if_damaged(backward_on_gpu(kernel, plan, c, in, o));
     return;
   }
   if (kernel.tile.q == 0) {
@@ -263,11 +271,34 @@ void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan
 
 namespace {
 
-// KEYHOLE_TEST_BACKENDS=simple,sm80: only these.
-bool is_wanted(const std::string& backend) {
+bool is_wanted(const KernelEntry& kernel) {
   const char* wanted = std::getenv("KEYHOLE_TEST_BACKENDS");
   if (wanted == nullptr) return true;
-  return (std::string(",") + wanted + ",").find("," + backend + ",") != std::string::npos;
+  const auto names = [&](const std::string& backend) {
+    return (std::string(",") + wanted + ",").find("," + backend + ",") != std::string::npos;
+  };
+  return names(kernel.backend) || (kernel.device == Device::Kind::cuda && names("gpu"));
+}
+
+// The backward kernel that goes with a forward one: of the same width where there is one, so that
+// every kernel of the table has its turn.
+const KernelEntry* backward_beside(const KernelEntry& forward, int64_t widest) {
+  const KernelEntry* found = nullptr;
+  for (const KernelEntry& kernel : kernel_table()) {
+    const bool fits = kernel.operation == Operation::backward &&
+                      kernel.backend == forward.backend && kernel.dtype == forward.dtype &&
+                      kernel.max_head_dim >= widest && why_not_here(kernel).empty();
+    if (!fits) continue;
+    if (kernel.max_head_dim == forward.max_head_dim) return &kernel;
+    if (found == nullptr) found = &kernel;
+  }
+  return found;
+}
+
+// Configurations for less shared memory than there is take turns; the case says which.
+int64_t drawn_limit(const Case& c, const KernelEntry& kernel) {
+  const std::vector<int64_t> limits = shared_limits(kernel);
+  return limits[size_t(c.data / 128) % limits.size()];
 }
 
 }  // namespace
@@ -277,17 +308,10 @@ std::vector<KernelChoice> kernels_for(const Case& c) {
   const int64_t widest = std::max(c.head_dim, c.v_head_dim);
   for (const KernelEntry& forward : kernel_table()) {
     if (forward.operation != Operation::forward || forward.dtype != c.dtype ||
-        forward.max_head_dim < widest || !why_not_here(forward).empty() ||
-        !is_wanted(forward.backend)) {
+        forward.max_head_dim < widest || !why_not_here(forward).empty() || !is_wanted(forward)) {
       continue;
     }
-    KernelChoice choice{&forward, nullptr, {0, 0}};
-    for (const KernelEntry& backward : kernel_table()) {
-      const bool fits = backward.operation == Operation::backward &&
-                        backward.backend == forward.backend && backward.dtype == c.dtype &&
-                        backward.max_head_dim >= widest && why_not_here(backward).empty();
-      if (fits && !choice.backward) choice.backward = &backward;
-    }
+    KernelChoice choice{&forward, backward_beside(forward, widest), {0, 0}};
     if (c.tile >= 0 && !forward.tiles.empty()) {
       choice.tile = forward.tiles[size_t(c.tile) % forward.tiles.size()];
     }
@@ -296,9 +320,25 @@ std::vector<KernelChoice> kernels_for(const Case& c) {
   return choices;
 }
 
-Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* stats) {
+std::vector<int64_t> shared_limits(const KernelEntry& kernel) {
+  if (kernel.device == Device::Kind::cpu || kernel.backend == "simple") return {0};
+  std::vector<int64_t> limits = {0};
+  for (const int64_t kib : {227, 163, 99}) {
+    if (kib * 1024 < gpu({Device::Kind::cuda, 0}).shared_bytes) limits.push_back(kib * 1024);
+  }
+  return limits;
+}
+
+Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* stats,
+                        Judged judged) {
   CheckStats unused;
   try {
+#ifdef KEYHOLE_HAVE_CUDA
+    if (is_on_gpu(kernel) && judged == Judged::where_it_runs) {
+      return check_on_gpu(c, kernel, stats ? *stats : unused);
+    }
+#endif
+    (void)judged;
     return check_kernel(c, kernel, stats ? *stats : unused);
   } catch (const Error& error) {
     return {say("error ", to_string(error.kind())), error.what()};
@@ -307,12 +347,16 @@ Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* s
   }
 }
 
-Failure check_case(const Case& c, CheckStats* stats) {
+Failure check_case(const Case& c, CheckStats* stats, Judged judged) {
   const auto kernels = kernels_for(c);
-  if (kernels.empty() && c.dtype == DType::f64 && std::getenv("KEYHOLE_TEST_BACKENDS")) return {};
+  if (kernels.empty() && c.dtype == DType::f64 && std::getenv("KEYHOLE_TEST_BACKENDS")) {
+    if (stats) stats->refused.add("no kernel that is asked for reads f64");
+    return {};
+  }
   if (kernels.empty()) return {"no kernel", say("none for ", to_string(c.dtype))};
-  for (const KernelChoice& kernel : kernels) {
-    if (Failure f = check_case_with(c, kernel, stats)) {
+  for (KernelChoice kernel : kernels) {
+    kernel.shared_bytes = drawn_limit(c, *kernel.forward);
+    if (Failure f = check_case_with(c, kernel, stats, judged)) {
       f.detail = say(kernel.forward->name, ": ", f.detail);
       return f;
     }

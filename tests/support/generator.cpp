@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/int_math.h"
 #include "pattern/catalog.h"
 
 namespace keyhole::test {
@@ -235,6 +236,20 @@ Case draw_case(uint64_t seed, int64_t work) {
   c.tile = int(random.between(-1, 7));
   draw_layouts(random, c);
   c.pattern = draw_pattern(random, c.shape());
+  return c;
+}
+
+Case draw_gpu_case(uint64_t seed) {
+  constexpr int64_t kWork = 1'000'000;
+  Case c = draw_case(seed, kWork);
+  Random random(c.data);
+  if (c.dtype == DType::f64) c.dtype = random.chance(50) ? DType::bf16 : DType::f16;
+  if (random.chance(25)) return c;
+  c.head_dim = round_up(c.head_dim, 8);
+  c.v_head_dim = round_up(c.v_head_dim, 8);
+  for (Layout& layout : c.layouts) {
+    if (layout == Layout::padded || layout == Layout::odd_offset) layout = Layout::contiguous;
+  }
   return c;
 }
 

@@ -19,4 +19,8 @@ Expression draw_pattern(Random& random, const Shape& shape);
 // A case that a kernel test can afford: about `work` multiplications per product.
 Case draw_case(uint64_t seed, int64_t work = 120'000);
 
+// The same for kernels of GPUs: no f64, more work, and three in four of a kind that tensor cores
+// take (head_dim in multiples of 8, rows that begin at multiples of 16 bytes).
+Case draw_gpu_case(uint64_t seed);
+
 }  // namespace keyhole::test

@@ -2,42 +2,20 @@
 // The tensors of a case: inputs filled according to its regime, outputs full of canaries.
 #pragma once
 
-#include <vector>
-
 #include "keyhole/attention.h"
-#include "support/case.h"
+#include "support/allowed_pairs.h"
+#include "support/case_tensors.h"
 #include "support/poison.h"
 
 namespace keyhole::test {
 
-// Which keys each query of each head may see, asked once from the pattern and then looked up.
-class AllowedPairs {
- public:
-  AllowedPairs(const Pattern& pattern, const Shape& shape);
-  bool operator()(int64_t batch, int64_t head, int64_t query, int64_t key) const {
-    return row(batch, head, query)[key] != 0;
-  }
-  const uint8_t* row(int64_t batch, int64_t head, int64_t query) const {
-    return allowed_.data() + ((batch * shape_.heads + head) * shape_.q_len + query) * shape_.k_len;
-  }
-  int64_t count(int64_t batch, int64_t head, int64_t query) const;
-  const Shape& shape() const { return shape_; }
-
- private:
-  Shape shape_;
-  std::vector<uint8_t> allowed_;  // [batch][heads][q_len][k_len]
-};
-
-struct Inputs {
-  PoisonedTensor q, k, v, dout, sink;
+struct Inputs : InputTensors<PoisonedTensor> {
   AttentionOptions options;  // scale, softcap, sink, threads of the case
 
   std::string damage() const;
 };
 
-struct Outputs {
-  PoisonedTensor out, lse, dq, dk, dv, dsink;
-
+struct Outputs : OutputTensors<PoisonedTensor> {
   std::string damage() const;
 };
 

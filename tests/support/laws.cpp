@@ -64,15 +64,19 @@ Failure merge_law(const Case& c, const KernelChoice& kernel, const Pattern& patt
   return text.empty() ? Failure{} : Failure{"merge", text};
 }
 
+Plan reloaded(const Plan& plan, uint64_t name) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    say("keyhole_proof_", ::getpid(), "_", name, ".plan");
+  plan.save(path.string());
+  Plan loaded = Plan::load(path.string());
+  std::filesystem::remove(path);
+  return loaded;
+}
+
 Failure reload_law(const Case& c, const KernelChoice& kernel, const Plan& made, const Inputs& in,
                    const Outputs& o) {
-  const auto path = std::filesystem::temp_directory_path() /
-                    say("keyhole_proof_", ::getpid(), "_", c.data, ".plan");
-  made.save(path.string());
-  const Plan loaded = Plan::load(path.string());
-  std::filesystem::remove(path);
   Outputs again = contiguous_outputs(c);
-  run_forward_of(c, kernel, loaded, in, again, c.threads);
+  run_forward_of(c, kernel, reloaded(made, c.data), in, again, c.threads);
   std::string text = difference("out", o.out, again.out);
   if (text.empty()) text = difference("lse", o.lse, again.lse);
   return text.empty() ? Failure{} : Failure{"reload", text};

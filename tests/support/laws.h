@@ -19,6 +19,7 @@ Failure merge_law(const Case& c, const KernelChoice& kernel, const Pattern& patt
 // A plan that was saved and loaded gives the same bits.
 Failure reload_law(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
                    const Outputs& o);
+Plan reloaded(const Plan& plan, uint64_t name);  // saved to a file of that name, and loaded
 // Grouped heads give the same bits as keys and values repeated for every head. (Forward: how the
 // backward pass cuts its work, and so the order of its sums, may depend on the number of kv heads.)
 Failure repeated_heads_law(const Case& c, const KernelChoice& kernel, const Plan& plan,

@@ -2,7 +2,6 @@
 #include "support/on_gpu.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
@@ -14,7 +13,13 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-Request request_of(Operation operation, const Case& c, bool aligned) {
+bool is_aligned(const CallTensors& t, Operation operation) {
+  return rows_are_aligned({&t.q, &t.k, &t.v, &t.out}) &&
+         (operation == Operation::forward || rows_are_aligned({&t.dout, &t.dq, &t.dk, &t.dv}));
+}
+
+Request request_of(Operation operation, const Case& c, const CallTensors& tensors,
+                   int64_t shared_bytes) {
   return {.backend = "auto",
           .operation = operation,
           .dtype = c.dtype,
@@ -22,70 +27,82 @@ Request request_of(Operation operation, const Case& c, bool aligned) {
           .v_head_dim = c.v_head_dim,
           .device = kGpu,
           .compute_capability = gpu(kGpu).compute_capability,
-          .shared_bytes = gpu(kGpu).shared_bytes,
+          .shared_bytes = shared_bytes != 0 ? shared_bytes : gpu(kGpu).shared_bytes,
           .has_softcap = c.softcap > 0,
-          .is_aligned = aligned};
+          .is_aligned = is_aligned(tensors, operation)};
 }
 
-struct Chosen {
-  const KernelEntry* kernel;
-  TileShape tile;
-};
-Chosen kernel_or_next(const KernelEntry& wanted, const Plan& plan, TileShape tile, const Case& c,
-                      bool aligned) {
-  const Request request = request_of(wanted.operation, c, aligned);
-  const KernelEntry& kernel =
-      refusal(wanted, request).empty() ? wanted : choose(kernel_table(), request);
-  const bool has_tile =
-      std::find(kernel.tiles.begin(), kernel.tiles.end(), tile) != kernel.tiles.end();
-  const bool has_heads = c.batch * c.heads > 0;
-  return {&kernel, has_tile ? tile : !has_heads ? kernel.tiles.front() : pick_tile(kernel, plan)};
+const KernelEntry& kernel_or_next(const KernelEntry& wanted, const Case& c,
+                                  const CallTensors& tensors, int64_t shared_bytes) {
+  const Request request = request_of(wanted.operation, c, tensors, shared_bytes);
+  return refusal(wanted, request).empty() ? wanted : choose(kernel_table(), request);
 }
-
-double scale_of(const Case& c) { return c.scale.value_or(1 / std::sqrt(double(c.head_dim))); }
 
 }  // namespace
 
-bool accepts(const KernelEntry& kernel, const Case& c, const Inputs& in, const Outputs& o) {
-  const bool is_forward = kernel.operation == Operation::forward;
-  const bool aligned =
-      rows_are_aligned({&in.q.view(), &in.k.view(), &in.v.view(), &o.out.view()}) &&
-      (is_forward || rows_are_aligned({&in.dout.view(), &o.dq.view(), &o.dk.view(), &o.dv.view()}));
-  return refusal(kernel, request_of(kernel.operation, c, aligned)).empty();
+std::string why_refused(const KernelEntry& kernel, const Case& c, const CallTensors& tensors,
+                        int64_t shared_bytes) {
+  return refusal(kernel, request_of(kernel.operation, c, tensors, shared_bytes));
 }
 
-std::string forward_on_gpu(const KernelEntry& wanted, const Plan& plan, TileShape tile,
-                           const Case& c, const Inputs& in, Outputs& o) {
-  GpuCopies copies;
+ForwardArgs forward_args_of(const Case& c, const CallTensors& t, int64_t shared_bytes) {
   ForwardArgs args;
-  args.q = copies.input(in.q), args.k = copies.input(in.k), args.v = copies.input(in.v);
-  args.out = copies.output(o.out), args.lse = copies.output(o.lse);
-  args.scale = scale_of(c), args.softcap = c.softcap;
-  if (c.has_sink) args.sink = copies.input(in.sink);
-  const bool aligned = rows_are_aligned({&args.q, &args.k, &args.v, &args.out});
-  const auto [kernel, chosen_tile] = kernel_or_next(wanted, plan, tile, c, aligned);
-  const int64_t bytes = forward_workspace_on_gpu(*kernel, plan, chosen_tile, args);
+  args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
+  if (c.has_sink) args.sink = t.sink;
+  args.scale = c.score_scale(), args.softcap = c.softcap;
+  args.launch.shared_bytes = shared_bytes;
+  return args;
+}
+
+BackwardArgs backward_args_of(const Case& c, const CallTensors& t, int64_t shared_bytes,
+                              bool is_deterministic) {
+  BackwardArgs args;
+  args.dout = t.dout, args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
+  args.dq = t.dq, args.dk = t.dk, args.dv = t.dv;
+  if (c.has_sink) args.sink = t.sink, args.dsink = t.dsink;
+  args.scale = c.score_scale(), args.softcap = c.softcap;
+  args.deterministic = is_deterministic;
+  args.launch.shared_bytes = shared_bytes;
+  return args;
+}
+
+TileShape tile_for(const KernelEntry& kernel, const Plan& plan, TileShape tile, const Case& c) {
+  if (std::find(kernel.tiles.begin(), kernel.tiles.end(), tile) != kernel.tiles.end()) return tile;
+  return c.batch * c.heads == 0 ? kernel.tiles.front() : pick_tile(kernel, plan);
+}
+
+std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
+                           const Inputs& in, Outputs& o) {
+  GpuCopies copies;
+  CallTensors tensors;
+  tensors.q = copies.input(in.q), tensors.k = copies.input(in.k), tensors.v = copies.input(in.v);
+  tensors.out = copies.output(o.out), tensors.lse = copies.output(o.lse);
+  if (c.has_sink) tensors.sink = copies.input(in.sink);
+  const KernelEntry& kernel = kernel_or_next(*choice.forward, c, tensors, choice.shared_bytes);
+  const TileShape tile = tile_for(kernel, plan, choice.tile, c);
+  ForwardArgs args = forward_args_of(c, tensors, choice.shared_bytes);
+  const int64_t bytes = forward_workspace_on_gpu(kernel, plan, tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;
-  run_forward(*kernel, plan, chosen_tile, args);
+  run_forward(kernel, plan, tile, args);
   return copies.finish();
 }
 
-std::string backward_on_gpu(const KernelEntry& wanted, const Plan& plan, TileShape tile,
-                            const Case& c, const Inputs& in, Outputs& o, bool is_deterministic) {
+std::string backward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
+                            const Inputs& in, Outputs& o) {
   GpuCopies copies;
-  BackwardArgs args;
-  args.dout = copies.input(in.dout), args.q = copies.input(in.q), args.k = copies.input(in.k);
-  args.v = copies.input(in.v), args.out = copies.input(o.out), args.lse = copies.input(o.lse);
-  args.dq = copies.output(o.dq), args.dk = copies.output(o.dk), args.dv = copies.output(o.dv);
-  if (c.has_sink) args.sink = copies.input(in.sink), args.dsink = copies.output(o.dsink);
-  args.scale = scale_of(c), args.softcap = c.softcap;
-  args.deterministic = is_deterministic;
-  const bool aligned = rows_are_aligned(
-      {&args.dout, &args.q, &args.k, &args.v, &args.out, &args.dq, &args.dk, &args.dv});
-  const auto [kernel, chosen_tile] = kernel_or_next(wanted, plan, tile, c, aligned);
-  const int64_t bytes = backward_workspace_on_gpu(*kernel, plan, chosen_tile, args);
+  CallTensors tensors;
+  tensors.dout = copies.input(in.dout), tensors.q = copies.input(in.q);
+  tensors.k = copies.input(in.k), tensors.v = copies.input(in.v);
+  tensors.out = copies.input(o.out), tensors.lse = copies.input(o.lse);
+  tensors.dq = copies.output(o.dq), tensors.dk = copies.output(o.dk);
+  tensors.dv = copies.output(o.dv);
+  if (c.has_sink) tensors.sink = copies.input(in.sink), tensors.dsink = copies.output(o.dsink);
+  const KernelEntry& kernel = kernel_or_next(*choice.backward, c, tensors, choice.shared_bytes);
+  const TileShape tile = tile_for(kernel, plan, choice.tile, c);
+  BackwardArgs args = backward_args_of(c, tensors, choice.shared_bytes, choice.is_deterministic);
+  const int64_t bytes = backward_workspace_on_gpu(kernel, plan, tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;
-  run_backward(*kernel, plan, chosen_tile, args);
+  run_backward(kernel, plan, tile, args);
   return copies.finish();
 }
 

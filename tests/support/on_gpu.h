@@ -1,24 +1,42 @@
 // tests/support/on_gpu.h
-// One case on a GPU: its tensors are copied there with their moats, the kernel runs with a poisoned
-// workspace, and everything comes back.
+// One case on a GPU: what a call there is made of; and, for tensors on the host, calls that copy
+// them there with their moats, run the kernel with a poisoned workspace and bring everything back.
 #pragma once
 
 #include <string>
 
 #include "kernels/contract.h"
+#include "keyhole/plan.h"
+#include "support/check_case.h"
 #include "support/inputs.h"
 
 namespace keyhole::test {
 
-// Whether a kernel takes tensors that lie like these. Copies lie on the GPU as on the host.
-bool accepts(const KernelEntry& kernel, const Case& c, const Inputs& in, const Outputs& o);
+struct CallTensors {
+  TensorView q, k, v, dout, sink, out, lse, dq, dk, dv, dsink;
+};
+template <class Held>
+CallTensors views_of(const InputTensors<Held>& in, const OutputTensors<Held>& o) {
+  return {in.q.view(),  in.k.view(), in.v.view(), in.dout.view(), in.sink.view(), o.out.view(),
+          o.lse.view(), o.dq.view(), o.dk.view(), o.dv.view(),    o.dsink.view()};
+}
+
+// Why a kernel does not take tensors that lie like these; empty: it does. Copies lie on the GPU as
+// on the host. shared_bytes of 0: what the GPU has.
+std::string why_refused(const KernelEntry& kernel, const Case& c, const CallTensors& tensors,
+                        int64_t shared_bytes);
+ForwardArgs forward_args_of(const Case& c, const CallTensors& tensors, int64_t shared_bytes);
+BackwardArgs backward_args_of(const Case& c, const CallTensors& tensors, int64_t shared_bytes,
+                              bool is_deterministic);
+// `tile` where the kernel follows it, else the library's choice.
+TileShape tile_for(const KernelEntry& kernel, const Plan& plan, TileShape tile, const Case& c);
 
 // In words, what is wrong beside the results; empty: nothing. A tile of {0, 0}: the library's
 // choice. Where the kernel objects to the case (a row that is not aligned, say), the one that
 // dispatch would take runs instead.
-std::string forward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
-                           const Case& c, const Inputs& in, Outputs& o);
-std::string backward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
-                            const Case& c, const Inputs& in, Outputs& o, bool is_deterministic);
+std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
+                           const Inputs& in, Outputs& o);
+std::string backward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
+                            const Inputs& in, Outputs& o);
 
 }  // namespace keyhole::test

@@ -55,7 +55,4 @@ class PoisonedTensor {
   std::vector<int64_t> places_;  // for each element, where it lies, counted in elements of memory_
 };
 
-// One value rounded to a dtype and back.
-double rounded_to(DType dtype, double value);
-
 }  // namespace keyhole::test

@@ -14,6 +14,7 @@
 
 #include "reference/attention.h"
 #include "support/inputs.h"
+#include "support/rounding.h"
 
 namespace keyhole::test {
 
@@ -38,9 +39,16 @@ ExpectedGradients expect_gradients(const Case& c, const Pattern& pattern,
                                    const AllowedPairs& allowed, const Inputs& in,
                                    const ExpectedForward& forward, bool rounds_weights = false);
 
+Rounding rounding_of(const Case& c, bool rounds_weights);
+
 // In words, where `got` breaks a rule; empty when it keeps them all. `worst`, when given, takes the
 // largest share of either bound that was used.
 std::string disagreement(const std::string& name, DType dtype, const std::vector<double>& got,
                          const Expected& expected, double* worst = nullptr);
+// Its words: for one element, and for the norms of the errors of a whole tensor (empty: allowed).
+std::string wrong_element(const std::string& name, size_t index, double got, double want,
+                          double bound, double plain);
+std::string wrong_norm(const std::string& name, DType dtype, double got, double plain,
+                       double bound);
 
 }  // namespace keyhole::test
