@@ -126,5 +126,78 @@ TEST_F(GpuErrors, MemoryThatCannotBeHad) {
   EXPECT_NE(memory.data(), nullptr);
 }
 
+// All memory of the GPU down to the last piece, for as long as this lives.
+class Hog {
+ public:
+  Hog() {
+    synchronize(kGpu);
+    for (size_t bytes = size_t{1} << 36; bytes >= 512;) {
+      void* memory = nullptr;
+      if (cudaMallocAsync(&memory, bytes, nullptr) == cudaSuccess) {
+        taken_.push_back(memory);
+      } else {
+        cudaGetLastError();
+        bytes /= 2;
+      }
+    }
+    synchronize(kGpu);
+  }
+  ~Hog() {
+    for (void* memory : taken_) cudaFreeAsync(memory, nullptr);
+    cudaMemPool_t pool = nullptr;
+    cudaDeviceSynchronize();
+    if (cudaDeviceGetDefaultMemPool(&pool, kGpu.ordinal) == cudaSuccess) cudaMemPoolTrimTo(pool, 0);
+    cudaGetLastError();
+  }
+  Hog(const Hog&) = delete;
+  Hog& operator=(const Hog&) = delete;
+
+ private:
+  std::vector<void*> taken_;
+};
+
+TEST_F(GpuErrors, AWorkspaceThatCannotBeHad) {
+  constexpr int64_t kLong = 32768;
+  const GpuProblem problem({.heads = 32, .kv_heads = 32, .q_len = kLong, .k_len = kLong});
+  const Plan made = plan(parse("causal & window(127)"), kLong, kLong);
+  AttentionOptions in_order;
+  in_order.deterministic = true;
+  problem.forward(made);
+  problem.backward(made, in_order);
+  const auto want = problem.results(Operation::backward);
+  const int64_t bytes =
+      backward_workspace_bytes(problem.q.view(), problem.k.view(), problem.v.view(), made);
+  ASSERT_GT(bytes, 0);
+  {
+    const Hog hog;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      expect_error(ErrorKind::device,
+                   say("while allocating a workspace of ", bytes, " bytes: out of memory"),
+                   [&] { problem.backward(made); });
+    }
+  }
+  problem.backward(made);  // and with memory it runs
+  problem.spoil(Operation::backward);
+  problem.backward(made, in_order);
+  EXPECT_TRUE(problem.results(Operation::backward) == want);
+}
+
+TEST_F(GpuErrors, ListsThatCannotBeCopied) {
+  const Prepared s;
+  const Plan other = plan(parse("causal & window(20)"), kLength, kLength);
+  {
+    const Hog hog;
+    try {
+      s.problem.forward(other);
+      ADD_FAILURE() << "the lists found room";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::device) << error.what();
+    }
+  }
+  s.problem.forward(other);  // the same plan, now that there is room
+  synchronize(kGpu);
+  s.expect_it_still_works();
+}
+
 }  // namespace
 }  // namespace keyhole::test

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <set>
 
+#include "base/check.h"
 #include "kernels/table_cases.h"
 #include "pattern/catalog.h"
 #include "runtime/registry.h"
@@ -25,7 +26,14 @@ std::set<DType> dtypes_of_the_table() {
   return dtypes;
 }
 
-// The case with every kernel that takes its dtype, in each of its tile shapes and through the API.
+std::string name_of(const KernelChoice& kernel) {
+  std::string name = say(kernel.forward->name, ", tile ", to_string(kernel.tile));
+  if (kernel.shared_bytes != 0) name += say(", ", kernel.shared_bytes, " bytes of shared memory");
+  return name;
+}
+
+// The case with every kernel that takes its dtype, in each of its tile shapes and with the
+// library's choice, each with every amount of shared memory that it has configurations for.
 void expect_agreement(Case c, CheckStats& stats) {
   c.tile = -1;
   for (KernelChoice kernel : kernels_for(c)) {
@@ -34,17 +42,20 @@ void expect_agreement(Case c, CheckStats& stats) {
     for (size_t i = 0; i < tiles.size(); ++i) {
       kernel.tile = tiles[i];
       c.tile = int(i) - 1;
-      const Failure failure = check_case_with(c, kernel, &stats);
-      EXPECT_FALSE(failure) << kernel.forward->name << " tile " << to_string(kernel.tile) << "\n  "
-                            << failure.kind << ": " << failure.detail << "\n  keyhole_fuzz --case '"
-                            << to_text(c) << "'";
+      for (const int64_t limit : shared_limits(*kernel.forward)) {
+        kernel.shared_bytes = limit;
+        const Failure failure = check_case_with(c, kernel, &stats);
+        EXPECT_FALSE(failure) << name_of(kernel) << "\n  " << failure.kind << ": " << failure.detail
+                              << "\n  keyhole_fuzz --case '" << to_text(c) << "'";
+      }
     }
   }
 }
 
 void print(const char* what, const CheckStats& stats) {
   std::cout << what << ": " << stats.kernel_runs << " kernel runs, " << stats.pairs
-            << " pairs, at most " << stats.worst << " of the rounding bound used\n";
+            << " pairs, at most " << stats.worst << " of the rounding bound used; "
+            << stats.refused.total() << " refused" << stats.refused.text() << "\n";
 }
 
 TEST(Kernels, TheTableHasForwardAndBackwardForEveryDtype) {
@@ -100,9 +111,12 @@ TEST(Kernels, AgreeAroundTheEdgesOfEveryTile) {
           c.data = uint64_t(number);
           for (const KernelChoice& kernel : kernels_for(c)) {
             if (kernel.forward != &entry) continue;
-            const Failure failure = check_case_with(c, kernel, &stats);
-            EXPECT_FALSE(failure) << entry.name << " tile " << to_string(tile) << "\n  "
-                                  << failure.kind << ": " << failure.detail << "\n  " << to_text(c);
+            KernelChoice limited = kernel;  // configurations take turns as well
+            const std::vector<int64_t> limits = shared_limits(entry);
+            limited.shared_bytes = limits[size_t(number) % limits.size()];
+            const Failure failure = check_case_with(c, limited, &stats);
+            EXPECT_FALSE(failure) << name_of(limited) << "\n  " << failure.kind << ": "
+                                  << failure.detail << "\n  " << to_text(c);
           }
         }
       }

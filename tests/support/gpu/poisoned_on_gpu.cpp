@@ -69,6 +69,12 @@ std::vector<std::byte> PoisonedOnGpu::read() const {
   return bytes;
 }
 
+void PoisonedOnGpu::write(const std::vector<std::byte>& bytes) const {
+  KEYHOLE_ASSERT(int64_t(bytes.size()) == memory_.bytes(), "a tensor is written as a whole");
+  memory_.copy_from_host(bytes.data(), memory_.bytes());
+  synchronize(kTestGpu);  // the copy may still be reading what is about to go
+}
+
 double PoisonedOnGpu::get(int64_t index) const {
   int64_t place_of_it = 0;
   for (int d = view().rank - 1; d >= 0; --d) {

@@ -29,8 +29,10 @@ class PoisonedOnGpu {
   void look_for_damage(Verdict* verdict) const;
   std::string damage_text(const Verdict& verdict) const;
 
-  std::vector<std::byte> read() const;  // all of it, moats included; waits
-  double get(int64_t index) const;      // one element, in logical order; waits
+  // All of it, moats included; both wait.
+  std::vector<std::byte> read() const;
+  void write(const std::vector<std::byte>& bytes) const;
+  double get(int64_t index) const;  // one element, in logical order; waits
 
  private:
   Placement placed_;

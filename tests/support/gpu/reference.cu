@@ -50,7 +50,7 @@ __global__ void weigh_rows(int64_t num_rows, ReferenceInputs in, Scratch scratch
     });
     // Subtracting a base changes nothing but the range; where it is not finite, nothing is
     // subtracted and the definition takes its course (an attended NaN or infinity shows).
-    const double base = isfinite(top) ? top : 0;
+    const double base = std::isfinite(top) ? top : 0;
     double sum = exp(sink - base);
     for_each_key(in, row, [&](int64_t, int64_t pair) { sum += exp(scratch.score[pair] - base); });
     lse[row] = base + log(sum);  // log(0) = -inf: the empty row
