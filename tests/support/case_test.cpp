@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -12,6 +13,7 @@
 #include "pattern/catalog.h"
 #include "support/generator.h"
 #include "support/poison.h"
+#include "support/skips.h"
 
 namespace keyhole::test {
 namespace {
@@ -30,9 +32,46 @@ TEST(Case, ASeedMeansTheSameCaseForEver) {
   EXPECT_FALSE(draw_case(1) == draw_case(2));
 }
 
+TEST(Case, AnyDrawIsMadeWithoutThoseBeforeIt) {
+  Random random(12345);
+  for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(Random::at(12345, i).next(), random.next());
+}
+
 void collect(const Expression& e, std::set<std::string>& names) {
   names.insert(e.name);
   for (const Expression& child : e.children) collect(child, names);
+}
+
+TEST(Generator, DrawsCasesThatTensorCoresTake) {
+  const int cases = 2000;
+  int taken = 0;
+  for (uint64_t seed = 0; seed < cases; ++seed) {
+    const Case c = draw_gpu_case(seed);
+    EXPECT_EQ(draw_gpu_case(seed), c);
+    EXPECT_NE(c.dtype, DType::f64);
+    const auto is_shifted = [](Layout layout) {
+      return layout == Layout::padded || layout == Layout::odd_offset;
+    };
+    taken += c.head_dim % 8 == 0 && c.v_head_dim % 8 == 0 &&
+             std::none_of(c.layouts.begin(), c.layouts.end(), is_shifted);
+  }
+  EXPECT_GT(taken, cases * 7 / 10);
+  EXPECT_LT(taken, cases * 9 / 10);  // and others
+}
+
+TEST(Skips, AddUpByReason) {
+  Skips all, more;
+  all.add("too long, by 5");
+  all.add("too long, by 7");
+  more.add("too short", 3);
+  more.add("too long");
+  all.add(more);
+  EXPECT_EQ(all.total(), 6);
+  EXPECT_EQ(all.text(), ": 3 too long, 3 too short");
+  for (char letter = 'a'; letter <= 'z'; ++letter) all.add(std::string(200, letter));
+  EXPECT_EQ(all.total(), 32);
+  EXPECT_NE(all.text().find("other reasons"), std::string::npos);
+  EXPECT_EQ(Skips().text(), "");
 }
 
 TEST(Generator, DrawsEveryCatalogPatternOperatorLayoutAndRegime) {

@@ -3,8 +3,6 @@
 // verdicts.
 #include "support/gpu/check_on_gpu.h"
 
-#include <deque>
-
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
 #include "support/gpu/fill.h"
@@ -93,8 +91,20 @@ class Trial {
     judge_.expect_same_bits(kind, "dv", a.dv, b.dv);
     judge_.expect_same_bits(kind, "dsink", a.dsink, b.dsink);
   }
+  // A law that needs a second run on something equivalent, drawn from the seed as in laws.cpp.
+  void check_law(const OutputsOnGpu& plain_out) {
+    switch (case_.c.data / 8 % 16) {
+      case 3:
+        return check_reload(plain_out);
+      case 4:
+      case 5:
+      case 6:
+        return check_repeated_heads(plain_out);
+      default:
+        return;
+    }
+  }
   Judge& judge() { return judge_; }
-  bool has_backward() const { return kernel_.backward != nullptr; }
 
  private:
   void expect(const char* kind, const char* name, const PoisonedOnGpu& got,
@@ -102,39 +112,36 @@ class Trial {
     judge_.expect_values(kind, name, got, {want.get(), bounds.bound.get(), bounds.plain.get()});
   }
 
+  void check_reload(const OutputsOnGpu& plain_out) {
+    const Case c = with_contiguous_layouts(case_.c);
+    const Plan loaded = reloaded(case_.made, c.data);
+    again_ = outputs_of(c);
+    forward(c, loaded, case_.contiguous_in(), again_);
+    judge_.expect_same_bits("reload", "out", plain_out.out, again_.out);
+    judge_.expect_same_bits("reload", "lse", plain_out.lse, again_.lse);
+  }
+  void check_repeated_heads(const OutputsOnGpu& plain_out) {
+    const InputsOnGpu& in = case_.contiguous_in();
+    Case c = with_contiguous_layouts(case_.c);
+    const int64_t group = c.heads / c.kv_heads;
+    c.kv_heads = c.heads;
+    InputsOnGpu repeated;
+    allocate(c, repeated);
+    copy_on_gpu(repeated.q.view(), in.q.view());
+    repeat_heads_on_gpu(repeated.k.view(), in.k.view(), group);
+    repeat_heads_on_gpu(repeated.v.view(), in.v.view(), group);
+    if (c.has_sink) copy_on_gpu(repeated.sink.view(), in.sink.view());
+    again_ = outputs_of(c);
+    forward(c, case_.made, repeated, again_);
+    judge_.expect_same_bits("repeated heads", "out", plain_out.out, again_.out);
+    judge_.expect_same_bits("repeated heads", "lse", plain_out.lse, again_.lse);
+  }
+
   GpuCase& case_;
   const KernelChoice& kernel_;
   Judge judge_;
+  OutputsOnGpu again_;  // of the law: judges look at it until the verdict
 };
-
-// A law that needs a second run on something equivalent, drawn from the seed as in laws.cpp.
-void queue_law(GpuCase& prepared, Trial& trial, const OutputsOnGpu& plain_out,
-               std::deque<OutputsOnGpu>& kept_out, std::deque<InputsOnGpu>& kept_in,
-               std::optional<Plan>& kept_plan) {
-  const Case c = with_contiguous_layouts(prepared.c);
-  const int64_t drawn = int64_t(c.data / 8 % 16);
-  if (drawn == 3) {
-    const OutputsOnGpu& again = kept_out.emplace_back(outputs_of(c));
-    kept_plan = reloaded(prepared.made, c.data);
-    trial.forward(c, *kept_plan, prepared.contiguous_in(), again);
-    trial.judge().expect_same_bits("reload", "out", plain_out.out, again.out);
-    trial.judge().expect_same_bits("reload", "lse", plain_out.lse, again.lse);
-  } else if (drawn >= 4 && drawn <= 6) {
-    Case repeated = c;
-    repeated.kv_heads = c.heads;
-    InputsOnGpu& in = kept_in.emplace_back();
-    allocate(repeated, in);
-    const InputsOnGpu& from = prepared.contiguous_in();
-    copy_on_gpu(in.q.view(), from.q.view());
-    repeat_heads_on_gpu(in.k.view(), from.k.view(), c.heads / c.kv_heads);
-    repeat_heads_on_gpu(in.v.view(), from.v.view(), c.heads / c.kv_heads);
-    if (c.has_sink) copy_on_gpu(in.sink.view(), from.sink.view());
-    const OutputsOnGpu& again = kept_out.emplace_back(outputs_of(repeated));
-    trial.forward(repeated, prepared.made, in, again);
-    trial.judge().expect_same_bits("repeated heads", "out", plain_out.out, again.out);
-    trial.judge().expect_same_bits("repeated heads", "lse", plain_out.lse, again.lse);
-  }
-}
 
 }  // namespace
 
@@ -184,10 +191,7 @@ Failure check_on_gpu(const Case& c, const KernelChoice& wanted, CheckStats& stat
   const OutputsOnGpu plain_out = outputs_of(with_contiguous_layouts(prepared.c));
   trial.both(prepared.contiguous_in(), plain_out);
   trial.expect_same_bits("layout", o, plain_out);
-  std::deque<OutputsOnGpu> kept_out;
-  std::deque<InputsOnGpu> kept_in;
-  std::optional<Plan> kept_plan;
-  queue_law(prepared, trial, plain_out, kept_out, kept_in, kept_plan);
+  trial.check_law(plain_out);
   return trial.judge().verdict(&stats.worst);
 }
 
