@@ -164,6 +164,8 @@ bool run(const Campaign& campaign, const Options& options, int64_t count, Ledger
       [&](uint64_t seed, Totals& totals) { return campaign.check(campaign.draw(seed), totals); });
   line.kernel_runs += outcome.totals.kernel_runs;
   line.pairs += outcome.totals.pairs;
+  line.skipped += outcome.totals.skipped.total();
+  line.refused += outcome.totals.refused.total();
   line.worst = std::max(line.worst, outcome.totals.worst);
   (&campaign == &kPlans ? line.plans : line.cases) +=
       &campaign == &kPlans ? outcome.totals.combinations : outcome.totals.done;

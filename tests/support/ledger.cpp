@@ -35,8 +35,10 @@ std::string to_text(const LedgerLine& line) {
   text << std::put_time(&utc, "%Y-%m-%dT%H:%M:%SZ") << " commit=" << source_commit()
        << " seeds=" << line.first_seed << "+" << std::max(line.cases, line.plans)
        << " cases=" << line.cases << " plans=" << line.plans << " kernel_runs=" << line.kernel_runs
-       << " pairs=" << line.pairs << " failures=" << line.failures << std::fixed
-       << std::setprecision(2) << " worst=" << line.worst << std::setprecision(1)
+       << " pairs=" << line.pairs << " failures=" << line.failures;
+  if (line.skipped != 0) text << " skipped=" << line.skipped;
+  if (line.refused != 0) text << " refused=" << line.refused;
+  text << std::fixed << std::setprecision(2) << " worst=" << line.worst << std::setprecision(1)
        << " seconds=" << line.seconds;
   return text.str();
 }

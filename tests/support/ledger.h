@@ -10,7 +10,8 @@ namespace keyhole::test {
 struct LedgerLine {
   uint64_t first_seed = 0;
   int64_t cases = 0, plans = 0, kernel_runs = 0, pairs = 0, failures = 0;
-  double worst = 0;  // largest share of a rounding bound used
+  int64_t skipped = 0, refused = 0;  // of the cases, and of their kernels; told where there are any
+  double worst = 0;                  // largest share of a rounding bound used
   double seconds = 0;
 };
 
