@@ -1,6 +1,6 @@
 // src/kernels/device/exact_forward.cuh
-// The cold path of the forward pass: one row of a work item by one warp, in fp64, visiting only the
-// pairs that attend. The kernels multiply whole tiles, and 0 x NaN is NaN: rows that come out not
+// The cold path of the forward pass: one row by one warp, in fp64, visiting only the pairs that
+// attend. The kernels multiply whole tiles, and 0 x NaN is NaN: rows that come out not
 // finite are done again here, so that a NaN nobody attends to reaches nobody, and an attended NaN
 // or infinity shows as it does in src/kernels/cpu/exact.cpp:
 //   a NaN score           out and lse NaN
@@ -10,6 +10,7 @@
 #pragma once
 
 #include "kernels/device/bitmap.cuh"
+#include "kernels/device/key_list.cuh"
 #include "kernels/device/row_target.cuh"
 #include "kernels/device/work.cuh"
 
@@ -58,62 +59,106 @@ __device__ inline double warp_max(double x) {
   return x;
 }
 
-// Computes row `row` of the work item's tile (of its chunk, when it is one) and stores it where the
-// item's result goes. A row of the states must not have been overwritten yet. The whole warp calls.
-template <class T, BitmapLayout kLayout>
-__device__ __noinline__ void redo_row(const ForwardParams& p, const Work& work, int32_t row) {
-  constexpr int32_t kSteps = 18;  // x 32 lanes = 576, the widest head
-  const int32_t lane = int32_t(threadIdx.x % 32);
-  const int64_t index = int64_t{work.row_tile} * p.view.tile.q + row;
-  const int64_t query = work.residue.first_q + p.view.stride * index;
-  const T* q = p.q.row<T>(work.batch, work.head, query);
+// What a row gets from the pairs it attends to, not yet divided; columns are dealt out to the
+// lanes.
+struct ExactSum {
+  static constexpr int32_t kSteps = 18;  // x 32 lanes = 576, the widest head
+  float max2, total;
+  double out[kSteps];
 
+  template <class T>
+  __device__ void store(const RowTarget<T>& target, int32_t cols) const {
+#pragma unroll
+    for (int32_t i = 0; i < kSteps; ++i) {
+      const int32_t col = int32_t(threadIdx.x % 32) + 32 * i;
+      if (col < cols) target.store(col, target.value(col, out[i]));
+    }
+  }
+};
+
+// for_each(visit) calls visit(attends, key, score) with one key a lane, the same keys both times
+// it is asked. The whole warp calls and is called together.
+template <class T, class Params, class ForEachScore>
+__device__ ExactSum exact_sum(const Params& p, int32_t batch, int32_t kv_head,
+                              ForEachScore for_each) {
+  ExactSum sum = {};
   double top = -INFINITY;  // passes over NaN
-  for_each_score<T, kLayout>(p, work, row, q,
-                             [&](bool, int64_t, double score) { top = fmax(top, score); });
+  for_each([&](bool, int64_t, double score) { top = fmax(top, score); });
   top = warp_max(top);
   // What is subtracted is what is stored: rounded to fp32. Where the maximum is not finite nothing
   // is subtracted, and the definition takes its course.
   const bool is_beyond = isfinite(top) && fabs(top) > FLT_MAX;
-  const float max2 = is_beyond ? copysignf(FLT_MAX, float(top)) : float(top);
-  const double base = !isfinite(top) ? 0 : is_beyond ? top : double(max2);
+  sum.max2 = is_beyond ? copysignf(FLT_MAX, float(top)) : float(top);
+  const double base = !isfinite(top) ? 0 : is_beyond ? top : double(sum.max2);
 
-  double sum = 0, out[kSteps] = {};
-  for_each_score<T, kLayout>(p, work, row, q, [&](bool is_attended, int64_t key, double score) {
+  double total = 0;
+  for_each([&](bool is_attended, int64_t key, double score) {
     const double weight = is_attended ? exp2(score - base) : 0;
-    sum += weight;
+    total += weight;
     for (uint32_t left = __ballot_sync(~0u, is_attended); left != 0; left &= left - 1) {
       const int32_t from = __ffs(int(left)) - 1;
       const double his_weight = __shfl_sync(~0u, weight, from);
-      const T* v = p.v.row<T>(work.batch, work.kv_head, __shfl_sync(~0u, key, from));
+      const T* v = p.v.template row<T>(batch, kv_head, __shfl_sync(~0u, key, from));
 #pragma unroll
-      for (int32_t i = 0; i < kSteps; ++i) {
-        const int32_t col = lane + 32 * i;
-        if (col < p.sizes.v_head_dim) out[i] += his_weight * double(value_of(v[col]));
+      for (int32_t i = 0; i < ExactSum::kSteps; ++i) {
+        const int32_t col = int32_t(threadIdx.x % 32) + 32 * i;
+        if (col < p.sizes.v_head_dim) sum.out[i] += his_weight * double(value_of(v[col]));
       }
     }
   });
-  const float total = float(warp_sum(sum));
+  sum.total = float(warp_sum(total));
+  return sum;
+}
 
-  RowTarget<T> target;
-  if (work.slot >= 0) {
-    const int64_t place = slot_row(p, work.head_index, work.slot, row);
-    target = slot_target<T>(p, place);
-    if (lane == 0) {
-      p.slots.max[place] = max2;
-      p.slots.sum[place] = total;
+// Stores a whole row of this part. A row of the states must not have been overwritten yet.
+template <class T, class Params>
+__device__ void store_exactly(const Params& p, int32_t head_index, int64_t query,
+                              const ExactSum& sum) {
+  const RowFinish finish = finish_row(p, head_index, query, sum.max2, sum.total);
+  const RowTarget<T> target = row_target<T>(p, head_index, query, finish);
+  __syncwarp();  // all lanes have read the state's lse
+  if (threadIdx.x % 32 == 0) store_lse(p, head_index, query, finish.lse2);
+  sum.store(target, p.sizes.v_head_dim);
+}
+
+// Computes row `row` of the work item's tile (of its chunk, when it is one) and stores it where the
+// item's result goes. A row of the states must not have been overwritten yet. The whole warp calls.
+template <class T, BitmapLayout kLayout>
+__device__ __noinline__ void redo_row(const ForwardParams& p, const Work& work, int32_t row) {
+  const int64_t index = int64_t{work.row_tile} * p.view.tile.q + row;
+  const int64_t query = work.residue.first_q + p.view.stride * index;
+  const T* q = p.q.row<T>(work.batch, work.head, query);
+  const ExactSum sum = exact_sum<T>(p, work.batch, work.kv_head, [&](auto visit) {
+    for_each_score<T, kLayout>(p, work, row, q, visit);
+  });
+  if (work.slot < 0) return store_exactly<T>(p, work.head_index, query, sum);
+  const int64_t place = slot_row(p, work.head_index, work.slot, row);
+  if (threadIdx.x % 32 == 0) {
+    p.slots.max[place] = sum.max2;
+    p.slots.sum[place] = sum.total;
+  }
+  sum.store(slot_target<T>(p, place), p.sizes.v_head_dim);
+}
+
+// The same for a row of key lists.
+template <class T>
+__device__ __noinline__ void redo_gathered_row(const GatherForwardParams& p, int32_t head_index,
+                                               int64_t query) {
+  const int32_t batch = head_index / p.sizes.heads, head = head_index % p.sizes.heads;
+  const int32_t kv_head = p.sizes.kv_head_of(head);
+  const T* q = p.q.row<T>(batch, head, query);
+  const KeyList list = key_list(p.view, p.view.group_of[head_index], query / p.view.rows_per_list);
+  const ExactSum sum = exact_sum<T>(p, batch, kv_head, [&](auto visit) {
+    for (int32_t first = 0; first < list.count; first += 32) {
+      const int32_t place = first + int32_t(threadIdx.x % 32);
+      const int32_t key = place < list.count ? list.keys[place] : -1;
+      double score = -INFINITY;
+      if (key >= 0) score = exact_score(p.sizes, q, p.k.row<T>(batch, kv_head, key));
+      __syncwarp();
+      visit(key >= 0, int64_t{key}, score);
     }
-  } else {
-    const RowFinish finish = finish_row(p, work.head_index, query, max2, total);
-    target = row_target<T>(p, work.head_index, query, finish);
-    __syncwarp();  // all lanes have read the state's lse
-    if (lane == 0) store_lse(p, work.head_index, query, finish.lse2);
-  }
-#pragma unroll
-  for (int32_t i = 0; i < kSteps; ++i) {
-    const int32_t col = lane + 32 * i;
-    if (col < p.sizes.v_head_dim) target.store(col, target.value(col, out[i]));
-  }
+  });
+  store_exactly<T>(p, head_index, query, sum);
 }
 
 }  // namespace keyhole::device

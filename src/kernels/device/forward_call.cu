@@ -125,7 +125,8 @@ void launch_fill(const ForwardParams& params, DType dtype, cudaStream_t stream) 
 
 int64_t forward_workspace_bytes(const ForwardArgs& args) { return layout_of(args).bytes; }
 
-void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles) {
+void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles,
+                       LaunchGather launch_gather) {
   if (args.q.shape[0] == 0 || args.q.shape[1] == 0 || args.q.shape[2] == 0) return;
   const Sizes sizes = sizes_of(args);
   narrow(int64_t{sizes.batch} * sizes.heads, "attention: batch x heads");
@@ -150,7 +151,11 @@ void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles) {
     gather.view = args.plan.gathers[part - num_tiles];
     gather.is_first = part == 0;
     gather.is_last = part + 1 == num_parts;
-    launch_gather_forward(gather, dtype, stream);
+    if (launch_gather != nullptr) {
+      launch_gather(gather, stream);
+    } else {
+      launch_gather_forward(gather, dtype, stream);
+    }
   }
 }
 

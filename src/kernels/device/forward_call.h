@@ -16,7 +16,12 @@ int64_t forward_workspace_bytes(const ForwardArgs& args);
 // Queues one launch over a tiles part: num_heads * view.work.items_per_group work items.
 using LaunchTiles = void (*)(const ForwardParams& params, cudaStream_t stream);
 
+// Queues one launch over a part of key lists.
+using LaunchGather = void (*)(const GatherForwardParams& params, cudaStream_t stream);
+
 // Queues the whole forward pass on args.launch.stream: tiles parts first, then gather parts.
-void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles);
+// launch_gather: null for the launch of any GPU and dtype (gather_forward.h).
+void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles,
+                       LaunchGather launch_gather = nullptr);
 
 }  // namespace keyhole::device

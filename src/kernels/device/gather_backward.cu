@@ -6,6 +6,7 @@
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/gather_backward.h"
+#include "kernels/device/key_list.cuh"
 #include "kernels/device/pair_gradient.cuh"
 #include "kernels/device/rows.cuh"
 
@@ -69,12 +70,9 @@ __global__ void __launch_bounds__(32 * kWarps)
     q.load(p.q.row<Storage>(batch, head, query), sizes.head_dim);
     dout.load(p.dout.row<Storage>(batch, head, query), sizes.v_head_dim);
 
-    const int32_t group = view.group_of[head_index];
-    const int64_t list = group * view.lists + query / view.rows_per_list;
-    const int32_t count = group >= 0 ? view.list_count[list] : 0;
-    const int32_t* keys = count > 0 ? view.keys + view.list_begin[list] : nullptr;
-    for (int32_t i = 0; i < count; ++i) {
-      const int32_t key = keys[i];
+    const KeyList list = key_list(view, view.group_of[head_index], query / view.rows_per_list);
+    for (int32_t i = 0; i < list.count; ++i) {
+      const int32_t key = list.keys[i];
       if (key < 0) break;  // padding, to the end
       WarpRow<kSteps> k, v;
       k.load(p.k.row<Storage>(batch, kv_head, key), sizes.head_dim);

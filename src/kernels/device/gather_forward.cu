@@ -9,6 +9,7 @@
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/convert.cuh"
 #include "kernels/device/gather_forward.h"
+#include "kernels/device/key_list.cuh"
 #include "kernels/device/pair_gradient.cuh"
 #include "kernels/device/row_target.cuh"
 
@@ -28,18 +29,6 @@ struct GatherConfig {
   static constexpr int keys = vectors <= 2 ? 4 : 2;  // of a team at once: loads under way
   static constexpr bool aligned = kAligned;
 };
-
-// The keys of one query, cut off before the padding as far as that is cheap.
-struct KeyList {
-  const int32_t* keys;
-  int32_t count;
-};
-__device__ KeyList key_list(const GatherView& view, int32_t head_index, int64_t query) {
-  const int32_t group = view.group_of[head_index];
-  if (group < 0) return {nullptr, 0};
-  const int64_t list = group * view.lists + query / view.rows_per_list;
-  return {view.keys + view.list_begin[list], view.list_count[list]};
-}
 
 template <class C>
 __device__ void load_row(uint4 (&raw)[C::vectors], const typename C::T* row, int32_t cols,
@@ -118,7 +107,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
   const int32_t batch = head_index / p.sizes.heads, head = head_index % p.sizes.heads;
   const int32_t kv_head = p.sizes.kv_head_of(head);
   const int32_t team = int32_t(threadIdx.x % 32) / C::team;
-  const KeyList list = key_list(p.view, head_index, query);
+  const KeyList list = key_list(p.view, p.view.group_of[head_index], query / p.view.rows_per_list);
   const ScoreRule rule = score_rule(p.sizes);
 
   float q[C::vectors][C::width];

@@ -1,33 +1,17 @@
 // src/kernels/sm80/forward_loads.cuh
-// How rows of q, k and v come to shared memory, and how they lie there.
+// How rows of q, k and v come to shared memory; row_swizzle.cuh says how they lie there.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/sm80/config.h"
 #include "kernels/sm80/ptx.cuh"
+#include "kernels/sm80/row_swizzle.cuh"
 
 namespace keyhole::sm80 {
 
-// Rows lie one behind the other; inside a row the chunks of 16 bytes are permuted, so that the same
-// chunk of eight neighbouring rows, what a matrix load reads at once, lies in eight different
-// places of 128 bytes:
-//   rows of a multiple of 128 bytes   chunk ^ row % 8
-//   rows of 192 bytes                 chunk ^ row / 2 % 4     (odd rows begin in the middle of 128)
 template <class C>
-struct Swizzle {
-  static constexpr bool is_plain = C::head_dim % 64 == 0;
-  static constexpr int mask = is_plain ? 7 : 3;
-
-  static __host__ __device__ constexpr uint32_t offset(uint32_t row, uint32_t chunk) {
-    const uint32_t turn = is_plain ? row % 8 : row / 2 % 4;
-    return row * Shape<C>::row_bytes + (chunk ^ turn) * 16;
-  }
-  // From a place whose chunk was 0 or 1 to the one `chunks` (even) further, in the same row.
-  static __host__ __device__ constexpr uint32_t further(uint32_t place, int chunks) {
-    return (place ^ uint32_t((chunks & mask) * 16)) + uint32_t((chunks & ~mask) * 16);
-  }
-};
+using Swizzle = RowSwizzle<C::head_dim>;
 
 // Rows of one head and one residue class in global memory.
 struct ClassRows {

@@ -1,0 +1,406 @@
+// src/kernels/sm80/gather_forward.cuh
+// Attention over lists of keys on tensor cores: query heads of one kv head are the rows of the
+// products (gather_rows.cuh). The warps of a CTA deal the list out among themselves, 16 keys at a
+// time; each has copies of its own under way and a softmax of its own, and they meet once, at the
+// end:
+//
+//   step i of a warp   await keys i      s = q . k          copy keys i + 2 in their place
+//                      p = 2^(s - base)
+//                      await values i    out += p . v       copy values i + 2 in their place
+//
+// The maximum is guessed as in forward_steps.cuh: a row keeps its base until the weights of a step
+// pass the limit of what is multiplied.
+#pragma once
+
+#include "kernels/device/check_cuda.h"
+#include "kernels/device/exact_forward.cuh"
+#include "kernels/device/pair_gradient.cuh"
+#include "kernels/sm80/gather_launch.h"
+#include "kernels/sm80/gather_rows.cuh"
+
+namespace keyhole::sm80 {
+
+// The rows as the products read them: kept in registers, or read whenever needed.
+template <class S>
+class RowFragments {
+ public:
+  __device__ __forceinline__ explicit RowFragments(uint32_t smem)
+      : place_(smem + RowSwizzle<S::head_dim>::offset(threadIdx.x % 16, threadIdx.x % 32 / 16)) {
+    if constexpr (S::keeps_queries) {
+#pragma unroll
+      for (int x = 0; x < S::head_dim / 16; ++x) {
+#pragma unroll
+        for (int b = 0; b < S::blocks; ++b) read(kept_[x][b], x, b);
+      }
+    }
+  }
+  // Columns [16 * x, 16 * x + 16) of block b.
+  __device__ __forceinline__ void get(uint32_t (&to)[4], int x, int b) const {
+    if constexpr (S::keeps_queries) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = kept_[x][b][i];
+    } else {
+      read(to, x, b);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void read(uint32_t (&to)[4], int x, int b) const {
+    load_matrices(to, RowSwizzle<S::head_dim>::further(place_, 2 * x) + b * 16 * S::row_bytes);
+  }
+  uint32_t place_;
+  uint32_t kept_[S::keeps_queries ? S::head_dim / 16 : 1][S::blocks][4];
+};
+
+// s = rows . keys for the keys of a slot. Element i of block b, n is at row
+// 16 * b + lane / 4 + 8 * (i / 2) and key 8 * n + 2 * (lane % 4) + i % 2.
+template <class T, class S>
+__device__ __forceinline__ void multiply_by_keys(float (&s)[S::blocks][2][4],
+                                                 const RowFragments<S>& rows, uint32_t slot) {
+  const uint32_t lane = threadIdx.x % 32;
+  const uint32_t place =
+      slot + RowSwizzle<S::head_dim>::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+  for (int x = 0; x < S::head_dim / 16; ++x) {
+    uint32_t k[4];
+    load_matrices(k, RowSwizzle<S::head_dim>::further(place, 2 * x));
+#pragma unroll
+    for (int b = 0; b < S::blocks; ++b) {
+      uint32_t q[4];
+      rows.get(q, x, b);
+      if (x == 0) {
+        Element<T>::multiply(s[b][0], q, k[0], k[1]);
+        Element<T>::multiply(s[b][1], q, k[2], k[3]);
+      } else {
+        Element<T>::multiply_add(s[b][0], q, k[0], k[1]);
+        Element<T>::multiply_add(s[b][1], q, k[2], k[3]);
+      }
+    }
+  }
+}
+
+// Products become base-2 scores; keys that are not there are selected away, whatever was computed.
+template <int kBlocks>
+__device__ __forceinline__ void make_scores(float (&s)[kBlocks][2][4],
+                                            const device::ScoreRule& rule, uint32_t there) {
+  const bool is_whole = there == (1u << kStepKeys) - 1;
+  const uint32_t mine = there >> (2 * (threadIdx.x % 4));
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& x = s[b][n][i];
+        x *= rule.factor;
+        if (rule.cap2 > 0) x = rule.cap2 * tanhf(x);
+        if (!is_whole && (mine >> (8 * n + i % 2) & 1) == 0) x = -INFINITY;
+      }
+    }
+  }
+}
+
+// What a warp has of its rows, laid out like the scores: out not yet divided, columns instead of
+// keys; sums are of a lane's keys alone.
+template <class T, class S>
+struct GatherSoftmax {
+  float out[S::blocks][S::head_dim / 8][4];
+  float sum[S::blocks][2], base[S::blocks][2];  // base -inf: no score above that yet
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int b = 0; b < S::blocks; ++b) {
+#pragma unroll
+      for (int n = 0; n < S::head_dim / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[b][n][i] = 0;
+      }
+      sum[b][0] = sum[b][1] = 0;
+      base[b][0] = base[b][1] = -INFINITY;
+    }
+  }
+
+  // Scores in, weights out, packed as the next product reads them.
+  __device__ __forceinline__ void weigh(const float (&s)[S::blocks][2][4],
+                                        uint32_t (&weights)[S::blocks][4]) {
+    float p[S::blocks][2][4], total[S::blocks][2];
+    const auto make_weights = [&](const float(&subtracted)[S::blocks][2]) {
+#pragma unroll
+      for (int b = 0; b < S::blocks; ++b) {
+        total[b][0] = total[b][1] = 0;
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            p[b][n][i] = exp2_fast(s[b][n][i] - subtracted[b][i / 2]);
+            total[b][i / 2] += p[b][n][i];
+          }
+        }
+      }
+    };
+    make_weights(base);
+    bool is_within = true;  // false for NaN, too: -inf less a base of -inf
+#pragma unroll
+    for (int b = 0; b < S::blocks; ++b) {
+      is_within &= total[b][0] <= Element<T>::max_probability;
+      is_within &= total[b][1] <= Element<T>::max_probability;
+    }
+    if (!__all_sync(~0u, is_within)) {
+      float subtracted[S::blocks][2];
+      raise_base(s, subtracted);
+      make_weights(subtracted);
+    }
+#pragma unroll
+    for (int b = 0; b < S::blocks; ++b) {
+      sum[b][0] += total[b][0];
+      sum[b][1] += total[b][1];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float(&from)[4] = p[b][i / 2];
+        weights[b][i] = Element<T>::pack(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+      }
+    }
+  }
+
+  // Where the largest score is not finite nothing is subtracted: what the row becomes then shows
+  // that it must be done again.
+  __device__ __forceinline__ void raise_base(const float (&s)[S::blocks][2][4],
+                                             float (&subtracted)[S::blocks][2]) {
+#pragma unroll
+    for (int b = 0; b < S::blocks; ++b) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float top = -INFINITY;  // passes over NaN, which stays in the sum
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          top = fmaxf(top, fmaxf(s[b][n][2 * half], s[b][n][2 * half + 1]));
+        }
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        const float old_base = base[b][half];
+        base[b][half] = fmaxf(old_base, top);
+        subtracted[b][half] = device::is_finite(base[b][half]) ? base[b][half] : 0;
+        const float shrink = exp2_fast(old_base - subtracted[b][half]);
+        sum[b][half] *= shrink;
+#pragma unroll
+        for (int n = 0; n < S::head_dim / 8; ++n) {
+          out[b][n][2 * half] *= shrink;
+          out[b][n][2 * half + 1] *= shrink;
+        }
+      }
+    }
+  }
+
+  // out += weights . values, for the values of a slot.
+  __device__ __forceinline__ void add_values(const uint32_t (&weights)[S::blocks][4],
+                                             uint32_t slot) {
+    const uint32_t lane = threadIdx.x % 32;
+    const uint32_t place = slot + RowSwizzle<S::head_dim>::offset(lane % 16, lane / 16);
+#pragma unroll
+    for (int x = 0; x < S::head_dim / 16; ++x) {
+      uint32_t v[4];
+      load_matrices_transposed(v, RowSwizzle<S::head_dim>::further(place, 2 * x));
+#pragma unroll
+      for (int b = 0; b < S::blocks; ++b) {
+        Element<T>::multiply_add(out[b][2 * x], weights[b], v[0], v[1]);
+        Element<T>::multiply_add(out[b][2 * x + 1], weights[b], v[2], v[3]);
+      }
+    }
+  }
+};
+
+// The keys of a list that are this warp's. slots: its own shared memory; await_rows() comes once,
+// before the rows are read, when at most 4 younger groups of copies have begun.
+template <class T, class S, class AwaitRows>
+__device__ __forceinline__ void follow_keys(GatherSoftmax<T, S>& softmax, const KeyList& list,
+                                            const GatheredTensor& keys,
+                                            const GatheredTensor& values,
+                                            const device::ScoreRule& rule, uint32_t smem_rows,
+                                            uint32_t slots, AwaitRows await_rows) {
+  constexpr uint32_t values_at = S::slots * S::slot_bytes;
+  int32_t ahead[S::slots];
+#pragma unroll
+  for (int step = 0; step < S::slots; ++step) ahead[step] = keys_of_step<S>(list, step);
+#pragma unroll
+  for (int step = 0; step < S::slots; ++step) {
+    copy_gathered<S::head_dim>(slots + step * S::slot_bytes, keys, ahead[step]);
+    commit_copies();
+    copy_gathered<S::head_dim>(slots + values_at + step * S::slot_bytes, values, ahead[step]);
+    commit_copies();
+  }
+  uint32_t there = which_are_there(ahead[0]), there_next = which_are_there(ahead[1]);
+  int32_t wanted = keys_of_step<S>(list, S::slots);
+  await_rows();
+  const RowFragments<S> rows(smem_rows);
+
+  uint32_t slot = slots;
+#pragma unroll 1
+  for (uint32_t step = S::slots; there != 0; ++step) {  // padding is at the end of a list
+    const uint32_t there_then = which_are_there(wanted);
+    float s[S::blocks][2][4];
+    await_copies<2 * S::slots - 1>();
+    __syncwarp();
+    multiply_by_keys<T, S>(s, rows, slot);
+    __syncwarp();
+    if (there_then != 0) copy_gathered<S::head_dim>(slot, keys, wanted);
+    commit_copies();
+
+    uint32_t weights[S::blocks][4];
+    make_scores<S::blocks>(s, rule, there);
+    softmax.weigh(s, weights);
+
+    await_copies<2 * S::slots - 1>();
+    __syncwarp();
+    softmax.add_values(weights, slot + values_at);
+    __syncwarp();
+    if (there_then != 0) copy_gathered<S::head_dim>(slot + values_at, values, wanted);
+    commit_copies();
+
+    wanted = keys_of_step<S>(list, step + 1);
+    there = there_next;
+    there_next = there_then;
+    slot = slot == slots ? slots + S::slot_bytes : slots;
+  }
+  await_copies<0>();
+  __syncwarp();
+}
+
+// The results of all warps for the rows of a CTA.
+template <class S>
+struct GatherResults {
+  float max[S::warps][S::rows], sum[S::warps][S::rows];
+};
+
+template <class T, class S>
+__device__ __forceinline__ void leave_result(const GatherSoftmax<T, S>& softmax, float* out,
+                                             GatherResults<S>& results) {
+  const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
+#pragma unroll
+  for (int b = 0; b < S::blocks; ++b) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = 16 * b + 8 * half + lane / 4;
+      float sum = softmax.sum[b][half];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      results.max[warp][row] = softmax.base[b][half];
+      results.sum[warp][row] = sum;
+#pragma unroll
+      for (int n = 0; n < S::head_dim / 8; ++n) {
+        *reinterpret_cast<float2*>(out + row * S::result_pitch + 8 * n + 2 * (lane % 4)) = {
+            softmax.out[b][n][2 * half], softmax.out[b][n][2 * half + 1]};
+      }
+    }
+  }
+}
+
+// Joins what the warps found for one row, in their order, and stores it. out: of the first warp;
+// the next one's is S::warp_bytes further.
+template <class T, class S>
+__device__ __forceinline__ void store_row(const GatherForwardParams& p, int32_t head_index,
+                                          int64_t query, int32_t row, const float* out,
+                                          const GatherResults<S>& results) {
+  const int lane = int(threadIdx.x % 32);
+  float top = -INFINITY, sum = 0, share[S::warps];
+#pragma unroll
+  for (int w = 0; w < S::warps; ++w) top = fmaxf(top, results.max[w][row]);
+#pragma unroll
+  for (int w = 0; w < S::warps; ++w) {
+    share[w] = device::weight_against(results.max[w][row], top);
+    sum += share[w] * results.sum[w][row];
+  }
+  const device::RowFinish finish = device::finish_row(p, head_index, query, top, sum);
+  const device::RowTarget<T> target = device::row_target<T>(p, head_index, query, finish);
+
+  constexpr int kFours = (S::head_dim + 127) / 128;
+  const int32_t cols = p.sizes.v_head_dim;
+  float values[kFours][4];
+  float not_finite = 0;  // NaN when any value is infinite or NaN
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) {
+    const int col = 4 * lane + 128 * i;
+#pragma unroll
+    for (int x = 0; x < 4; ++x) values[i][x] = 0;
+    if (col >= cols) continue;
+#pragma unroll
+    for (int w = 0; w < S::warps; ++w) {
+      const float4 four = *reinterpret_cast<const float4*>(
+          out + w * (S::warp_bytes / int(sizeof(float))) + row * S::result_pitch + col);
+      values[i][0] += share[w] * four.x;
+      values[i][1] += share[w] * four.y;
+      values[i][2] += share[w] * four.z;
+      values[i][3] += share[w] * four.w;
+    }
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      values[i][x] = target.value(col + x, values[i][x]);
+      not_finite = fmaf(values[i][x], 0.f, not_finite);
+    }
+  }
+  const bool is_bad = !(finish.lse2 < INFINITY) || not_finite != 0;
+  if (__any_sync(~0u, is_bad)) return device::redo_gathered_row<T>(p, head_index, query);
+  if (lane == 0) device::store_lse(p, head_index, query, finish.lse2);
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) target.store_four(4 * lane + 128 * i, cols, values[i], true);
+}
+
+template <class T, class S>
+__global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
+    gather_forward(const __grid_constant__ GatherForwardParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ GatherResults<S> results;
+  const GatherRows rows = my_gather_rows<S::rows>(p.sizes, p.view);
+  const int32_t warp = int32_t(threadIdx.x / 32);
+  unsigned char* const slots = shared + S::rows * S::row_bytes;
+
+  for_each_group(p.sizes, p.view, rows, [&](int32_t group, uint32_t members) {
+    const uint32_t smem_rows = smem_address(shared);
+    copy_row_members<T, S>(smem_rows, p.q, p.sizes.head_dim, rows, members);
+    commit_copies();
+    GatherSoftmax<T, S> softmax;
+    softmax.clear();
+    follow_keys<T, S>(softmax, device::key_list(p.view, group, rows.list),
+                      gathered<T>(p.k, rows, p.sizes.head_dim),
+                      gathered<T>(p.v, rows, p.sizes.v_head_dim), device::score_rule(p.sizes),
+                      smem_rows, smem_address(slots) + warp * S::warp_bytes, [] {
+                        await_copies<2 * S::slots>();
+                        __syncthreads();
+                      });
+    leave_result<T, S>(softmax, reinterpret_cast<float*>(slots + warp * S::warp_bytes), results);
+    __syncthreads();
+#pragma unroll 1
+    for (int32_t row = warp; row < S::rows; row += S::warps) {
+      if ((members >> row & 1) == 0) continue;
+      store_row<T, S>(p, rows.batch * p.sizes.heads + rows.head(row), rows.query(row), row,
+                      reinterpret_cast<const float*>(slots), results);
+    }
+  });
+}
+
+template <class T, class S>
+void launch_gather(const GatherForwardParams& p, cudaStream_t stream) {
+  const int64_t ctas = num_gather_ctas<S::rows>(p.sizes, p.view);
+  if (ctas == 0) return;
+  const auto kernel = gather_forward<T, S>;
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes),
+      "reserving shared memory for the sm80 gather");
+  // Copies pass the first-level cache by: all of that memory can be shared.
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared),
+             "preferring shared memory for the sm80 gather");
+  kernel<<<uint32_t(ctas), S::threads, S::shared_bytes, stream>>>(p);
+  check_cuda(cudaGetLastError(), "launching the sm80 gather");
+}
+
+template <class T, int kHeadDim>
+void launch_gather_forward(const GatherForwardParams& params, cudaStream_t stream) {
+  constexpr int most = kMostGatherBlocks<kHeadDim>;
+  if (rows_per_list(params.sizes, params.view) > 16) {
+    launch_gather<T, GatherForwardShape<kHeadDim, most>>(params, stream);
+  } else {
+    launch_gather<T, GatherForwardShape<kHeadDim, 1>>(params, stream);
+  }
+}
+
+}  // namespace keyhole::sm80
