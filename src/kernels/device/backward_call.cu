@@ -18,7 +18,7 @@ struct Summed {
 };
 Summed summed_by(const BackwardArgs& args, const BackwardNeeds& needs) {
   if (args.plan.tiles.size() + args.plan.gathers.size() > 1) return {true, true};
-  if (args.plan.tiles.empty()) return {false, false};
+  if (args.plan.tiles.empty()) return {false, needs.gather_in_sums && !args.plan.gathers.empty()};
   return {needs.queries_in_sums, needs.keys_in_sums};
 }
 
@@ -161,7 +161,11 @@ void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, Ba
   }
   for (const GatherView& view : args.plan.gathers) {
     begin_part();
-    launch_gather_backward(p, view, args.q.dtype, stream);
+    if (launches.gather != nullptr) {
+      launches.gather(p, view, stream);
+    } else {
+      launch_gather_backward(p, view, args.q.dtype, stream);
+    }
   }
 }
 

@@ -25,13 +25,18 @@ struct BackwardNeeds {
   // `keys` follows work items: the chunks of a split list store their sums in slots, which are
   // added in order afterwards. false: it follows whole lists.
   bool keys_in_chunks = false;
+  bool gather_in_sums = false;  // `gather` makes dk and dv by atomic addition
 };
 struct BackwardLaunches {
   // dk and dv by key tile; also dq, by atomic addition to sums.dq, when `queries` is null.
   void (*keys)(const BackwardParams& params, cudaStream_t stream) = nullptr;
   // dq alone, by query tile; null: `keys` adds to sums.dq.
   void (*queries)(const BackwardParams& params, cudaStream_t stream) = nullptr;
-  BackwardNeeds needs;
+  // The gradients of a part of key lists; null: by the launches of any GPU and dtype
+  // (gather_backward.h).
+  void (*gather)(const BackwardParams& params, const GatherView& view,
+                 cudaStream_t stream) = nullptr;
+  BackwardNeeds needs = {};
   // Of view.bitmaps, and of view.t_bitmaps where that is not row_major.
   BitmapLayout bitmaps = BitmapLayout::row_major;
 };

@@ -10,6 +10,7 @@
 #include "kernels/sm80/backward_keys.cuh"
 #include "kernels/sm80/backward_launch.h"
 #include "kernels/sm80/backward_queries.cuh"
+#include "kernels/sm80/gather_launch.h"
 
 namespace keyhole::sm80 {
 
@@ -70,11 +71,13 @@ struct Pair {
     if (args.deterministic) {
       device::run_backward_parts(args, {.keys = launch_keys_in_order<T, Keys>,
                                         .queries = launch_queries<T, Queries>,
+                                        .gather = nullptr,  // nothing is scattered
                                         .needs = needs_of(args),
                                         .bitmaps = BitmapLayout::mma});
     } else {
       device::run_backward_parts(args, {.keys = launch_keys<T, Keys>,
                                         .queries = nullptr,
+                                        .gather = launch_gather_backward<T, Keys::head_dim>,
                                         .needs = needs_of(args),
                                         .bitmaps = BitmapLayout::mma});
     }

@@ -9,13 +9,14 @@
 namespace keyhole::sm80 {
 
 // Fast, one launch adds to sums of dq, and query heads that share a kv head add to sums of its dk
-// and dv. In order, a launch over queries makes dq.
+// and dv, as do key lists. In order, a launch over queries makes dq, and nothing is scattered.
 inline device::BackwardNeeds needs_of(const BackwardArgs& args) {
   const bool is_fast = !args.deterministic;
   return {.queries_in_sums = is_fast,
           .queries_in_blocks = true,
           .keys_in_sums = is_fast && args.q.shape[1] != args.k.shape[1],
-          .keys_in_chunks = true};
+          .keys_in_chunks = true,
+          .gather_in_sums = is_fast};
 }
 
 template <class T>

@@ -12,72 +12,13 @@
 // pass the limit of what is multiplied.
 #pragma once
 
-#include "kernels/device/check_cuda.h"
 #include "kernels/device/exact_forward.cuh"
 #include "kernels/device/pair_gradient.cuh"
 #include "kernels/sm80/gather_launch.h"
+#include "kernels/sm80/gather_products.cuh"
 #include "kernels/sm80/gather_rows.cuh"
 
 namespace keyhole::sm80 {
-
-// The rows as the products read them: kept in registers, or read whenever needed.
-template <class S>
-class RowFragments {
- public:
-  __device__ __forceinline__ explicit RowFragments(uint32_t smem)
-      : place_(smem + RowSwizzle<S::head_dim>::offset(threadIdx.x % 16, threadIdx.x % 32 / 16)) {
-    if constexpr (S::keeps_queries) {
-#pragma unroll
-      for (int x = 0; x < S::head_dim / 16; ++x) {
-#pragma unroll
-        for (int b = 0; b < S::blocks; ++b) read(kept_[x][b], x, b);
-      }
-    }
-  }
-  // Columns [16 * x, 16 * x + 16) of block b.
-  __device__ __forceinline__ void get(uint32_t (&to)[4], int x, int b) const {
-    if constexpr (S::keeps_queries) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) to[i] = kept_[x][b][i];
-    } else {
-      read(to, x, b);
-    }
-  }
-
- private:
-  __device__ __forceinline__ void read(uint32_t (&to)[4], int x, int b) const {
-    load_matrices(to, RowSwizzle<S::head_dim>::further(place_, 2 * x) + b * 16 * S::row_bytes);
-  }
-  uint32_t place_;
-  uint32_t kept_[S::keeps_queries ? S::head_dim / 16 : 1][S::blocks][4];
-};
-
-// s = rows . keys for the keys of a slot. Element i of block b, n is at row
-// 16 * b + lane / 4 + 8 * (i / 2) and key 8 * n + 2 * (lane % 4) + i % 2.
-template <class T, class S>
-__device__ __forceinline__ void multiply_by_keys(float (&s)[S::blocks][2][4],
-                                                 const RowFragments<S>& rows, uint32_t slot) {
-  const uint32_t lane = threadIdx.x % 32;
-  const uint32_t place =
-      slot + RowSwizzle<S::head_dim>::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
-  for (int x = 0; x < S::head_dim / 16; ++x) {
-    uint32_t k[4];
-    load_matrices(k, RowSwizzle<S::head_dim>::further(place, 2 * x));
-#pragma unroll
-    for (int b = 0; b < S::blocks; ++b) {
-      uint32_t q[4];
-      rows.get(q, x, b);
-      if (x == 0) {
-        Element<T>::multiply(s[b][0], q, k[0], k[1]);
-        Element<T>::multiply(s[b][1], q, k[2], k[3]);
-      } else {
-        Element<T>::multiply_add(s[b][0], q, k[0], k[1]);
-        Element<T>::multiply_add(s[b][1], q, k[2], k[3]);
-      }
-    }
-  }
-}
 
 // Products become base-2 scores; keys that are not there are selected away, whatever was computed.
 template <int kBlocks>
@@ -154,11 +95,7 @@ struct GatherSoftmax {
     for (int b = 0; b < S::blocks; ++b) {
       sum[b][0] += total[b][0];
       sum[b][1] += total[b][1];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float(&from)[4] = p[b][i / 2];
-        weights[b][i] = Element<T>::pack(from[i % 2 * 2], from[i % 2 * 2 + 1]);
-      }
+      pack_weights<T>(weights[b], p[b]);
     }
   }
 
@@ -187,23 +124,6 @@ struct GatherSoftmax {
           out[b][n][2 * half] *= shrink;
           out[b][n][2 * half + 1] *= shrink;
         }
-      }
-    }
-  }
-
-  // out += weights . values, for the values of a slot.
-  __device__ __forceinline__ void add_values(const uint32_t (&weights)[S::blocks][4],
-                                             uint32_t slot) {
-    const uint32_t lane = threadIdx.x % 32;
-    const uint32_t place = slot + RowSwizzle<S::head_dim>::offset(lane % 16, lane / 16);
-#pragma unroll
-    for (int x = 0; x < S::head_dim / 16; ++x) {
-      uint32_t v[4];
-      load_matrices_transposed(v, RowSwizzle<S::head_dim>::further(place, 2 * x));
-#pragma unroll
-      for (int b = 0; b < S::blocks; ++b) {
-        Element<T>::multiply_add(out[b][2 * x], weights[b], v[0], v[1]);
-        Element<T>::multiply_add(out[b][2 * x + 1], weights[b], v[2], v[3]);
       }
     }
   }
@@ -251,7 +171,7 @@ __device__ __forceinline__ void follow_keys(GatherSoftmax<T, S>& softmax, const 
 
     await_copies<2 * S::slots - 1>();
     __syncwarp();
-    softmax.add_values(weights, slot + values_at);
+    add_products<T, S>(softmax.out, weights, slot + values_at);
     __syncwarp();
     if (there_then != 0) copy_gathered<S::head_dim>(slot + values_at, values, wanted);
     commit_copies();
@@ -285,13 +205,9 @@ __device__ __forceinline__ void leave_result(const GatherSoftmax<T, S>& softmax,
       sum += __shfl_xor_sync(~0u, sum, 2);
       results.max[warp][row] = softmax.base[b][half];
       results.sum[warp][row] = sum;
-#pragma unroll
-      for (int n = 0; n < S::head_dim / 8; ++n) {
-        *reinterpret_cast<float2*>(out + row * S::result_pitch + 8 * n + 2 * (lane % 4)) = {
-            softmax.out[b][n][2 * half], softmax.out[b][n][2 * half + 1]};
-      }
     }
   }
+  leave_products<S>(softmax.out, out);
 }
 
 // Joins what the warps found for one row, in their order, and stores it. out: of the first warp;
@@ -324,8 +240,8 @@ __device__ __forceinline__ void store_row(const GatherForwardParams& p, int32_t 
     if (col >= cols) continue;
 #pragma unroll
     for (int w = 0; w < S::warps; ++w) {
-      const float4 four = *reinterpret_cast<const float4*>(
-          out + w * (S::warp_bytes / int(sizeof(float))) + row * S::result_pitch + col);
+      const float4 four =
+          *reinterpret_cast<const float4*>(out + w * S::warp_floats + row * S::result_pitch + col);
       values[i][0] += share[w] * four.x;
       values[i][1] += share[w] * four.y;
       values[i][2] += share[w] * four.z;
@@ -351,7 +267,7 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
   __shared__ GatherResults<S> results;
   const GatherRows rows = my_gather_rows<S::rows>(p.sizes, p.view);
   const int32_t warp = int32_t(threadIdx.x / 32);
-  unsigned char* const slots = shared + S::rows * S::row_bytes;
+  unsigned char* const slots = shared + S::rows_bytes;
 
   for_each_group(p.sizes, p.view, rows, [&](int32_t group, uint32_t members) {
     const uint32_t smem_rows = smem_address(shared);
@@ -378,28 +294,17 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
 }
 
 template <class T, class S>
-void launch_gather(const GatherForwardParams& p, cudaStream_t stream) {
-  const int64_t ctas = num_gather_ctas<S::rows>(p.sizes, p.view);
-  if (ctas == 0) return;
-  const auto kernel = gather_forward<T, S>;
-  check_cuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes),
-      "reserving shared memory for the sm80 gather");
-  // Copies pass the first-level cache by: all of that memory can be shared.
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  cudaSharedmemCarveoutMaxShared),
-             "preferring shared memory for the sm80 gather");
-  kernel<<<uint32_t(ctas), S::threads, S::shared_bytes, stream>>>(p);
-  check_cuda(cudaGetLastError(), "launching the sm80 gather");
+void launch_gather_forward_of(const GatherForwardParams& p, cudaStream_t stream) {
+  launch_gather<S>(gather_forward<T, S>, p.sizes, p.view, stream, p);
 }
 
 template <class T, int kHeadDim>
 void launch_gather_forward(const GatherForwardParams& params, cudaStream_t stream) {
   constexpr int most = kMostGatherBlocks<kHeadDim>;
   if (rows_per_list(params.sizes, params.view) > 16) {
-    launch_gather<T, GatherForwardShape<kHeadDim, most>>(params, stream);
+    launch_gather_forward_of<T, GatherForwardShape<kHeadDim, most>>(params, stream);
   } else {
-    launch_gather<T, GatherForwardShape<kHeadDim, 1>>(params, stream);
+    launch_gather_forward_of<T, GatherForwardShape<kHeadDim, 1>>(params, stream);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/int_math.h"
+#include "kernels/device/check_cuda.h"
 #include "kernels/device/key_list.cuh"
 #include "kernels/sm80/gather_config.h"
 #include "kernels/sm80/ptx.cuh"
@@ -36,21 +37,9 @@ struct GatherRows {
   }
 };
 
-inline __host__ __device__ int32_t rows_per_list(const device::Sizes& sizes,
+inline __host__ __device__ int64_t rows_per_list(const device::Sizes& sizes,
                                                  const GatherView& view) {
-  return view.rows_per_list * (sizes.heads / sizes.kv_heads);
-}
-
-// How many CTAs of kRows rows a part has, in one launch.
-template <int kRows>
-int64_t num_gather_ctas(const device::Sizes& sizes, const GatherView& view) {
-  const int64_t rows = int64_t{view.rows_per_list} * (sizes.heads / sizes.kv_heads);
-  const int64_t ctas =
-      int64_t{sizes.batch} * sizes.kv_heads * view.lists * ceil_div(rows, int64_t{kRows});
-  KEYHOLE_CHECK(rows + kRows <= INT32_MAX && ctas <= INT32_MAX, "sm80: the plan gives ", ctas,
-                " x ", kRows, " rows of key lists, ", rows, " with one list; at most ", INT32_MAX,
-                " of either fit one launch: split the batch");
-  return ctas;
+  return int64_t{view.rows_per_list} * (sizes.heads / sizes.kv_heads);
 }
 
 // CTA after CTA: the rows of a list, the lists of a kv head, the kv heads.
@@ -58,7 +47,7 @@ template <int kRows>
 __device__ GatherRows my_gather_rows(const device::Sizes& sizes, const GatherView& view) {
   GatherRows rows;
   rows.heads_per_kv = sizes.heads / sizes.kv_heads;
-  const uint32_t ctas_per_list = uint32_t(rows_per_list(sizes, view) + kRows - 1) / kRows;
+  const uint32_t ctas_per_list = uint32_t(rows_per_list(sizes, view) + kRows - 1) / uint32_t(kRows);
   const uint32_t list = blockIdx.x / ctas_per_list;
   const uint32_t kv_index = list / uint32_t(view.lists);
   rows.batch = int32_t(kv_index) / sizes.kv_heads;
@@ -147,6 +136,27 @@ __device__ __forceinline__ void copy_gathered(uint32_t slot, const GatheredTenso
       copy_async_or_zeros(to + chunk * 16, source + chunk * 16, chunk * 8 < cols_left);
     }
   }
+}
+
+// Queues one launch over a part: CTAs of S::rows rows.
+template <class S, class Kernel, class... Params>
+void launch_gather(Kernel kernel, const device::Sizes& sizes, const GatherView& view,
+                   cudaStream_t stream, const Params&... params) {
+  const int64_t rows = rows_per_list(sizes, view);
+  const int64_t ctas = int64_t{sizes.batch} * sizes.kv_heads * view.lists * ceil_div(rows, S::rows);
+  KEYHOLE_CHECK(rows + S::rows <= INT32_MAX && ctas <= INT32_MAX, "sm80: the plan gives ", ctas,
+                " x ", S::rows, " rows of key lists, ", rows, " with one list; at most ", INT32_MAX,
+                " of either fit one launch: split the batch");
+  if (ctas == 0) return;
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes),
+      "reserving shared memory for an sm80 gather");
+  // Copies pass the first-level cache by: all of that memory can be shared.
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared),
+             "preferring shared memory for an sm80 gather");
+  kernel<<<uint32_t(ctas), S::threads, S::shared_bytes, stream>>>(params...);
+  check_cuda(cudaGetLastError(), "launching an sm80 gather");
 }
 
 }  // namespace keyhole::sm80

@@ -112,6 +112,13 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], uint
                : "r"(smem));
 }
 
+// An 8x8 matrix of 16-bit elements, laid out as load_matrices gives it, becomes its transpose.
+__device__ __forceinline__ uint32_t transposed_matrix(uint32_t matrix) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
+  return transposed;
+}
+
 // What differs between the two 16-bit types.
 template <class T>
 struct Element;

@@ -1,0 +1,24 @@
+// src/kernels/sm80/gather_f16.cu
+#include "kernels/sm80/gather_backward.cuh"
+#include "kernels/sm80/gather_forward.cuh"
+
+namespace keyhole::sm80 {
+
+template void launch_gather_forward<__half, 64>(const GatherForwardParams&, cudaStream_t);
+template void launch_gather_forward<__half, 96>(const GatherForwardParams&, cudaStream_t);
+template void launch_gather_forward<__half, 128>(const GatherForwardParams&, cudaStream_t);
+template void launch_gather_forward<__half, 192>(const GatherForwardParams&, cudaStream_t);
+template void launch_gather_forward<__half, 256>(const GatherForwardParams&, cudaStream_t);
+
+template void launch_gather_backward<__half, 64>(const BackwardParams&, const GatherView&,
+                                                 cudaStream_t);
+template void launch_gather_backward<__half, 96>(const BackwardParams&, const GatherView&,
+                                                 cudaStream_t);
+template void launch_gather_backward<__half, 128>(const BackwardParams&, const GatherView&,
+                                                  cudaStream_t);
+template void launch_gather_backward<__half, 192>(const BackwardParams&, const GatherView&,
+                                                  cudaStream_t);
+template void launch_gather_backward<__half, 256>(const BackwardParams&, const GatherView&,
+                                                  cudaStream_t);
+
+}  // namespace keyhole::sm80
