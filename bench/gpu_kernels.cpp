@@ -37,7 +37,7 @@ constexpr Device kGpu{Device::Kind::cuda, 0};
 
 struct Case {
   std::string name, pattern;
-  int64_t batch = 0, heads = 0, length = 0, head_dim = 0;
+  int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, k_len = 0, head_dim = 0;
   DType dtype = DType::bf16;
 };
 
@@ -52,14 +52,27 @@ DType dtype_named(const std::string& name) {
   throw Error(ErrorKind::usage, say("dtype is \"", name, "\"; expected bf16, f16 or f32"));
 }
 
+// "16" or, where keys have another number than queries, "16:1".
+std::istream& read_both(std::istream& words, int64_t& queries, int64_t& keys) {
+  words >> queries;
+  keys = queries;
+  if (words.peek() == ':') words.ignore() >> keys;
+  return words;
+}
+
 Case parse_case(const std::string& line, const std::string& where) {
   Case c;
   std::string dtype;
   std::istringstream words(line);
-  words >> c.name >> c.batch >> c.heads >> c.length >> c.head_dim >> dtype >> std::ws;
+  words >> c.name >> c.batch;
+  read_both(words, c.heads, c.kv_heads);
+  read_both(words, c.q_len, c.k_len);
+  words >> c.head_dim >> dtype >> std::ws;
   std::getline(words, c.pattern);
-  KEYHOLE_CHECK(!c.pattern.empty() && std::min({c.batch, c.heads, c.length, c.head_dim}) > 0, where,
-                " is \"", line, "\"; expected name, batch, heads, len, head_dim, dtype, pattern");
+  const int64_t least = std::min({c.batch, c.heads, c.kv_heads, c.q_len, c.k_len, c.head_dim});
+  KEYHOLE_CHECK(
+      !c.pattern.empty() && least > 0, where, " is \"", line,
+      "\"; expected name, batch, heads[:kv_heads], len[:k_len], head_dim, dtype, pattern");
   c.dtype = dtype_named(dtype);
   return c;
 }
@@ -129,29 +142,29 @@ struct Tensor {
 class Subject {
  public:
   Subject(const Case& c, const std::string& backend)
-      : plan_(plan(parse(c.pattern), c.length, c.length)),
-        q_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 1),
-        k_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 2),
-        v_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 3),
-        out_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 4),
-        lse_({c.batch, c.heads, c.length}, DType::f32, 5),
-        dout_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 6),
-        dq_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 7),
-        dk_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 8),
-        dv_({c.batch, c.heads, c.length, c.head_dim}, c.dtype, 9) {
+      : plan_(plan(parse(c.pattern), c.q_len, c.k_len)),
+        q_({c.batch, c.heads, c.q_len, c.head_dim}, c.dtype, 1),
+        k_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 2),
+        v_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 3),
+        out_({c.batch, c.heads, c.q_len, c.head_dim}, c.dtype, 4),
+        lse_({c.batch, c.heads, c.q_len}, DType::f32, 5),
+        dout_({c.batch, c.heads, c.q_len, c.head_dim}, c.dtype, 6),
+        dq_({c.batch, c.heads, c.q_len, c.head_dim}, c.dtype, 7),
+        dk_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 8),
+        dv_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 9) {
     options_.backend = backend;
   }
 
-  int64_t pairs() const { return plan_.explain().pairs; }  // of one head
+  PlanReport report() const { return plan_.explain(); }  // of one head
   std::string kernel() const { return kernel_for_forward(q_.view, v_.view, plan_, options_); }
 
   // What a call needs on the GPU: the tensors it reads and writes, and its workspace. The tensors
   // of the backward pass are there from the start, but a forward pass alone has no use for them.
   int64_t forward_bytes() const {
-    return 4 * q_.memory.bytes() + lse_.memory.bytes() + workspace_.bytes();
+    return 2 * (q_.memory.bytes() + k_.memory.bytes()) + lse_.memory.bytes() + workspace_.bytes();
   }
   int64_t backward_bytes() const {
-    return 8 * q_.memory.bytes() + lse_.memory.bytes() + workspace_.bytes();
+    return 4 * (q_.memory.bytes() + k_.memory.bytes()) + lse_.memory.bytes() + workspace_.bytes();
   }
 
   void prepare_forward() {
@@ -231,17 +244,31 @@ void show(const std::string& text) {
   std::fflush(stdout);
 }
 
+// A plan of key lists reads a row of k and one of v for every key, at once for all query heads that
+// share them: that rate decides, not the products. 0: the plan has tiles.
+double gathered_bytes(const Case& c, const PlanReport& report) {
+  const bool is_gathered =
+      !report.parts.empty() && std::ranges::all_of(report.parts, [](const PartReport& part) {
+        return part.form == "gather";
+      });
+  const double row_bytes = double(c.head_dim * bytes_of(c.dtype));
+  return is_gathered ? double(report.pairs) * double(c.batch * c.kv_heads) * 2 * row_bytes : 0;
+}
+
 nlohmann::json time_case(const Case& c, const std::string& backend) {
   Subject subject(c, backend);
-  const int64_t pairs = subject.pairs();
-  const double flops = 4.0 * double(pairs) * double(c.batch * c.heads * c.head_dim);
-  const auto shown = [](const char* what, double ms, double work) {
+  const PlanReport report = subject.report();
+  const double flops = 4.0 * double(report.pairs) * double(c.batch * c.heads * c.head_dim);
+  const double gathered = gathered_bytes(c, report);
+  const auto shown = [&](const char* what, double ms, double work) {
     show(fmt::format("  {} {:9.3f} ms {:6.1f} TF", what, ms, work / ms * 1e-9));
+    if (gathered > 0) show(fmt::format(" {:5.2f} TB/s gathered", gathered / ms * 1e-9));
   };
-  show(fmt::format("{:36} {}x{}x{:<6} d{:<3} {:4} {:38}", c.pattern, c.batch, c.heads, c.length,
+  show(fmt::format("{:36} {}x{}x{:<6} d{:<3} {:4} {:38}", c.pattern, c.batch, c.heads, c.q_len,
                    c.head_dim, to_string(c.dtype), subject.kernel()));
   nlohmann::json record = {
-      {"case", c.name}, {"who", "keyhole"}, {"kernel", subject.kernel()}, {"pairs", pairs}};
+      {"case", c.name}, {"who", "keyhole"}, {"kernel", subject.kernel()}, {"pairs", report.pairs}};
+  if (gathered > 0) record["gathered_bytes"] = gathered;
   subject.prepare_forward();
   record["forward_ms"] = median_ms([&] { subject.forward(); });
   record["forward_bytes"] = subject.forward_bytes();
