@@ -88,7 +88,7 @@ struct GatherSoftmax {
     }
     if (!__all_sync(~0u, is_within)) {
       float subtracted[S::blocks][2];
-      raise_base(s, subtracted);
+      raise_base(s, total, subtracted);
       make_weights(subtracted);
     }
 #pragma unroll
@@ -99,10 +99,13 @@ struct GatherSoftmax {
     }
   }
 
-  // Where the largest score is not finite nothing is subtracted: what the row becomes then shows
-  // that it must be done again.
+  // For the rows whose totals have passed the limit; others keep their base, so that the bits of a
+  // row do not depend on the rows beside it. Where the largest score is not finite nothing is
+  // subtracted: what the row becomes then shows that it must be done again.
   __device__ __forceinline__ void raise_base(const float (&s)[S::blocks][2][4],
+                                             const float (&total)[S::blocks][2],
                                              float (&subtracted)[S::blocks][2]) {
+    const uint32_t row_lanes = 0xfu << (threadIdx.x % 32 & ~3u);  // the four that share a row
 #pragma unroll
     for (int b = 0; b < S::blocks; ++b) {
 #pragma unroll
@@ -114,8 +117,9 @@ struct GatherSoftmax {
         }
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
         top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+        const uint32_t within = __ballot_sync(~0u, total[b][half] <= Element<T>::max_probability);
         const float old_base = base[b][half];
-        base[b][half] = fmaxf(old_base, top);
+        base[b][half] = (within & row_lanes) == row_lanes ? old_base : fmaxf(old_base, top);
         subtracted[b][half] = device::is_finite(base[b][half]) ? base[b][half] : 0;
         const float shrink = exp2_fast(old_base - subtracted[b][half]);
         sum[b][half] *= shrink;
