@@ -68,14 +68,15 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
   for (int32_t g = 0; g < view.groups; ++g) {
     Group& group = groups[size_t(g)];
     for (int64_t list = 0; list < lists.per_group; ++list) {
-      const int64_t tiles = lists.tiles(g * lists.per_group + list);
+      const int64_t index = g * lists.per_group + list, tiles = lists.tiles(index);
       // A little over one chunk is not worth two partial results.
       const int64_t pieces = tiles <= chunk + chunk / 2 ? 1 : ceil_div(tiles, chunk);
       if (pieces > 1) group.splits.push_back({int32_t(list), group.slots, int32_t(pieces)});
       for (int64_t piece = 0; piece < pieces; ++piece) {
         const int64_t begin = tiles * piece / pieces, end = tiles * (piece + 1) / pieces;
-        group.items.push_back(
-            {int32_t(list), int32_t(begin), int32_t(end - begin), pieces > 1 ? group.slots++ : -1});
+        group.items.push_back({int32_t(list), int32_t(begin), int32_t(end - begin),
+                               pieces > 1 ? group.slots++ : -1, lists.begin[index],
+                               lists.count[index]});
       }
     }
     std::sort(group.items.begin(), group.items.end(), [](const WorkItem& a, const WorkItem& b) {

@@ -26,12 +26,15 @@ struct ResidueClass {
   int64_t first_k, num_k;
 };
 
-// What one CTA follows: a list, or a chunk of one that is much longer than others.
-struct WorkItem {
+// What one CTA follows: a list, or a chunk of one that is much longer than others. It says where
+// the list's runs are, so that a CTA need not look that up.
+struct alignas(16) WorkItem {
   int32_t list;        // class * q_tiles + q_tile; -1: nothing
   int32_t first_tile;  // where the chunk begins, counted in tiles over the runs of the list
   int32_t num_tiles;
   int32_t slot;  // -1: the whole list; else the place of its partial result, per head
+  int64_t first_run = 0;
+  int32_t num_runs = 0;
 };
 // A list that was cut: its partial results lie in slots [first_slot, first_slot + num_slots).
 struct SplitList {
@@ -44,6 +47,7 @@ struct WorkView {
   const WorkItem* items = nullptr;    // [groups][items_per_group]
   const SplitList* splits = nullptr;  // [groups][splits_per_group]
   int32_t items_per_group = 0, splits_per_group = 0, slots_per_group = 0;
+  bool is_one_group = false;  // every head follows the lists of group 0
 };
 
 // Lists of tiles. Tile (c, i) of the query side is tile number c * q_tiles + i and holds the rows

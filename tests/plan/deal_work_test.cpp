@@ -86,6 +86,11 @@ void expect_sound(const TileView& view, const Deal& deal, const std::string& wha
       for (const WorkItem& chunk : chunks) {
         ASSERT_EQ(chunk.first_tile, covered) << "list " << list;
         covered += chunk.num_tiles;
+        const int64_t index = group * int64_t(lengths.size()) + list;
+        ASSERT_EQ(chunk.first_run,
+                  (deal.is_transposed ? view.t_list_begin : view.list_begin)[index]);
+        ASSERT_EQ(chunk.num_runs,
+                  (deal.is_transposed ? view.t_list_count : view.list_count)[index]);
       }
       ASSERT_LT(size_t(list), lengths.size());
       ASSERT_EQ(covered, lengths[size_t(list)]) << "list " << list;

@@ -49,7 +49,8 @@ __device__ Work my_work(const Sizes& sizes, const TileView& view, int32_t heads_
   work.head = place.head - work.batch * sizes.heads;
   work.kv_head = sizes.kv_head_of(work.head);
   const int32_t lists = view.classes * (kTransposed ? view.k_tiles : view.q_tiles);
-  const int32_t group = view.group_of[place.head];
+  // What is loaded here waits for what was loaded before it, and the CTA for all of it.
+  const int32_t group = dealt.is_one_group ? 0 : view.group_of[place.head];
   // A head without lists here has as many empty ones: its rows must still be finished.
   const WorkItem item = group >= 0
                             ? dealt.items[int64_t{group} * dealt.items_per_group + place.item]
@@ -62,15 +63,10 @@ __device__ Work my_work(const Sizes& sizes, const TileView& view, int32_t heads_
   work.first_tile = item.first_tile;
   work.num_tiles = item.num_tiles;
   work.slot = item.slot;
-  work.residue = view.residues[work.class_index];
-  work.runs = nullptr;
-  work.num_runs = 0;
-  if (group >= 0 && !work.is_nothing) {
-    const int64_t index = int64_t{group} * lists + list;
-    const int64_t begin = kTransposed ? view.t_list_begin[index] : view.list_begin[index];
-    work.runs = (kTransposed ? view.t_runs : view.runs) + begin;
-    work.num_runs = kTransposed ? view.t_list_count[index] : view.list_count[index];
-  }
+  work.residue = view.stride == 1 ? ResidueClass{0, view.q_len, 0, view.k_len}
+                                  : view.residues[work.class_index];
+  work.runs = (kTransposed ? view.t_runs : view.runs) + item.first_run;
+  work.num_runs = item.num_runs;
   return work;
 }
 

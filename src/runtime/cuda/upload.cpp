@@ -49,6 +49,8 @@ void add_work(Block& block, const TileView& host, const Deal& deal, WorkView& to
   to.items_per_group = dealt.items_per_group;
   to.splits_per_group = dealt.splits_per_group;
   to.slots_per_group = dealt.slots_per_group;
+  to.is_one_group = std::all_of(deal.group_of.begin(), deal.group_of.end(),
+                                [](int32_t group) { return group == 0; });
   block.add(dealt.items.data(), int64_t(dealt.items.size()), &to.items);
   block.add(dealt.splits.data(), int64_t(dealt.splits.size()), &to.splits);
 }
