@@ -37,27 +37,6 @@ double scale_of(const GpuProblem& problem) {
   return 1 / std::sqrt(double(problem.q.view().shape[3]));
 }
 
-ForwardArgs forward_args(const GpuProblem& problem, const Launch& launch) {
-  ForwardArgs args;
-  args.q = problem.q.view(), args.k = problem.k.view(), args.v = problem.v.view();
-  args.out = problem.out.view(), args.lse = problem.lse.view(), args.sink = problem.sink.view();
-  args.scale = scale_of(problem);
-  args.launch = launch;
-  return args;
-}
-
-BackwardArgs backward_args(const GpuProblem& problem, const Launch& launch) {
-  BackwardArgs args;
-  args.dout = problem.dout.view(), args.q = problem.q.view(), args.k = problem.k.view();
-  args.v = problem.v.view(), args.out = problem.out.view(), args.lse = problem.lse.view();
-  args.dq = problem.dq.view(), args.dk = problem.dk.view(), args.dv = problem.dv.view();
-  args.sink = problem.sink.view(), args.dsink = problem.dsink.view();
-  args.scale = scale_of(problem);
-  args.deterministic = true;
-  args.launch = launch;
-  return args;
-}
-
 }  // namespace
 
 GpuTensor::GpuTensor(DType dtype, std::initializer_list<int64_t> shape)
@@ -164,6 +143,27 @@ void GpuProblem::backward(const Plan& plan, AttentionOptions options) const {
   options.sink = sink.view();
   attention_backward(dout.view(), q.view(), k.view(), v.view(), out.view(), lse.view(), plan,
                      {dq.view(), dk.view(), dv.view(), dsink.view()}, options);
+}
+
+ForwardArgs forward_args(const GpuProblem& problem, const Launch& launch) {
+  ForwardArgs args;
+  args.q = problem.q.view(), args.k = problem.k.view(), args.v = problem.v.view();
+  args.out = problem.out.view(), args.lse = problem.lse.view(), args.sink = problem.sink.view();
+  args.scale = scale_of(problem);
+  args.launch = launch;
+  return args;
+}
+
+BackwardArgs backward_args(const GpuProblem& problem, const Launch& launch) {
+  BackwardArgs args;
+  args.dout = problem.dout.view(), args.q = problem.q.view(), args.k = problem.k.view();
+  args.v = problem.v.view(), args.out = problem.out.view(), args.lse = problem.lse.view();
+  args.dq = problem.dq.view(), args.dk = problem.dk.view(), args.dv = problem.dv.view();
+  args.sink = problem.sink.view(), args.dsink = problem.dsink.view();
+  args.scale = scale_of(problem);
+  args.deterministic = true;
+  args.launch = launch;
+  return args;
 }
 
 std::vector<const KernelEntry*> gpu_kernels(Operation operation) {

@@ -82,6 +82,10 @@ struct GpuProblem {
   void backward(const Plan& plan, AttentionOptions options = {}) const;
 };
 
+// What a kernel receives, but for the plan; the backward pass is deterministic.
+ForwardArgs forward_args(const GpuProblem& problem, const Launch& launch);
+BackwardArgs backward_args(const GpuProblem& problem, const Launch& launch);
+
 // The kernels of the table for GPUs, those that cannot run here left out with a printed reason.
 std::vector<const KernelEntry*> gpu_kernels(Operation operation);
 // The backends among them that take a dtype.
