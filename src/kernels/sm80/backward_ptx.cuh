@@ -65,4 +65,19 @@ __device__ __forceinline__ void add_to_global(float* global, float first, float 
 #endif
 }
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+// The same for four neighbours, in one instruction; `global` is aligned to 16 bytes.
+__device__ __forceinline__ void add_to_global(float* global, const float2& first,
+                                              const float2& second, bool is_wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %5, 0;\n"
+      "@wanted red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n"
+      "}" ::"l"(global),
+      "f"(first.x), "f"(first.y), "f"(second.x), "f"(second.y), "r"(int(is_wanted))
+      : "memory");
+}
+#endif
+
 }  // namespace keyhole::sm80

@@ -44,37 +44,52 @@ struct ScatteredSums {
   int32_t cols;
 };
 
+// Adds what a lane holds of a key's 16 columns, two of each eight: columns 2 * (lane % 4) and the
+// next one of `low` and of `high`. to: the first of the 16 columns. Where one instruction adds four
+// numbers, lanes swap halves with their neighbour, so that each has four side by side.
+__device__ __forceinline__ void add_sixteen(float* to, const float2& low, const float2& high,
+                                            bool is_low_wanted, bool is_high_wanted) {
+  const uint32_t member = threadIdx.x % 4;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const bool is_odd = member % 2 != 0;  // gets four of `high`
+  const float2 given = is_odd ? low : high;
+  const float2 got = {__shfl_xor_sync(~0u, given.x, 1), __shfl_xor_sync(~0u, given.y, 1)};
+  add_to_global(to + (is_odd ? 8 : 0) + member / 2 * 4, is_odd ? got : low, is_odd ? high : got,
+                is_odd ? is_high_wanted : is_low_wanted);
+#else
+  add_to_global(to + 2 * member, low.x, low.y, is_low_wanted);
+  add_to_global(to + 8 + 2 * member, high.x, high.y, is_high_wanted);
+#endif
+}
+
 // sums(keys) += weights^T . rows, for 16 keys and 16 rows. weights: rows by keys, packed; keys: as
 // keys_of_step gives them; smem: the rows.
 template <class T, class S>
 __device__ __forceinline__ void scatter(const ScatteredSums& sums, int32_t keys,
                                         const uint32_t (&weights)[4], uint32_t smem) {
-  const uint32_t lane = threadIdx.x % 32;
   const uint32_t by_key[4] = {transposed_matrix(weights[0]), transposed_matrix(weights[2]),
                               transposed_matrix(weights[1]), transposed_matrix(weights[3])};
   float* to[2];
   bool is_there[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int32_t key = __shfl_sync(~0u, keys, int(lane / 4) + 8 * half);
+    const int32_t key = __shfl_sync(~0u, keys, int(threadIdx.x % 32) / 4 + 8 * half);
     is_there[half] = key >= 0;
-    to[half] = sums.first + int64_t(max(key, 0)) * sums.cols + 2 * (lane % 4);
+    to[half] = sums.first + int64_t(max(key, 0)) * sums.cols;
   }
   const uint32_t place = place_of_terms<S::head_dim>(smem);
 #pragma unroll
-  for (int x = 0; x < S::head_dim / 16; ++x) {
+  for (int col = 0; col < S::head_dim; col += 16) {
     uint32_t terms[4];
-    load_matrices_transposed(terms, RowSwizzle<S::head_dim>::further(place, 2 * x));
+    float low[4], high[4];  // eight columns each
+    load_matrices_transposed(terms, RowSwizzle<S::head_dim>::further(place, col / 8));
+    Element<T>::multiply(low, by_key, terms[0], terms[1]);
+    Element<T>::multiply(high, by_key, terms[2], terms[3]);
 #pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const int col = 16 * x + 8 * n;
-      float sum[4];
-      Element<T>::multiply(sum, by_key, terms[2 * n], terms[2 * n + 1]);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        add_to_global(to[half] + col, sum[2 * half], sum[2 * half + 1],
-                      is_there[half] && col < sums.cols);
-      }
+    for (int half = 0; half < 2; ++half) {
+      add_sixteen(to[half] + col, {low[2 * half], low[2 * half + 1]},
+                  {high[2 * half], high[2 * half + 1]}, is_there[half] && col < sums.cols,
+                  is_there[half] && col + 8 < sums.cols);
     }
   }
 }
