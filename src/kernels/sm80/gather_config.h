@@ -32,9 +32,9 @@ struct GatherShape {
   static constexpr int slot_bytes = kStepKeys * row_bytes;
   // Results of a warp wait in its slots to be joined; 8 floats more a row: no bank twice.
   static constexpr int result_pitch = kHeadDim + 8;
-  static constexpr int warp_bytes =
-      std::max(2 * slots * slot_bytes, rows* result_pitch* int(sizeof(float)));
-  static constexpr int warp_floats = warp_bytes / int(sizeof(float));
+  static constexpr int result_bytes = rows * result_pitch * 4;
+  static constexpr int warp_bytes = std::max(2 * slots * slot_bytes, result_bytes);
+  static constexpr int warp_floats = warp_bytes / 4;
   static constexpr int shared_bytes = kRowTensors * rows_bytes + warps * warp_bytes;
 };
 
