@@ -23,6 +23,7 @@ void launch_over(int64_t count, void (*kernel)(int64_t, Parameters...), const Ar
   constexpr int64_t kThreads = 128, kMostBlocks = 1 << 16;
   if (count <= 0) return;
   const int64_t blocks = std::min((count + kThreads - 1) / kThreads, kMostBlocks);
+  cudaGetLastError();  // an error that an earlier call left behind is not this launch's
   kernel<<<unsigned(blocks), unsigned(kThreads)>>>(count, args...);
   check_cuda(cudaGetLastError(), "launching a kernel of the tests");
 }
