@@ -282,8 +282,10 @@ TEST_F(GpuJudge, KernelsPassOnRandomCases) {
   CheckStats stats;
   for (uint64_t seed = 0; seed < uint64_t(scaled(500)); ++seed) {
     const Case c = draw_gpu_case(7'000'000 + seed);
-    for (const KernelChoice& kernel : kernels_for(c)) {
+    for (KernelChoice kernel : kernels_for(c)) {
       if (kernel.forward->device != Device::Kind::cuda) continue;
+      const std::vector<int64_t> limits = shared_limits(*kernel.forward);
+      kernel.shared_bytes = limits[seed % limits.size()];
       const Failure failure = check_case_with(c, kernel, &stats);
       EXPECT_FALSE(failure) << kernel.forward->name << "\n  " << failure.kind << ": "
                             << failure.detail << "\n  keyhole_fuzz --gpu --case '" << to_text(c)
