@@ -30,24 +30,6 @@ struct KeysShared {
   QueryRows rows;                           // of the list that is followed: registers are full then
 };
 
-// Sums of dk or dv in fp32.
-struct KeySums {
-  TileRows<float> rows;  // first null: there are none
-  bool is_slot;          // this CTA's own: stored; else added to
-
-  // Two neighbours of a block of columns.
-  __device__ __forceinline__ void take(int row, int column, int inside, float first,
-                                       float second) const {
-    const bool is_wanted = row < rows.count && column < rows.columns;
-    float* to = rows.first + row * rows.step + column + inside;
-    if (!is_slot) {
-      add_to_global(to, first, second, is_wanted);
-    } else if (is_wanted) {
-      *reinterpret_cast<float2*>(to) = {first, second};
-    }
-  }
-};
-
 template <class T, class C>
 struct KeysFollower {
   using Shape = KeysShape<C>;
@@ -316,7 +298,7 @@ struct KeysFollower {
   // a slot of its own, or added to sums, where several CTAs may meet.
   __device__ __forceinline__ bool finish(const float (&sum)[kM][kD][4], float scale,
                                          const void* room, const TileRows<T>& to,
-                                         const KeySums& sums) const {
+                                         const device::KeySums& sums) const {
     using Tile = Swizzled<C::head_dim>;
     const bool is_summed = sums.rows.first != nullptr;
     const int row = first_key() + lane() / 4;
@@ -351,42 +333,6 @@ __device__ StepWalk<C::tile_q / C::step_q> steps_of(const TileView& view, const 
   return {runs, 0, count_tiles(runs, view.t_list_count[list])};
 }
 
-// Keys of one kv head: those of a CTA, or the part of them that it works on.
-struct KeyRows {
-  int32_t batch, head;
-  int64_t key;  // the first one
-  int count;    // 0 or less: none
-
-  template <class T>
-  __device__ TileRows<T> of(const device::DeviceTensor& tensor, int64_t stride, int columns) const {
-    return {tensor.row<T>(batch, head, key), stride * tensor.row_stride, count, columns};
-  }
-};
-template <class C>
-__device__ __forceinline__ KeyRows key_rows(const BackwardParams& p, const device::Work& work,
-                                            int part) {
-  const int64_t first = int64_t{work.row_tile} * C::tile_k + part * C::step_k;
-  return {work.batch, work.kv_head, work.residue.first_k + p.view.stride * first,
-          rows_left(work.residue.num_k, first, C::step_k)};
-}
-
-// Where the sums of dk or dv of a CTA go, unless it writes the gradients themselves: the chunk of a
-// split list has a slot, others meet in the accumulators.
-template <class C>
-__device__ __forceinline__ KeySums key_sums(const BackwardParams& p, const device::Work& work,
-                                            const KeyRows& keys, int part, float* slots,
-                                            float* sums, int columns) {
-  if (work.slot >= 0) {
-    const int64_t slot = int64_t{work.head_index} * p.view.t_work.slots_per_group + work.slot;
-    const int64_t row = slot * C::tile_k + part * C::step_k;
-    return {{slots + row * columns, columns, keys.count, columns}, true};
-  }
-  if (sums == nullptr) return {{nullptr, 0, 0, 0}, false};
-  const int64_t row =
-      (int64_t{keys.batch} * p.sizes.kv_heads + keys.head) * p.sizes.k_len + keys.key;
-  return {{sums + row * columns, p.view.stride * columns, keys.count, columns}, false};
-}
-
 // One CTA per item and query head; query heads of one kv head meet in sums.dk and sums.dv. Where
 // sums.dq is not given (a launch over queries makes dq) the order of all additions must be fixed:
 // the CTA of the first head then follows the lists of all heads of its kv head, one after the
@@ -411,7 +357,7 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
       const device::Work work = my_work();
       if (work.is_nothing || (follows_group && work.head % heads_per_kv != 0)) return;
       if (!follows_group && work.num_tiles == 0 && p.sums.dk != nullptr) return;  // adds nothing
-      const KeyRows keys = key_rows<C>(p, work, part);
+      const device::KeyRows keys = device::key_rows<C::tile_k, C::step_k>(p, work, part);
       if (keys.count <= 0) return;
       if (part > 0) __syncthreads();  // dk and dv of the part before have left
       copy_tile<C::step_k, C::head_dim, kThreads, T>(
@@ -430,14 +376,16 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
     await_copies<0>();
     __syncthreads();  // k and v have been used: they become the way out
     const device::Work work = my_work();
-    const KeyRows keys = key_rows<C>(p, work, part);
+    const device::KeyRows keys = device::key_rows<C::tile_k, C::step_k>(p, work, part);
     const int head_dim = p.sizes.head_dim, v_head_dim = p.sizes.v_head_dim;
     const bool bad_k =
         follower.finish(follower.dk, p.sizes.scale, shared.k, keys.of<T>(p.dk, stride, head_dim),
-                        key_sums<C>(p, work, keys, part, p.slots.dk, p.sums.dk, head_dim));
+                        device::key_sums<C::tile_k, C::step_k>(p, work, keys, part, p.slots.dk,
+                                                               p.sums.dk, head_dim));
     const bool bad_v =
         follower.finish(follower.dv, 1, shared.v, keys.of<T>(p.dv, stride, v_head_dim),
-                        key_sums<C>(p, work, keys, part, p.slots.dv, p.sums.dv, v_head_dim));
+                        device::key_sums<C::tile_k, C::step_k>(p, work, keys, part, p.slots.dv,
+                                                               p.sums.dv, v_head_dim));
     if (bad_k || bad_v) *p.found_nonfinite = 1;
   }
 }

@@ -3,10 +3,14 @@
 // matrix products, the products themselves, and the walk over a list.
 #pragma once
 
-#include "kernels/device/params.h"
+#include "kernels/device/key_rows.cuh"
 #include "kernels/sm80/backward_ptx.cuh"
 
 namespace keyhole::sm80 {
+
+using device::has_nonfinite;
+using device::rows_left;
+using device::TileRows;
 
 // A row of kColumns 16-bit elements is kColumns / 8 chunks of 16 bytes. Inside each `group` of them
 // they trade places, differently in neighbouring rows: the same chunk of 8 rows then lies in 8
@@ -50,15 +54,6 @@ class Pieces {
  private:
   __device__ __forceinline__ explicit Pieces(uint32_t first) : first_(first) {}
   uint32_t first_;
-};
-
-// Rows of a tensor: row r < count begins at first + r * step.
-template <class T>
-struct TileRows {
-  T* first;
-  int64_t step;
-  int count;    // may be negative; rows from there on are not touched
-  int columns;  // a multiple of 8
 };
 
 // A thread's share of a tile: chunks of 16 bytes, neighbouring threads take neighbours. Its first
@@ -109,13 +104,6 @@ __device__ __forceinline__ void copy_tile(uint32_t smem, const TileRows<const T>
   copy_share<kRows, kColumns, kThreads>(smem,
                                         first_chunk<kColumns, kThreads>(rows.first, rows.step),
                                         rows.step, rows.count, rows.columns, threadIdx.x);
-}
-
-// Whether one of two packed values is infinite or NaN: all bits of its exponent are set.
-template <class T>
-__device__ __forceinline__ bool has_nonfinite(uint32_t two) {
-  constexpr uint32_t kExponent = std::is_same_v<T, __nv_bfloat16> ? 0x7f80u : 0x7c00u;
-  return (two & kExponent) == kExponent || (two >> 16 & kExponent) == kExponent;
 }
 
 // Writes a tile from shared memory; true when a value of it is not finite.
@@ -250,12 +238,6 @@ __device__ inline int32_t count_tiles(const TileRun* runs, int32_t num_runs) {
   int32_t tiles = 0;
   for (int32_t r = 0; r < num_runs; ++r) tiles += runs[r].count;
   return tiles;
-}
-
-// Rows [first, first + size) of a residue class that are there; 0 or less: none.
-__device__ __forceinline__ int rows_left(int64_t num_rows, int64_t first, int size) {
-  const int64_t left = num_rows - first;
-  return int(left < size ? left : size);
 }
 
 }  // namespace keyhole::sm80

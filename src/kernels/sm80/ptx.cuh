@@ -4,16 +4,16 @@
 // manual have pictures of the fragments; `lane` is threadIdx.x % 32.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <cstdint>
+#include "kernels/device/ptx.cuh"
 
 namespace keyhole::sm80 {
 
-__device__ __forceinline__ uint32_t smem_address(const void* shared) {
-  return uint32_t(__cvta_generic_to_shared(shared));
-}
+using device::await_copies;
+using device::commit_copies;
+using device::copy_async_or_zeros;
+using device::exp2_fast;
+using device::load_shared_vector;
+using device::smem_address;
 
 // threadIdx.x, asked for anew: what is computed from it is not kept in registers over a loop.
 __device__ __forceinline__ uint32_t thread_index() {
@@ -27,25 +27,9 @@ __device__ __forceinline__ void copy_async(uint32_t smem, const void* global) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(smem), "l"(global)
                : "memory");
 }
-// The same, or 16 zeros: nothing is read then.
-__device__ __forceinline__ void copy_async_or_zeros(uint32_t smem, const void* global,
-                                                    bool is_inside) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem), "l"(global),
-               "r"(is_inside ? 16 : 0)
-               : "memory");
-}
 // 4 bytes, through the first-level cache.
 __device__ __forceinline__ void copy_async_word(uint32_t smem, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem), "l"(global) : "memory");
-}
-// The copies of this thread since the last commit become one group.
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until at most kUnfinished groups of this thread are under way, the youngest ones.
-template <int kUnfinished>
-__device__ __forceinline__ void await_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kUnfinished) : "memory");
 }
 
 __device__ __forceinline__ void store_shared(uint32_t smem, uint32_t word) {
@@ -60,14 +44,6 @@ __device__ __forceinline__ void store_shared_vector(uint32_t smem, const uint4& 
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(words.x), "r"(words.y),
                "r"(words.z), "r"(words.w)
                : "memory");
-}
-__device__ __forceinline__ uint4 load_shared_vector(uint32_t smem) {
-  uint4 words;
-  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "r"(smem)
-               : "memory");
-  return words;
 }
 
 // Order, where the compiler would begin so much at once that the registers do not suffice. Loads of
@@ -149,9 +125,7 @@ struct Element<__nv_bfloat16> {
 
   KEYHOLE_DEFINE_MULTIPLY("bf16")
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    uint32_t two;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
-    return two;
+    return device::pack_two<__nv_bfloat16>(low, high);
   }
 };
 
@@ -161,19 +135,11 @@ struct Element<__half> {
 
   KEYHOLE_DEFINE_MULTIPLY("f16")
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
-    uint32_t two;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
-    return two;
+    return device::pack_two<__half>(low, high);
   }
 };
 #undef KEYHOLE_DEFINE_MULTIPLY
 
-// 2^x to 2 units in the last place; 0 below 2^-126.
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 __device__ __forceinline__ float reciprocal_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,0 +1,127 @@
+// src/kernels/device/ptx.cuh
+// Single instructions that several backends use: asynchronous copies to shared memory, pairs of
+// 16-bit elements, 2^x, additions to global memory. `smem` addresses are 32-bit addresses of shared
+// memory.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace keyhole::device {
+
+__device__ __forceinline__ uint32_t smem_address(const void* shared) {
+  return uint32_t(__cvta_generic_to_shared(shared));
+}
+
+// 16 bytes from global to shared memory, past the first-level cache, or zeros: nothing is read
+// then.
+__device__ __forceinline__ void copy_async_or_zeros(uint32_t smem, const void* global,
+                                                    bool is_inside) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem), "l"(global),
+               "r"(is_inside ? 16 : 0)
+               : "memory");
+}
+// 4 bytes, likewise.
+__device__ __forceinline__ void copy_4_bytes_or_zeros(uint32_t smem, const void* global,
+                                                      bool is_inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(global),
+               "r"(is_inside ? 4 : 0)
+               : "memory");
+}
+// The copies of this thread since the last commit become one group.
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+// Waits until at most kUnfinished groups of this thread are under way, the youngest ones.
+template <int kUnfinished>
+__device__ __forceinline__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kUnfinished) : "memory");
+}
+
+__device__ __forceinline__ uint4 load_shared_vector(uint32_t smem) {
+  uint4 words;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(smem)
+               : "memory");
+  return words;
+}
+__device__ __forceinline__ float2 load_shared_floats(uint32_t smem) {
+  float2 two;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(two.x), "=f"(two.y)
+               : "r"(smem)
+               : "memory");
+  return two;
+}
+
+// Two values, rounded; the first one in the low half.
+template <class T>
+__device__ __forceinline__ uint32_t pack_two(float low, float high) {
+  uint32_t two;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+  }
+  return two;
+}
+// Whether one of two packed values is infinite or NaN: all bits of its exponent are set.
+template <class T>
+__device__ __forceinline__ bool has_nonfinite(uint32_t two) {
+  constexpr uint32_t kExponent = std::is_same_v<T, __nv_bfloat16> ? 0x7f80u : 0x7c00u;
+  return (two & kExponent) == kExponent || (two >> 16 & kExponent) == kExponent;
+}
+
+// 2^x to 2 units in the last place; 0 below 2^-126.
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Adds to two neighbours in global memory, each atomically; `global` is aligned to 8 bytes. One
+// instruction writes both only since sm_90.
+__device__ __forceinline__ void add_to_global(float* global, float first, float second,
+                                              bool is_wanted) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %3, 0;\n"
+      "@wanted red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};\n"
+      "}" ::"l"(global),
+      "f"(first), "f"(second), "r"(int(is_wanted))
+      : "memory");
+#else
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %3, 0;\n"
+      "@wanted red.relaxed.gpu.global.add.f32 [%0], %1;\n"
+      "@wanted red.relaxed.gpu.global.add.f32 [%0 + 4], %2;\n"
+      "}" ::"l"(global),
+      "f"(first), "f"(second), "r"(int(is_wanted))
+      : "memory");
+#endif
+}
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+// The same for four neighbours, in one instruction; `global` is aligned to 16 bytes.
+__device__ __forceinline__ void add_to_global(float* global, const float2& first,
+                                              const float2& second, bool is_wanted) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.s32 wanted, %5, 0;\n"
+      "@wanted red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n"
+      "}" ::"l"(global),
+      "f"(first.x), "f"(first.y), "f"(second.x), "f"(second.y), "r"(int(is_wanted))
+      : "memory");
+}
+#endif
+
+}  // namespace keyhole::device
