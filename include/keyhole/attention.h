@@ -22,7 +22,7 @@ struct AttentionOptions {
   double softcap = 0;                // c > 0: a score s becomes c * tanh(s / c), before masking
   TensorView sink = {};        // optional, [q_heads] f32: one more logit per head, without a value
   bool deterministic = false;  // the backward pass too; the cpu backend always is
-  std::string backend = "auto";  // "auto" or a backend's name: "cpu", "simple", "sm80"
+  std::string backend = "auto";  // "auto" or a backend's name: "cpu", "simple", "sm80", "sm90"
   int threads = 0;               // cpu: at most this many; 0: all the machine has
   void* stream = nullptr;        // GPU: the cudaStream_t to queue on; null: the default stream
   Workspace workspace = {};      // GPU: optional; taken from the driver's pool when not given

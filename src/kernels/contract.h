@@ -3,6 +3,7 @@
 // and head counts fit each other, lengths fit the plan.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -69,7 +70,7 @@ struct Request {
 // One row of the kernel table.
 struct KernelEntry {
   std::string name;     // backend.operation.dtype
-  std::string backend;  // "cpu", "simple", "sm80", ...
+  std::string backend;  // "cpu", "simple", "sm80", "sm90"
   Device::Kind device = Device::Kind::cpu;
   Operation operation;
   DType dtype;
@@ -83,6 +84,7 @@ struct KernelEntry {
   // GPU kernels.
   BitmapLayout bitmaps = BitmapLayout::row_major;
   int min_compute_capability = 0;
+  int max_compute_capability = INT_MAX;  // instructions of one generation end with it
   // Tensor cores: weights and score gradients are rounded to the dtype before they are multiplied.
   bool rounds_weights = false;
   // What else it cannot do, in words; null: nothing.

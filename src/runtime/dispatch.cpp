@@ -50,6 +50,9 @@ std::string refusal(const KernelEntry& kernel, const Request& request) {
   if (request.compute_capability < kernel.min_compute_capability) {
     return say("needs a GPU of sm_", kernel.min_compute_capability, " or newer");
   }
+  if (request.compute_capability > kernel.max_compute_capability) {
+    return say("needs a GPU of sm_", kernel.max_compute_capability, " or older");
+  }
   return kernel.objection != nullptr ? kernel.objection(request) : std::string();
 }
 

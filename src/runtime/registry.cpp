@@ -11,6 +11,9 @@
 #include "kernels/sm80/backward_entries.h"
 #include "kernels/sm80/forward_entries.h"
 #endif
+#ifdef KEYHOLE_HAVE_SM90
+#include "kernels/sm90/backward_entries.h"
+#endif
 
 namespace keyhole {
 namespace {
@@ -22,6 +25,9 @@ std::vector<KernelEntry> all_entries() {
                  std::make_move_iterator(entries.end()));
   };
 #ifdef KEYHOLE_HAVE_CUDA
+#ifdef KEYHOLE_HAVE_SM90
+  add(sm90::backward_entries());
+#endif
   add(sm80::forward_entries());
   add(sm80::backward_entries());
   add(simple::forward_entries());
@@ -41,10 +47,18 @@ std::span<const KernelEntry> kernel_table() {
 std::string why_not_here(const KernelEntry& kernel) {
   if (kernel.device == Device::Kind::cpu) return {};
   if (!why_no_gpu().empty()) return why_no_gpu();
-  int newest = 0;
-  for (const Gpu& gpu : gpus()) newest = std::max(newest, gpu.compute_capability);
-  if (newest >= kernel.min_compute_capability) return {};
-  return say("needs a GPU of sm_", kernel.min_compute_capability, " or newer; here is sm_", newest);
+  std::string here;
+  for (const Gpu& gpu : gpus()) {
+    if (gpu.compute_capability >= kernel.min_compute_capability &&
+        gpu.compute_capability <= kernel.max_compute_capability) {
+      return {};
+    }
+    here += say(here.empty() ? "sm_" : ", sm_", gpu.compute_capability);
+  }
+  const bool has_end = kernel.max_compute_capability != INT_MAX;
+  return say("needs a GPU of sm_", kernel.min_compute_capability,
+             has_end ? say(" to sm_", kernel.max_compute_capability) : " or newer", "; here is ",
+             here);
 }
 
 }  // namespace keyhole

@@ -225,6 +225,11 @@ AttentionOptions by_backend(const std::string& backend) {
   options.backend = backend;
   return options;
 }
+AttentionOptions for_forward(AttentionOptions options) {
+  const std::vector<std::string> able = gpu_backends(Operation::forward, DType::bf16);
+  if (std::find(able.begin(), able.end(), options.backend) == able.end()) options.backend = "auto";
+  return options;
+}
 AttentionOptions on_stream(const Stream& stream) {
   AttentionOptions options;
   options.deterministic = true;

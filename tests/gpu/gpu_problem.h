@@ -114,6 +114,8 @@ class Stream {
 };
 
 AttentionOptions by_backend(const std::string& backend);
+// The same for the forward pass before a backward pass: a backend may have only the latter.
+AttentionOptions for_forward(AttentionOptions options);
 // Deterministic, as all that is compared bit by bit.
 AttentionOptions on_stream(const Stream& stream);
 

@@ -105,7 +105,7 @@ TEST_F(GpuHostile, StridesMayPass2To31) {
     AttentionOptions options = by_backend(backend);
     options.deterministic = true;
     const auto run = [&] {
-      attention_forward(q, k, v, made, out, p.lse.view(), options);
+      attention_forward(q, k, v, made, out, p.lse.view(), for_forward(options));
       attention_backward(dout, q, k, v, out, p.lse.view(), made, {dq, dk, dv, {}}, options);
     };
     const auto results = [&] {

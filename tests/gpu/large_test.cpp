@@ -123,7 +123,7 @@ TEST_F(LargeTensors, RowsBehindElement2To31AreRight) {
   int64_t positions = 0;
   for (const std::string& backend : gpu_backends(Operation::backward, DType::bf16)) {
     problem.spoil(Operation::forward);
-    problem.forward(made, by_backend(backend));
+    problem.forward(made, for_forward(by_backend(backend)));
     for (const bool is_deterministic : {true, false}) {
       problem.spoil(Operation::backward);
       AttentionOptions options = by_backend(backend);

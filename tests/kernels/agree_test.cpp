@@ -27,7 +27,9 @@ std::set<DType> dtypes_of_the_table() {
 }
 
 std::string name_of(const KernelChoice& kernel) {
-  std::string name = say(kernel.forward->name, ", tile ", to_string(kernel.tile));
+  std::string name = kernel.forward->name;
+  if (kernel.backward) name += say(", ", kernel.backward->name);
+  name += say(", tile ", to_string(kernel.tile));
   if (kernel.shared_bytes != 0) name += say(", ", kernel.shared_bytes, " bytes of shared memory");
   return name;
 }
@@ -38,7 +40,7 @@ void expect_agreement(Case c, CheckStats& stats) {
   c.tile = -1;
   for (KernelChoice kernel : kernels_for(c)) {
     std::vector<TileShape> tiles = {TileShape{0, 0}};
-    tiles.insert(tiles.end(), kernel.forward->tiles.begin(), kernel.forward->tiles.end());
+    tiles.insert(tiles.end(), tiles_of(kernel).begin(), tiles_of(kernel).end());
     for (size_t i = 0; i < tiles.size(); ++i) {
       kernel.tile = tiles[i];
       c.tile = int(i) - 1;

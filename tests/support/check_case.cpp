@@ -3,6 +3,7 @@
 // poisoned memory.
 #include "support/check_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -295,6 +296,23 @@ const KernelEntry* backward_beside(const KernelEntry& forward, int64_t widest) {
   return found;
 }
 
+const KernelEntry* forward_before(const KernelEntry& backward, int64_t widest) {
+  for (const KernelEntry& kernel : kernel_table()) {
+    if (kernel.operation == Operation::forward && kernel.device == backward.device &&
+        kernel.dtype == backward.dtype && kernel.max_head_dim >= widest &&
+        why_not_here(kernel).empty()) {
+      return &kernel;
+    }
+  }
+  return nullptr;
+}
+
+KernelChoice with_tile(const Case& c, KernelChoice choice) {
+  const std::vector<TileShape>& tiles = tiles_of(choice);
+  if (c.tile >= 0 && !tiles.empty()) choice.tile = tiles[size_t(c.tile) % tiles.size()];
+  return choice;
+}
+
 // Configurations for less shared memory than there is take turns; the case says which.
 int64_t drawn_limit(const Case& c, const KernelEntry& kernel) {
   const std::vector<int64_t> limits = shared_limits(kernel);
@@ -302,6 +320,11 @@ int64_t drawn_limit(const Case& c, const KernelEntry& kernel) {
 }
 
 }  // namespace
+
+const std::vector<TileShape>& tiles_of(const KernelChoice& choice) {
+  const bool is_lent = choice.backward && choice.backward->backend != choice.forward->backend;
+  return is_lent ? choice.backward->tiles : choice.forward->tiles;
+}
 
 std::vector<KernelChoice> kernels_for(const Case& c) {
   std::vector<KernelChoice> choices;
@@ -311,11 +334,20 @@ std::vector<KernelChoice> kernels_for(const Case& c) {
         forward.max_head_dim < widest || !why_not_here(forward).empty() || !is_wanted(forward)) {
       continue;
     }
-    KernelChoice choice{&forward, backward_beside(forward, widest), {0, 0}};
-    if (c.tile >= 0 && !forward.tiles.empty()) {
-      choice.tile = forward.tiles[size_t(c.tile) % forward.tiles.size()];
+    choices.push_back(with_tile(c, {&forward, backward_beside(forward, widest), {0, 0}}));
+  }
+  // Backward kernels of backends that have no forward ones: with the first that goes before them.
+  for (const KernelEntry& backward : kernel_table()) {
+    const bool is_alone = std::ranges::none_of(kernel_table(), [&](const KernelEntry& kernel) {
+      return kernel.operation == Operation::forward && kernel.backend == backward.backend;
+    });
+    if (!is_alone || backward.dtype != c.dtype || backward.max_head_dim < widest ||
+        !why_not_here(backward).empty() || !is_wanted(backward)) {
+      continue;
     }
-    choices.push_back(choice);
+    const KernelEntry* forward = forward_before(backward, widest);
+    if (forward == nullptr) continue;
+    choices.push_back(with_tile(c, {forward, &backward, {0, 0}}));
   }
   return choices;
 }

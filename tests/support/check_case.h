@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/contract.h"
 #include "support/inputs.h"
@@ -46,6 +47,9 @@ Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* s
 // All kernels of the table that take this dtype, each with the tile the case names.
 // KEYHOLE_TEST_BACKENDS=simple,sm80 leaves only these, KEYHOLE_TEST_BACKENDS=gpu all of a GPU.
 std::vector<KernelChoice> kernels_for(const Case& c);
+// The tile shapes of a choice: of its forward kernel, or, where that one is lent to a backend that
+// has none, of its backward kernel.
+const std::vector<TileShape>& tiles_of(const KernelChoice& choice);
 // The amounts of shared memory that a kernel has configurations for and this GPU can give; {0} for
 // kernels that have only one.
 std::vector<int64_t> shared_limits(const KernelEntry& kernel);

@@ -23,7 +23,9 @@ OutputsOnGpu outputs_of(const Case& c) {
 // One kernel pair on one case.
 class Trial {
  public:
-  Trial(GpuCase& prepared, const KernelChoice& kernel) : case_(prepared), kernel_(kernel) {}
+  // backward_tile: {0, 0} for the library's choice; kernel.tile is that of the forward kernel
+  Trial(GpuCase& prepared, const KernelChoice& kernel, TileShape backward_tile)
+      : case_(prepared), kernel_(kernel), backward_tile_(backward_tile) {}
 
   void forward(const Case& c, const Plan& plan, const InputsOnGpu& in, const OutputsOnGpu& o) {
     const KernelEntry& kernel = *kernel_.forward;
@@ -37,7 +39,7 @@ class Trial {
   }
   void backward(const InputsOnGpu& in, const OutputsOnGpu& o, bool is_deterministic) {
     const KernelEntry& kernel = *kernel_.backward;
-    const TileShape tile = tile_for(kernel, case_.made, kernel_.tile, case_.c);
+    const TileShape tile = tile_for(kernel, case_.made, backward_tile_, case_.c);
     BackwardArgs args =
         backward_args_of(case_.c, views_of(in, o), kernel_.shared_bytes, is_deterministic);
     const int64_t bytes = backward_workspace_on_gpu(kernel, case_.made, tile, args);
@@ -139,6 +141,7 @@ class Trial {
 
   GpuCase& case_;
   const KernelChoice& kernel_;
+  const TileShape backward_tile_;
   Judge judge_;
   OutputsOnGpu again_;  // of the law: judges look at it until the verdict
 };
@@ -164,7 +167,7 @@ Failure check_on_gpu(const Case& c, const KernelChoice& wanted, CheckStats& stat
     kernel.backward = nullptr;
   }
   ++stats.kernel_runs;
-  Trial trial(prepared, kernel);
+  Trial trial(prepared, kernel, wanted.tile);
   trial.both(prepared.in(), o);
   trial.expect_no_damage(o);
   trial.judge().expect_empty_rows(prepared.reference_in(), o.out, o.lse,

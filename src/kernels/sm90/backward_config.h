@@ -1,0 +1,23 @@
+// src/kernels/sm90/backward_config.h
+// The compile-time choices of the backward kernel, one named type per head_dim. A CTA has the keys
+// of a tile, 64 for each of its two warpgroups that multiply; queries pass by, a tile at a time.
+// Registers decide: a thread holds dk and dv (64 keys x head_dim: head_dim in all), scores and
+// their gradients (64 keys x tile_q: tile_q in all), and dq of a step (32).
+#pragma once
+
+#include <cstdint>
+
+namespace keyhole::sm90 {
+
+struct KeysDim64 {
+  static constexpr int head_dim = 64;
+  static constexpr int tile_q = 128, tile_k = 128;
+  static constexpr int stages = 2;  // of q and dout: 195 KiB; three were slower
+};
+struct KeysDim128 {
+  static constexpr int head_dim = 128;
+  static constexpr int tile_q = 64, tile_k = 128;
+  static constexpr int stages = 2;  // 194 KiB
+};
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,81 @@
+// src/kernels/sm90/backward_dq.cuh
+// Who makes which part of dq of a step, and its way to the fp32 sums in memory, where the steps of
+// all CTAs meet.
+#pragma once
+
+#include "kernels/device/query_blocks.cuh"
+#include "kernels/sm90/backward_shared.cuh"
+
+namespace keyhole::sm90 {
+
+// dq of a step is 64 x 64 for each warpgroup that multiplies: half the columns, or half the rows.
+template <class C>
+struct DqShare {
+  static constexpr bool is_half_the_columns = C::head_dim == 128;
+  static_assert(is_half_the_columns ? C::tile_q == 64 : C::head_dim == 64 && C::tile_q == 128);
+  static __device__ __forceinline__ int row(int warpgroup) {
+    return is_half_the_columns ? 0 : 64 * warpgroup;
+  }
+  static __device__ __forceinline__ int column(int warpgroup) {
+    return is_half_the_columns ? 64 * warpgroup : 0;
+  }
+};
+
+__device__ __forceinline__ QuerySums query_sums(const BackwardParams& p, const device::Work& work) {
+  const int64_t head_dim = p.sizes.head_dim, head = work.head_index;
+  if (p.dq_rows_per_class != 0) {
+    const int64_t first = (head * p.view.classes + work.class_index) * p.dq_rows_per_class;
+    return {p.sums.dq + first * head_dim, 0, work.residue.num_q};
+  }
+  const int64_t first = head * p.sizes.q_len + work.residue.first_q;
+  return {p.sums.dq + first * head_dim, p.view.stride * head_dim, work.residue.num_q};
+}
+
+// A warp has 16 queries and 64 columns, of which `columns` are there. In blocks of 16 queries x 8
+// columns these lie side by side in the sums: staged in the same order, they go in one piece.
+__device__ __forceinline__ void add_blocks(const float (&dq)[32], float* staged, float* to,
+                                           int columns, int lane) {
+  if (lane == 0) await_reads_of_additions();  // of the step before
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    float* const block = staged + j * device::kBlockFloats + device::place_of_lane(lane);
+    *reinterpret_cast<float4*>(block) = {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
+  }
+  publish_stores();
+  __syncwarp();
+  if (lane == 0 && columns > 0) {
+    add_from_shared(to, smem_address(staged), min(columns, 64) * 16 * int(sizeof(float)));
+  }
+}
+// In rows, `rows` of which are there, they are added by twos.
+__device__ __forceinline__ void add_rows(const float (&dq)[32], float scale, float* to,
+                                         int64_t row_step, int rows, int columns, int lane) {
+  to += lane / 4 * row_step + lane % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < 32; i += 2) {
+    const int h = i / 2 % 2, j = i / 4;
+    device::add_to_global(to + 8 * h * row_step + 8 * j, scale * dq[i], scale * dq[i + 1],
+                          8 * h + lane / 4 < rows && 8 * j < columns);
+  }
+}
+
+// thread: inside its warpgroup
+template <class C>
+__device__ __forceinline__ void add_dq(const BackwardParams& p, KeysShared<C>& shared,
+                                       const float (&dq)[32], int32_t tile, int warpgroup,
+                                       int thread) {
+  const QuerySums sums = shared.dq;
+  const int warp = thread / 32, lane = thread % 32;
+  const int column = DqShare<C>::column(warpgroup), columns = p.sizes.head_dim - column;
+  const int64_t first = int64_t{tile} * C::tile_q + DqShare<C>::row(warpgroup) + warp * 16;
+  if (sums.row_step == 0) {
+    add_blocks(dq, shared.dq_blocks[warpgroup * 4 + warp],
+               sums.first + first * p.sizes.head_dim + column * 16, columns, lane);
+  } else {
+    add_rows(dq, p.sizes.scale, sums.first + first * sums.row_step + column, sums.row_step,
+             device::rows_left(sums.num_q, first, 16), columns, lane);
+  }
+}
+
+}  // namespace keyhole::sm90

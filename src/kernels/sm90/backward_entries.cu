@@ -1,0 +1,69 @@
+// src/kernels/sm90/backward_entries.cu
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/sm80/backward_entries.h"
+#include "kernels/sm90/backward_config.h"
+#include "kernels/sm90/backward_entries.h"
+#include "kernels/sm90/backward_launch.h"
+
+namespace keyhole::sm90 {
+namespace {
+
+// A pair of a fine tile, which sm80's kernels follow, takes kFine hundredths of the time of one in
+// a tile that the kernel here follows; measured on an H200 with dense attention.
+template <int kFine>
+double cost(const TileShape& tile, double num_tiles) {
+  return num_tiles * tile.q * tile.k * (tile.k >= 128 ? 1 : kFine / 100.);
+}
+
+using Backward = void (*)(const BackwardArgs& args);
+struct Replaced {
+  int64_t head_dim;
+  TileShape tile;  // what the kernel here follows
+  double (*cost)(const TileShape& tile, double num_tiles);
+  Backward bf16, f16;
+};
+const Replaced kReplaced[] = {
+    {64,
+     {KeysDim64::tile_q, KeysDim64::tile_k},
+     cost<210>,
+     backward_d64<__nv_bfloat16>,
+     backward_d64<__half>},
+    {96,
+     {KeysDim128::tile_q, KeysDim128::tile_k},
+     cost<100>,
+     backward_d96<__nv_bfloat16>,
+     backward_d96<__half>},
+    {128,
+     {KeysDim128::tile_q, KeysDim128::tile_k},
+     cost<180>,
+     backward_d128<__nv_bfloat16>,
+     backward_d128<__half>},
+};
+
+}  // namespace
+
+// Those of sm80, where a kernel here does part of the work.
+std::vector<KernelEntry> backward_entries() {
+  std::vector<KernelEntry> entries;
+  for (KernelEntry entry : sm80::backward_entries()) {
+    for (const Replaced& replaced : kReplaced) {
+      if (entry.max_head_dim != replaced.head_dim) continue;
+      KEYHOLE_ASSERT(std::ranges::count(entry.tiles, replaced.tile) == 1, entry.name,
+                     " does not offer the tile of sm90");
+      entry.name = say("sm90.backward.", to_string(entry.dtype), ".d", replaced.head_dim);
+      entry.backend = "sm90";
+      entry.cost = replaced.cost;
+      entry.backward = entry.dtype == DType::bf16 ? replaced.bf16 : replaced.f16;
+      entry.min_compute_capability = entry.max_compute_capability = 90;
+      entries.push_back(entry);
+    }
+  }
+  return entries;
+}
+
+}  // namespace keyhole::sm90

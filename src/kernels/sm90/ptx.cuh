@@ -1,0 +1,191 @@
+// src/kernels/sm90/ptx.cuh
+// One function per instruction of sm_90a: matrix products of a warpgroup, barriers in shared
+// memory, additions of whole pieces to global memory. The PTX manual has pictures of the fragments.
+#pragma once
+
+#include "kernels/device/ptx.cuh"
+
+namespace keyhole::sm90 {
+
+using device::smem_address;
+
+inline constexpr int kWarpgroup = 128;  // threads
+
+// ---- Matrix products ----
+// sum (+)= a . b over 16 terms, 64 rows: a warpgroup's, started now and awaited later. Thread t
+// holds, of the sum, element 4 j + 2 h + e at row 16 (t / 32) + t % 32 / 4 + 8 h, column 8 j + 2 (t
+// % 4) + e. Registers of a product that is under way must not be touched.
+
+// An operand in shared memory: panels of 64 columns (128 bytes a row), in which chunk c of 16 bytes
+// of row r lies where c ^ r % 8 would. The panel begins at a multiple of 1024 bytes.
+//   rows are terms    (the operand is "transposed"): 16 of them, columns from the first one on;
+//                     other panels follow `panel_bytes` later
+//   columns are terms 16 of them, rows from the first one on
+__device__ __forceinline__ uint64_t operand(uint32_t smem, int panel_bytes) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kEightRows | uint64_t(panel_bytes >> 4) << 16 | (smem & 0x3ffff) >> 4;
+}
+// `operand`, so many bytes further.
+__device__ __forceinline__ uint64_t further(uint64_t operand, int bytes) {
+  return operand + uint64_t(bytes >> 4);
+}
+
+// Before the first product that uses registers which something else has written.
+__device__ __forceinline__ void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+// The products since the last commit become one group.
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Waits until at most kUnfinished groups are under way, the youngest ones.
+template <int kUnfinished>
+__device__ __forceinline__ void await_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kUnfinished) : "memory");
+}
+// The compiler does not know when a sum is there: it may not use it before this.
+template <int kCount>
+__device__ __forceinline__ void is_ready(float (&sum)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i]));
+}
+
+// The operands of the sum, 32 or 64 of them, and their names.
+#define KEYHOLE_SUM_8(i)                                                                \
+  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
+      "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
+#define KEYHOLE_SUM_32 KEYHOLE_SUM_8(0), KEYHOLE_SUM_8(8), KEYHOLE_SUM_8(16), KEYHOLE_SUM_8(24)
+#define KEYHOLE_SUM_64 \
+  KEYHOLE_SUM_32, KEYHOLE_SUM_8(32), KEYHOLE_SUM_8(40), KEYHOLE_SUM_8(48), KEYHOLE_SUM_8(56)
+#define KEYHOLE_NAMES_32                                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define KEYHOLE_NAMES_64                                                                         \
+  KEYHOLE_NAMES_32                                                                               \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
+  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+template <class T>
+struct Product;
+
+// of_shared: both operands in shared memory; kLeftRows, kRightRows: their rows are terms; kBegins:
+// the
+//   sum begins with this product.
+// of_registers: the left operand in registers, packed as two neighbouring blocks of 8 columns of a
+//   sum are: {block 0 h 0, block 0 h 1, block 1 h 0, block 1 h 1}. Rows of the right one are terms.
+#define KEYHOLE_DEFINE_PRODUCT(type, count, columns, a0, a1, a2, a3, a4)                          \
+  template <bool kBegins, bool kLeftRows, bool kRightRows>                                        \
+  static __device__ __forceinline__ void of_shared(float(&sum)[count], uint64_t left,             \
+                                                   uint64_t right) {                              \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " a2                                     \
+                 ", 0;\n"                                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type             \
+                 " {" KEYHOLE_NAMES_##count "}, " a0 ", " a1 ", adds, 1, 1, " a3 ", " a4 ";\n}"   \
+                 : KEYHOLE_SUM_##count                                                            \
+                 : "l"(left), "l"(right), "n"(int(!kBegins)), "n"(int(kLeftRows)),                \
+                   "n"(int(kRightRows)));                                                         \
+  }                                                                                               \
+  static __device__ __forceinline__ void of_registers(float(&sum)[count],                         \
+                                                      const uint32_t(&left)[4], uint64_t right) { \
+    asm volatile(                                                                                 \
+        "{\n.reg .pred adds;\nsetp.eq.b32 adds, 0, 0;\n"                                          \
+        "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type                      \
+        " {" KEYHOLE_NAMES_##count "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " a4                     \
+                                   ", adds, 1, 1, 1;\n}"                                          \
+        : KEYHOLE_SUM_##count                                                                     \
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));                    \
+  }
+template <>
+struct Product<__nv_bfloat16> {
+  KEYHOLE_DEFINE_PRODUCT("bf16", 32, "64", "%32", "%33", "%34", "%35", "%36")
+  KEYHOLE_DEFINE_PRODUCT("bf16", 64, "128", "%64", "%65", "%66", "%67", "%68")
+};
+template <>
+struct Product<__half> {
+  KEYHOLE_DEFINE_PRODUCT("f16", 32, "64", "%32", "%33", "%34", "%35", "%36")
+  KEYHOLE_DEFINE_PRODUCT("f16", 64, "128", "%64", "%65", "%66", "%67", "%68")
+};
+#undef KEYHOLE_DEFINE_PRODUCT
+#undef KEYHOLE_NAMES_64
+#undef KEYHOLE_NAMES_32
+#undef KEYHOLE_SUM_64
+#undef KEYHOLE_SUM_32
+#undef KEYHOLE_SUM_8
+
+// Products, and additions, see what this thread has stored in shared memory or copied
+// there; for other threads a barrier must follow.
+__device__ __forceinline__ void publish_stores() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Four 8x8 matrices of 16-bit elements to shared memory, the inverse of ldmatrix: lane l gives the
+// address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void store_matrices(uint32_t smem, const uint32_t (&from)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem),
+               "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+               : "memory");
+}
+
+// ---- Barriers ----
+// A barrier in shared memory: its phases end one after the other, each after `count` arrivals.
+__device__ __forceinline__ void init_barrier(uint64_t& barrier, int count) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_address(&barrier)), "r"(count)
+               : "memory");
+}
+__device__ __forceinline__ void arrive(uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(smem_address(&barrier)) : "memory");
+}
+// Whether the last phase of this parity is over; before the first one, that of parity 1 is.
+__device__ __forceinline__ bool is_over(uint64_t& barrier, uint32_t parity) {
+  uint32_t is_over;
+  asm volatile(
+      "{\n"
+      ".reg .pred over;\n"
+      "mbarrier.try_wait.parity.shared.b64 over, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, over;\n"
+      "}"
+      : "=r"(is_over)
+      : "r"(smem_address(&barrier)), "r"(parity)
+      : "memory");
+  return is_over != 0;
+}
+__device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity) {
+  while (!is_over(barrier, parity)) {
+  }
+}
+
+// The barriers of a CTA by their numbers; 0 is that of __syncthreads().
+template <int kNumber, int kThreads>
+__device__ __forceinline__ void meet() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kNumber), "n"(kThreads) : "memory");
+}
+
+// ---- Additions to global memory ----
+// Adds floats in shared memory to global memory, each atomically; both are aligned to 16 bytes.
+__device__ __forceinline__ void add_from_shared(float* global, uint32_t smem, int bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
+      "r"(smem), "r"(bytes)
+      : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until what this thread has begun to add has been read, and until it has been added.
+__device__ __forceinline__ void await_reads_of_additions() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+__device__ __forceinline__ void await_additions() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+// ---- Registers ----
+// All warps of a warpgroup give registers back, or ask for more.
+template <int kRegisters>
+__device__ __forceinline__ void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace keyhole::sm90
