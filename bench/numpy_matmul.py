@@ -45,6 +45,7 @@ def main():
     if arguments.records:
         with open(arguments.records) as file:
             records = [json.loads(line) for line in file if line.strip()]
+    records = [r for r in records if "gpu" not in r.get("machine", {})]  # numpy has no part in those
     with_peak = next((r for r in records if "peak_gflops" in r), None)
     peak = with_peak["peak_gflops"] if with_peak else None
 

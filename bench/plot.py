@@ -91,8 +91,11 @@ def footnote(figure, record):
     dirty = " + changes" if record.get("dirty") else ""
     threads = f"{record['threads']} threads" if record["threads"] > 1 else "1 thread"
     threads += ", processor time" if record.get("clock") == "cpu" else ""
+    place = f"{machine['cpu']}, {threads}, {machine['simd']}"
+    if "gpu" in machine:
+        place = f"{machine['gpu']}, {'cold' if record.get('cold') else 'warm'} cache"
     figure.text(0.008, 0.008,
-                f"{machine['cpu']}, {threads}, {machine['simd']} · "
+                f"{place} · "
                 f"commit {record['commit']}{dirty} · {record['time'][:10]}",
                 fontsize=7.5, color="#777777")
 
@@ -202,7 +205,7 @@ def draw_sweep(records, folder):
     log_axis(left.yaxis)
     left.set_ylabel("milliseconds, forward")
     first = records[0]
-    left.set_title(f"all patterns, {first['heads']} heads of {first['head_dim']}: runtime")
+    left.set_title(f"all patterns, {first['heads']} heads of {first['head_dim']}, {first['dtype']}: runtime")
     right.set_title("speed-up (ringed: dense time told from its rate)")
     speedup_axis(right, max(r.get("speedup", 1) for r in records))
     for axes in (left, right):

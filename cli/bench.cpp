@@ -77,6 +77,15 @@ int run(const CLI::App& app, Options& options) {
                 "bench: --cpu-time measures one thread; --threads is ", options.session.threads);
   if (options.session.is_cpu_time) options.session.threads = 1;
   options.session.command = typed_command();
+  options.session.device = options.device.settle(
+      "bench", options.dtype.empty() ? std::nullopt : std::optional(dtype_from(options.dtype)));
+  const bool is_on_gpu = is_gpu(options.session.device);
+  KEYHOLE_CHECK(is_on_gpu || !options.session.is_cold,
+                "bench: --cold overwrites the second-level cache of a GPU, and this run is on the "
+                "CPU; leave it out");
+  KEYHOLE_CHECK(!is_on_gpu || !options.session.is_cpu_time,
+                "bench: --cpu-time measures the processor, and this run is on a GPU; pass --device "
+                "cpu with it");
   Session session(options.session);
   for (const BenchTable& table : bench_tables()) {
     if (options.session.table == table.name) table.run(session, options);
@@ -96,6 +105,9 @@ Runner add_bench(CLI::App& app, Context&) {
   app.add_option("--threads", options->session.threads, "at most this many; all when not given");
   app.add_option("--limit", options->session.limit_s,
                  "seconds; a call expected to take longer is not made (20; 1.5 with --quick)");
+  options->device.add_to(app, "a GPU when there is one");
+  app.add_flag("--cold", options->session.is_cold,
+               "on a GPU: overwrite its second-level cache before each call");
   app.add_flag("--cpu-time", options->session.is_cpu_time,
                "processor time of one thread, for a machine that others use too");
   for (const BenchTable& table : bench_tables()) {
@@ -110,7 +122,8 @@ Runner add_bench(CLI::App& app, Context&) {
       "  keyhole bench all --quick --json records.json\n"
       "  keyhole bench streaming --len 128:4096 --window 64 --sinks 16\n"
       "  keyhole bench forward --pattern \"causal & window(256)\" --len 8192 --heads 8\n"
-      "  keyhole bench sweep --max-len 32768");
+      "  keyhole bench sweep --max-len 32768 --device cpu\n"
+      "  keyhole bench forward --pattern causal --len 16384 --heads 16 --device gpu --cold");
   return [&app, options] { return run(app, *options); };
 }
 

@@ -39,7 +39,8 @@ THIRD_PARTY = {
     r"png\.h$": ["cli/"],
     r"(gtest|gmock|rapidcheck)[/.]": ["tests/"],
     r"benchmark/": ["bench/"],
-    r"(cuda|cub|cute|thrust|nv)[a-z_]*[/.]": ["src/kernels/", "src/runtime/", "src/select/", "bench/", "tests/"],
+    r"(cuda|cub|cute|thrust|nv)[a-z_]*[/.]": ["src/kernels/", "src/runtime/", "src/select/", "cli/gpu/", "bench/",
+                                              "tests/"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -100,14 +100,15 @@ std::optional<int64_t> Search::run() {
   return winning;
 }
 
-std::vector<Contender> contenders(const BreakEvenOptions& options) {
-  const auto base = [options](const std::string& name, int64_t q_len, int64_t k_len) {
+std::vector<Contender> contenders(const BreakEvenOptions& options, const Device& device) {
+  const auto base = [options, device](const std::string& name, int64_t q_len, int64_t k_len) {
     Case c{.name = fmt::format("break-even-{}-{}", name, k_len), .pattern_text = ""};
     c.q_len = q_len;
     c.k_len = k_len;
     c.heads = c.kv_heads = options.heads;
     c.head_dim = options.head_dim;
     c.dtype = options.dtype;
+    c.device = device;
     return c;
   };
   std::vector<Contender> all;
@@ -140,7 +141,7 @@ void bench_break_even(Session& session, const BreakEvenOptions& options) {
   cli::Table table(
       {"pattern", "beats dense from", "there", "keeps there", "at " + first, "at " + last},
       "lrrrrr");
-  const auto all = contenders(options);
+  const auto all = contenders(options, session.device());
   {
     cli::Progress progress("bench break-even", int64_t(all.size()));
     for (const Contender& contender : all) {
@@ -176,13 +177,13 @@ void bench_break_even(Session& session, const BreakEvenOptions& options) {
       session.keep("break-even", std::move(record));
     }
   }
-  session.print(
-      fmt::format("\nbreak-even: the shortest length, from {} on, at which a pattern is 3% faster "
-                  "than dense of the "
-                  "same\nshape (causal where the pattern is causal), {} heads of {}, {}. For the "
-                  "draft tree the length "
-                  "is the\ncontext before it, and the queries are its {} nodes.\n",
-                  first, options.heads, options.head_dim, to_string(options.dtype), kDraftNodes));
+  session.print(fmt::format(
+      "\nbreak-even: the shortest length, from {} on, at which a pattern is 3% faster "
+      "than dense of the "
+      "same\nshape (causal where the pattern is causal), {} heads of {}, {}. For the "
+      "draft tree the length "
+      "is the\ncontext before it, and the queries are its {} nodes.\n",
+      first, options.heads, options.head_dim, session.conditions(options.dtype), kDraftNodes));
   session.print(table);
 }
 

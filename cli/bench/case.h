@@ -20,6 +20,7 @@ struct Case {
   int64_t head_dim = 64;
   DType dtype = DType::f32;
   Operation operation = Operation::forward;
+  Device device = {};  // where the tensors lie, and so what computes
 
   Shape shape() const {
     return {.batch = 1, .heads = heads, .q_len = q_len, .k_len = k_len, .offset = {}};

@@ -1,16 +1,93 @@
 // cli/bench/case_table.cpp
-// Takes cases, gives the table of times, useful work and share of peak.
+// Takes cases, gives the table of times, useful work and share of peak; on a GPU also the traffic
+// and the memory.
 #include <fmt/format.h>
 
 #include "cli/bench/tables.h"
+#include "cli/device.h"
 
 namespace keyhole::bench {
+namespace {
+
+// What the rows of a table say, on the CPU and on a GPU.
+class CaseTable {
+ public:
+  explicit CaseTable(Session& session) : session_(session) {}
+
+  void add(const Subject& subject, const Timing& timing, nlohmann::json& record) {
+    const Peak& peak = session_.peak(subject.subject_case().dtype);
+    const double gflops = record["gflops"];
+    record["peak"] = peak.name;
+    record["peak_gflops"] = peak.gflops;
+    record["of_peak"] = gflops / peak.gflops;
+    peaks_[peak.name] = peak.gflops;
+    const CheckResult& result = subject.check_result();
+    std::vector<std::string> cells = {
+        subject.subject_case().name,
+        subject.kernel(),
+        result.is_sampled ? fmt::format("ok, {} rows", result.rows) : "ok",
+        ms_text(timing.median_ms),
+        fmt::format("{} .. {}", ms_text(timing.p10_ms), ms_text(timing.p90_ms)),
+        is_on_gpu_ ? fmt::format("{:.1f}", gflops / 1e3) : fmt::format("{:.1f}", gflops),
+        cli::percent(gflops / peak.gflops)};
+    if (is_on_gpu_) {
+      const double gbps = record["gbps"], copy_gbps = session_.copy_gbps();
+      const int64_t bytes = subject.tensor_bytes() + subject.extra_bytes();
+      record["copy_gbps"] = copy_gbps;
+      record["of_copy"] = gbps / copy_gbps;
+      record["peak_bytes"] = bytes;
+      cells.insert(cells.end(), {fmt::format("{:.0f}", gbps), cli::percent(gbps / copy_gbps),
+                                 cli::bytes_text(double(bytes)),
+                                 cli::bytes_text(double(subject.extra_bytes()))});
+    }
+    table_.add(std::move(cells));
+  }
+  void add_failed(const Case& c) {
+    std::vector<std::string> cells(header().size());
+    cells[0] = c.name, cells[2] = "FAILED";
+    table_.add(std::move(cells), cli::Ink::red);
+  }
+
+  void print(const std::string& suite) {
+    session_.print(is_on_gpu_ ? gpu_title(suite) : cpu_title(suite));
+    session_.print(table_);
+  }
+
+ private:
+  std::vector<std::string> header() const {
+    std::vector<std::string> names = {
+        "case",      "kernel",     "check",
+        "median ms", "p10 .. p90", is_on_gpu_ ? "useful TFLOP/s" : "useful GFLOP/s",
+        "of peak"};
+    if (is_on_gpu_) names.insert(names.end(), {"GB/s", "of copy", "memory", "besides tensors"});
+    return names;
+  }
+  std::string cpu_title(const std::string& suite) {
+    return fmt::format("\n{}: {} threads, FMA peak {:.0f} GFLOP/s measured in this run\n", suite,
+                       session_.threads(), session_.peak(DType::f32).gflops);
+  }
+  std::string gpu_title(const std::string& suite) {
+    std::string peaks;
+    for (const auto& [name, gflops] : peaks_)
+      peaks += fmt::format("{} {:.0f} TFLOP/s, ", name, gflops / 1e3);
+    return fmt::format(
+        "\n{}: {}, {} cache. Peaks measured in this run: {}copy {:.0f} GB/s. GB/s: every tensor "
+        "read or\nwritten once. memory: the most in use at once, by the driver's pool; besides "
+        "tensors: lists of the plan, scratch\n",
+        suite, session_.machine().gpu, session_.options().is_cold ? "cold" : "warm", peaks,
+        session_.copy_gbps());
+  }
+
+  Session& session_;
+  bool is_on_gpu_ = cli::is_gpu(session_.device());
+  std::map<std::string, double> peaks_;  // those that a case was compared with
+  cli::Table table_{header(), "lllrrrrrrrr"};
+};
+
+}  // namespace
 
 void bench_cases(Session& session, const std::string& suite, const std::vector<Case>& cases) {
-  cli::Table table(
-      {"case", "kernel", "check", "median ms", "p10 .. p90", "useful GFLOP/s", "of peak"},
-      "lllrrrr");
-  const double peak = session.peak_gflops();
+  CaseTable table(session);
   {
     cli::Progress progress("bench " + suite, int64_t(cases.size()));
     std::shared_ptr<Inputs> inputs;
@@ -18,26 +95,16 @@ void bench_cases(Session& session, const std::string& suite, const std::vector<C
       progress.step(c.name);
       const std::optional<Subject> subject = session.prepare(c, inputs);
       if (!subject) {
-        table.add({c.name, "", "FAILED", "", "", "", ""}, cli::Ink::red);
+        table.add_failed(c);
         continue;
       }
       const Timing timing = time_call(subject->call(), session.effort().timing);
       nlohmann::json record = to_json(*subject, timing);
-      const double gflops = record["gflops"];
-      record["peak_gflops"] = peak;
-      record["of_peak"] = gflops / peak;
+      table.add(*subject, timing, record);
       session.keep(suite, std::move(record));
-      const CheckResult& result = subject->check_result();
-      table.add({c.name, subject->kernel(),
-                 result.is_sampled ? fmt::format("ok, {} rows", result.rows) : "ok",
-                 ms_text(timing.median_ms),
-                 fmt::format("{} .. {}", ms_text(timing.p10_ms), ms_text(timing.p90_ms)),
-                 fmt::format("{:.1f}", gflops), cli::percent(gflops / peak)});
     }
   }
-  session.print(fmt::format("\n{}: {} threads, FMA peak {:.0f} GFLOP/s measured in this run\n",
-                            suite, session.threads(), peak));
-  session.print(table);
+  table.print(suite);
 }
 
 }  // namespace keyhole::bench

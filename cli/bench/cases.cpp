@@ -66,7 +66,9 @@ std::vector<Case> parse_cases(std::string_view text, Operation operation,
   return cases;
 }
 
-std::vector<Case> built_in_cases(Operation operation) {
+std::vector<Case> built_in_cases(Operation operation, const Device& device) {
+  if (device.kind == Device::Kind::cuda)
+    return parse_cases(k_gpu_cases, operation, "bench/cases/gpu.txt");
   return operation == Operation::forward
              ? parse_cases(k_forward_cases, operation, "bench/cases/forward.txt")
              : parse_cases(k_backward_cases, operation, "bench/cases/backward.txt");

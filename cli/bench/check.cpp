@@ -21,6 +21,8 @@ namespace keyhole::bench {
 namespace {
 
 constexpr double kAccumulated = 2e-5;
+// Inputs are nearly normal, and none is larger than this (inputs.cpp).
+constexpr double kLargestInput = 3.5;
 
 double accumulation_error(DType dtype) { return dtype == DType::f64 ? 1e-11 : kAccumulated; }
 
@@ -41,7 +43,7 @@ std::vector<int64_t> choose_rows(const Case& c, const CheckEffort& effort) {
   return {chosen.begin(), chosen.end()};
 }
 
-// Rows of one head, copied into a tensor of their own.
+// Rows of one head, copied into a tensor of their own, on the host.
 Tensor gather_rows(const TensorView& tensor, int64_t head, const std::vector<int64_t>& rows) {
   Tensor gathered(tensor.dtype, {1, 1, int64_t(rows.size()), tensor.shape[3]});
   const int64_t row_bytes = tensor.shape[3] * bytes_of(tensor.dtype);
@@ -106,39 +108,43 @@ class Judge {
 };
 
 Judge judge_forward(const Case& c, const Inputs& inputs, const Slice& slice,
-                    const AttentionOptions& options) {
+                    const AttentionOptions& options, bool rounds_weights) {
   const int64_t kv_head = slice.head / (c.heads / c.kv_heads);
-  const Tensor q = gather_rows(inputs.q, slice.head, slice.rows);
-  const ReferenceOutput want =
-      reference_forward(pattern_of_rows(c, slice.head, slice.rows), q, head_of(inputs.k, kv_head),
-                        head_of(inputs.v, kv_head), options, /*offset=*/0);
+  const Tensor q = gather_rows(inputs.q.host(), slice.head, slice.rows);
+  const ReferenceOutput want = reference_forward(
+      pattern_of_rows(c, slice.head, slice.rows), q, head_of(inputs.k.host(), kv_head),
+      head_of(inputs.v.host(), kv_head), options, /*offset=*/0);
   const double unit = rounding_unit(c.dtype), accumulated = accumulation_error(c.dtype);
+  // Weights that were rounded, each by a unit at most, and that sum to 1.
+  const double of_weights = rounds_weights ? unit * kLargestInput : 0;
   Judge judge;
   for (size_t i = 0; i < slice.rows.size(); ++i) {
     const int64_t row = slice.rows[i];
     const double lse = want.lse[i];
-    judge.compare(read(inputs.lse, slice.head, row, 0), lse,
+    judge.compare(read(inputs.lse.host(), slice.head, row, 0), lse,
                   accumulated * std::max(1.0, std::abs(lse)), "lse", slice.head, row);
     for (int64_t column = 0; column < c.head_dim; ++column) {
       const double value = want.out[i * size_t(c.head_dim) + size_t(column)];
-      judge.compare(read(inputs.out, slice.head, row, column), value,
-                    2 * unit * std::abs(value) + accumulated, "out", slice.head, row);
+      judge.compare(read(inputs.out.host(), slice.head, row, column), value,
+                    2 * unit * std::abs(value) + accumulated + of_weights, "out", slice.head, row);
     }
   }
   return judge;
 }
 
 // A row that no sample meets must at least have been written, with numbers.
-Judge judge_all_written(const TensorView& tensor, const char* what) {
-  Judge judge;
-  for (int64_t head = 0; head < tensor.shape[1]; ++head) {
+Judge judge_all_written(const TensorView& tensor, const char* what, int threads) {
+  std::vector<Judge> judges(size_t(tensor.shape[1]));
+  parallel_for(tensor.shape[1], threads, [&](int64_t head, int) {
     for (int64_t row = 0; row < tensor.shape[2]; ++row) {
       for (int64_t column = 0; column < tensor.shape[3]; ++column) {
         const double value = read(tensor, head, row, column);
-        if (!std::isfinite(value)) judge.compare(value, 0, 1, what, head, row);
+        if (!std::isfinite(value)) judges[size_t(head)].compare(value, 0, 1, what, head, row);
       }
     }
-  }
+  });
+  Judge judge;
+  for (const Judge& other : judges) judge.merge(other);
   return judge;
 }
 
@@ -174,33 +180,37 @@ Judge judge_backward(const Case& c, const Inputs& inputs, const std::vector<Slic
   parallel_for(int64_t(parts.size()), threads, [&](int64_t item, int) {
     const Slice& slice = parts[size_t(item)];
     const int64_t kv_head = slice.head / (c.heads / c.kv_heads);
-    wants[size_t(item)] = reference_backward(pattern_of_rows(c, slice.head, slice.rows),
-                                             gather_rows(inputs.dout, slice.head, slice.rows),
-                                             gather_rows(inputs.q, slice.head, slice.rows),
-                                             head_of(inputs.k, kv_head), head_of(inputs.v, kv_head),
-                                             options, /*offset=*/0);
+    wants[size_t(item)] = reference_backward(
+        pattern_of_rows(c, slice.head, slice.rows),
+        gather_rows(inputs.dout.host(), slice.head, slice.rows),
+        gather_rows(inputs.q.host(), slice.head, slice.rows), head_of(inputs.k.host(), kv_head),
+        head_of(inputs.v.host(), kv_head), options,
+        /*offset=*/0);
   });
 
   Judge judge;
   std::vector<std::vector<double>> dk(static_cast<size_t>(c.kv_heads)), dv(dk.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     const size_t kv_head = size_t(parts[i].head / (c.heads / c.kv_heads));
-    judge_gradient(judge, c, inputs.dq, parts[i].head, parts[i].rows, wants[i].dq, "dq");
+    judge_gradient(judge, c, inputs.dq.host(), parts[i].head, parts[i].rows, wants[i].dq, "dq");
     add_to(dk[kv_head], wants[i].dk);
     add_to(dv[kv_head], wants[i].dv);
   }
   std::vector<int64_t> keys(static_cast<size_t>(c.k_len));
   for (size_t key = 0; key < keys.size(); ++key) keys[key] = int64_t(key);
-  for (int64_t head = 0; head < c.kv_heads; ++head) {
-    judge_gradient(judge, c, inputs.dk, head, keys, dk[size_t(head)], "dk");
-    judge_gradient(judge, c, inputs.dv, head, keys, dv[size_t(head)], "dv");
-  }
+  std::vector<Judge> judges(dk.size());
+  parallel_for(c.kv_heads, threads, [&](int64_t head, int) {
+    Judge& mine = judges[size_t(head)];
+    judge_gradient(mine, c, inputs.dk.host(), head, keys, dk[size_t(head)], "dk");
+    judge_gradient(mine, c, inputs.dv.host(), head, keys, dv[size_t(head)], "dv");
+  });
+  for (const Judge& other : judges) judge.merge(other);
   return judge;
 }
 
 // Zero but in the chosen rows.
 void keep_rows(const Tensor& tensor, const std::vector<int64_t>& rows) {
-  const TensorView& view = tensor.view();
+  const TensorView& view = tensor.host();
   const int64_t row_bytes = view.shape[3] * bytes_of(view.dtype);
   std::vector<bool> is_chosen(static_cast<size_t>(view.shape[2]));
   for (int64_t row : rows) is_chosen[size_t(row)] = true;
@@ -210,12 +220,13 @@ void keep_rows(const Tensor& tensor, const std::vector<int64_t>& rows) {
       std::fill_n(data + i * row_bytes, row_bytes, std::byte{0});
     }
   }
+  tensor.send();
 }
 
 }  // namespace
 
 CheckResult check(const Case& c, const Plan& plan, Inputs& inputs, const CheckEffort& effort,
-                  int threads) {
+                  int threads, bool rounds_weights) {
   const std::vector<int64_t> rows = choose_rows(c, effort);
   const int64_t workers = threads > 0 ? threads : max_threads();
   const std::vector<Slice> parts = slices(c, rows, (workers + c.heads - 1) / c.heads);
@@ -225,10 +236,12 @@ CheckResult check(const Case& c, const Plan& plan, Inputs& inputs, const CheckEf
   inputs.out.fill_nan();
   inputs.lse.fill_nan();
   attention_forward(inputs.q, inputs.k, inputs.v, plan, inputs.out, inputs.lse, options);
-  Judge judge = judge_all_written(inputs.out, "out");
+  inputs.out.bring_back();
+  inputs.lse.bring_back();
+  Judge judge = judge_all_written(inputs.out.host(), "out", threads);
   std::vector<Judge> judges(parts.size());
   parallel_for(int64_t(parts.size()), threads, [&](int64_t item, int) {
-    judges[size_t(item)] = judge_forward(c, inputs, parts[size_t(item)], options);
+    judges[size_t(item)] = judge_forward(c, inputs, parts[size_t(item)], options, rounds_weights);
   });
   for (const Judge& other : judges) judge.merge(other);
 
@@ -237,7 +250,8 @@ CheckResult check(const Case& c, const Plan& plan, Inputs& inputs, const CheckEf
     for (Tensor* gradient : {&inputs.dq, &inputs.dk, &inputs.dv}) gradient->fill_nan();
     attention_backward(inputs.dout, inputs.q, inputs.k, inputs.v, inputs.out, inputs.lse, plan,
                        {inputs.dq, inputs.dk, inputs.dv, {}}, options);
-    judge.merge(judge_all_written(inputs.dq, "dq"));
+    for (const Tensor* gradient : {&inputs.dq, &inputs.dk, &inputs.dv}) gradient->bring_back();
+    judge.merge(judge_all_written(inputs.dq.host(), "dq", threads));
     judge.merge(judge_backward(c, inputs, parts, options, threads));
     inputs.dout.fill_normal(4);
   }

@@ -24,7 +24,8 @@ struct CheckResult {
 
 // Runs the case once and compares. A backward case is checked with gradients that come in at the
 // sampled rows only: those reach every key the rows attend to.
+// rounds_weights: the kernel rounds them to the dtype (KernelEntry).
 CheckResult check(const Case& c, const Plan& plan, Inputs& inputs, const CheckEffort& effort,
-                  int threads);
+                  int threads, bool rounds_weights = false);
 
 }  // namespace keyhole::bench

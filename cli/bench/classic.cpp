@@ -67,11 +67,12 @@ void bench_streaming(Session& session, const StreamingOptions& options) {
     c.heads = c.kv_heads = heads;
     c.head_dim = options.channels / heads;
     c.dtype = options.dtype;
-    run_table(
-        session, "streaming",
-        fmt::format("{}, {} channels as {} head{} of {}, {}, against dense causal", c.pattern_text,
-                    options.channels, heads, heads == 1 ? "" : "s", c.head_dim, to_string(c.dtype)),
-        "T", "streaming", lengths, c, causal());
+    c.device = session.device();
+    run_table(session, "streaming",
+              fmt::format("{}, {} channels as {} head{} of {}, {}, against dense causal",
+                          c.pattern_text, options.channels, heads, heads == 1 ? "" : "s",
+                          c.head_dim, session.conditions(c.dtype)),
+              "T", "streaming", lengths, c, causal());
     if (many == 1) break;
   }
 }
@@ -85,9 +86,10 @@ void bench_blocks(Session& session, const BlocksOptions& options) {
     c.heads = c.kv_heads = options.heads;
     c.head_dim = options.head_dim;
     c.dtype = options.dtype;
+    c.device = session.device();
     run_table(session, is_causal_table ? "blocks-causal" : "blocks",
               fmt::format("{}, {} head{} of {}, {}, against {}", c.pattern_text, c.heads,
-                          c.heads == 1 ? "" : "s", c.head_dim, to_string(c.dtype),
+                          c.heads == 1 ? "" : "s", c.head_dim, session.conditions(c.dtype),
                           is_causal_table ? "dense causal" : "dense"),
               "L", "sparse", lengths, c, is_causal_table ? causal() : dense());
   }

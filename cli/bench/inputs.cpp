@@ -2,9 +2,12 @@
 // Takes a case, gives its tensors, filled.
 #include "cli/bench/inputs.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/dtype.h"
+#include "base/int_math.h"
+#include "base/parallel.h"
 
 namespace keyhole::bench {
 namespace {
@@ -28,28 +31,50 @@ float normal(uint64_t counter) {
 
 }  // namespace
 
-Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape) : view_(nullptr, dtype, shape) {
-  memory_.reset(static_cast<std::byte*>(::operator new[](num_bytes(), kAlignment)));
-  view_.data = memory_.get();
+Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape, const Device& device)
+    : host_(nullptr, dtype, shape) {
+  memory_.reset(static_cast<std::byte*>(::operator new[](size_t(num_bytes()), kAlignment)));
+  host_.data = memory_.get();
+  view_ = host_;
+  if (device.kind == Device::Kind::cpu) return;
+  gpu_memory_ = GpuMemory(device, num_bytes());
+  view_.data = gpu_memory_.data();
+  view_.device = device;
 }
 
-size_t Tensor::num_bytes() const { return size_t(view_.num_elements() * bytes_of(view_.dtype)); }
+void Tensor::send() const {
+  if (gpu_memory_.bytes() > 0) gpu_memory_.copy_from_host(host_.data, num_bytes());
+}
+
+void Tensor::bring_back() const {
+  if (gpu_memory_.bytes() > 0) gpu_memory_.copy_to_host(host_.data, num_bytes());
+}
 
 void Tensor::fill_normal(uint64_t seed) {
-  with_storage(view_.dtype, [&](auto storage) {
+  constexpr int64_t kPiece = 1 << 16;
+  const int64_t count = host_.num_elements();
+  with_storage(host_.dtype, [&](auto storage) {
     using Storage = decltype(storage);
-    auto* data = static_cast<Storage*>(view_.data);
-    const int64_t count = view_.num_elements();
-    for (int64_t i = 0; i < count; ++i) {
-      data[i] = Traits<Storage>::from(normal((seed << 40) + uint64_t(i) + 1));
-    }
+    auto* data = static_cast<Storage*>(host_.data);
+    parallel_for(ceil_div(count, kPiece), /*threads=*/0, [&](int64_t piece, int) {
+      const int64_t end = std::min(count, (piece + 1) * kPiece);
+      for (int64_t i = piece * kPiece; i < end; ++i) {
+        data[i] = Traits<Storage>::from(normal((seed << 40) + uint64_t(i) + 1));
+      }
+    });
   });
+  send();
 }
 
-void Tensor::fill_zero() { std::memset(view_.data, 0, num_bytes()); }
+void Tensor::fill_bytes(int byte) {
+  std::memset(host_.data, byte, size_t(num_bytes()));
+  if (gpu_memory_.bytes() > 0) gpu_memory_.fill(byte);
+}
+
+void Tensor::fill_zero() { fill_bytes(0); }
 
 // All bits set is a NaN in every dtype we have.
-void Tensor::fill_nan() { std::memset(view_.data, 0xff, num_bytes()); }
+void Tensor::fill_nan() { fill_bytes(0xff); }
 
 TensorView head_of(const TensorView& tensor, int64_t head) {
   TensorView view = tensor;
@@ -68,26 +93,35 @@ double read(const TensorView& tensor, int64_t head, int64_t row, int64_t column)
 
 Inputs::Inputs(const Case& c)
     : made_for(c),
-      q(c.dtype, {1, c.heads, c.q_len, c.head_dim}),
-      k(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}),
-      v(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}),
-      out(c.dtype, {1, c.heads, c.q_len, c.head_dim}),
-      lse(c.dtype == DType::f64 ? DType::f64 : DType::f32, {1, c.heads, c.q_len}) {
+      q(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device),
+      k(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device),
+      v(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device),
+      out(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device),
+      lse(c.dtype == DType::f64 ? DType::f64 : DType::f32, {1, c.heads, c.q_len}, c.device) {
   q.fill_normal(1);
   k.fill_normal(2);
   v.fill_normal(3);
   if (c.operation == Operation::forward) return;
-  dout = Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim});
-  dq = Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim});
-  dk = Tensor(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim});
-  dv = Tensor(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim});
+  dout = Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device);
+  dq = Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device);
+  dk = Tensor(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device);
+  dv = Tensor(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device);
   dout.fill_normal(4);
+}
+
+int64_t Inputs::num_bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor* tensor : {&q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv}) {
+    if (tensor->view().is_given()) bytes += tensor->num_bytes();
+  }
+  return bytes;
 }
 
 bool Inputs::fits(const Case& c) const {
   return made_for.q_len == c.q_len && made_for.k_len == c.k_len && made_for.heads == c.heads &&
          made_for.kv_heads == c.kv_heads && made_for.head_dim == c.head_dim &&
-         made_for.dtype == c.dtype && made_for.operation == c.operation;
+         made_for.dtype == c.dtype && made_for.operation == c.operation &&
+         made_for.device == c.device;
 }
 
 }  // namespace keyhole::bench

@@ -1,5 +1,6 @@
 // cli/bench/inputs.h
-// Tensors to measure on: memory of our own with a view on it, and everything one case needs.
+// Tensors to measure on: memory of our own with a view on it, on the host or on a GPU, and
+// everything one case needs.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +10,27 @@
 
 #include "cli/bench/case.h"
 #include "keyhole/tensor.h"
+#include "runtime/gpu_memory.h"
 
 namespace keyhole::bench {
 
-// Contiguous memory for one tensor, aligned to cache lines.
+// Contiguous memory for one tensor, aligned to cache lines. A tensor on a GPU has a copy on the
+// host, for the reference.
 class Tensor {
  public:
   Tensor() = default;
-  Tensor(DType dtype, std::initializer_list<int64_t> shape);
+  Tensor(DType dtype, std::initializer_list<int64_t> shape, const Device& device = {});
 
-  const TensorView& view() const { return view_; }
+  const TensorView& view() const { return view_; }  // what kernels read and write
   operator const TensorView&() const { return view_; }
+  const TensorView& host() const { return host_; }  // what the host reads and writes
+  void send() const;                                // host to GPU, where there is one
+  void bring_back() const;                          // GPU to host; waits for the kernels before it
 
   void fill_normal(uint64_t seed);  // standard normal, the same on every machine
   void fill_zero();
   void fill_nan();  // so that what a kernel forgets to write shows
+  int64_t num_bytes() const { return host_.num_elements() * bytes_of(host_.dtype); }
 
  private:
   struct Free {
@@ -31,10 +38,11 @@ class Tensor {
   };
   static constexpr std::align_val_t kAlignment{64};
 
-  size_t num_bytes() const;
+  void fill_bytes(int byte);
 
   std::unique_ptr<std::byte[], Free> memory_;
-  TensorView view_;
+  GpuMemory gpu_memory_;  // empty where the tensor lies on the host
+  TensorView host_, view_;
 };
 
 // One head of batch entry 0, as a tensor of one head.
@@ -44,6 +52,7 @@ double read(const TensorView& tensor, int64_t head, int64_t row, int64_t column)
 // All tensors of a case. Gradients are there only for backward cases.
 struct Inputs {
   explicit Inputs(const Case& c);
+  int64_t num_bytes() const;
   bool fits(const Case& c) const;  // another case of the same shapes may use them again
 
   Case made_for;

@@ -13,6 +13,7 @@
 #include "base/parallel.h"
 #include "cli/bench/commit.h"  // made by cli/bench/bench.cmake in each build
 #include "kernels/cpu/entries.h"
+#include "runtime/gpu.h"
 
 namespace keyhole::bench {
 namespace {
@@ -47,7 +48,7 @@ std::string compiler_name() {
 
 }  // namespace
 
-Machine this_machine() {
+Machine this_machine(const Device& device) {
   utsname names{};
   uname(&names);
   std::string cpu = proc_field("/proc/cpuinfo", "model name");
@@ -59,22 +60,31 @@ Machine this_machine() {
           .system = fmt::format("{} {}", names.sysname, major_and_minor(names.release)),
           .compiler = compiler_name(),
           .cores = max_threads(),
-          .memory_gib = pages * page_bytes / double(1 << 30)};
+          .memory_gib = pages * page_bytes / double(1 << 30),
+          .gpu = device.kind == Device::Kind::cuda ? describe(gpu(device)) : ""};
 }
 
 nlohmann::json to_json(const Machine& machine) {
-  return {{"cpu", machine.cpu},
-          {"arch", machine.arch},
-          {"simd", machine.simd},
-          {"system", machine.system},
-          {"compiler", machine.compiler},
-          {"cores", machine.cores},
-          {"memory_gib", double(int(machine.memory_gib * 10)) / 10}};
+  nlohmann::json json = {{"cpu", machine.cpu},
+                         {"arch", machine.arch},
+                         {"simd", machine.simd},
+                         {"system", machine.system},
+                         {"compiler", machine.compiler},
+                         {"cores", machine.cores},
+                         {"memory_gib", double(int(machine.memory_gib * 10)) / 10}};
+  if (!machine.gpu.empty()) json["gpu"] = machine.gpu;
+  return json;
 }
 
 std::string describe(const Machine& machine) {
-  return fmt::format("{}, {} core{}, {}, {}", machine.cpu, machine.cores,
-                     machine.cores == 1 ? "" : "s", machine.simd, machine.compiler);
+  return fmt::format("{}{}, {} core{}, {}, {}", machine.gpu.empty() ? "" : machine.gpu + ", ",
+                     machine.cpu, machine.cores, machine.cores == 1 ? "" : "s", machine.simd,
+                     machine.compiler);
+}
+
+std::string describe(const Gpu& gpu) {
+  return fmt::format("{} (sm_{}, {} SMs, {} GiB)", gpu.name, gpu.compute_capability,
+                     gpu.num_processors, gpu.memory_bytes >> 30);
 }
 
 Commit this_commit() { return {KEYHOLE_COMMIT, KEYHOLE_COMMIT_IS_DIRTY != 0}; }

@@ -5,6 +5,12 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "keyhole/tensor.h"
+
+namespace keyhole {
+struct Gpu;  // runtime/gpu.h
+}
+
 namespace keyhole::bench {
 
 struct Machine {
@@ -15,11 +21,13 @@ struct Machine {
   std::string compiler;  // "g++ 12.2.0"
   int cores = 0;         // that this process may use
   double memory_gib = 0;
+  std::string gpu;  // "NVIDIA H200 (sm_90, 132 SMs, 139 GiB)" where one computes, else empty
 };
 
-Machine this_machine();
+Machine this_machine(const Device& device = {});  // device: what computes
 nlohmann::json to_json(const Machine& machine);
 std::string describe(const Machine& machine);  // one line
+std::string describe(const Gpu& gpu);
 
 struct Commit {
   std::string id;         // "unknown" outside a git checkout

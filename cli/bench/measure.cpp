@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/device.h"
+#include "cli/gpu/memory_watch.h"
 #include "keyhole/attention.h"
 #include "plan/estimate.h"
 #include "runtime/dispatch.h"
@@ -22,11 +24,8 @@ Plan timed_plan(const Case& c, double& plan_ms) {
 }
 
 const KernelEntry& kernel_of(const Case& c) {
-  return choose(kernel_table(), {.backend = "auto",
-                                 .operation = c.operation,
-                                 .dtype = c.dtype,
-                                 .head_dim = c.head_dim,
-                                 .v_head_dim = c.head_dim});
+  return choose(kernel_table(),
+                cli::request_for(c.device, c.operation, c.dtype, c.head_dim, c.head_dim));
 }
 
 }  // namespace
@@ -35,9 +34,19 @@ Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& ef
     : case_(c),
       inputs_(std::move(inputs)),
       threads_(effort.threads),
-      plan_(timed_plan(c, plan_ms_)),
-      check_(check(c, plan_, *inputs_, effort.check, effort.threads)) {
+      plan_(timed_plan(c, plan_ms_)) {
   const KernelEntry& kernel = kernel_of(c);
+  const bool is_on_gpu = cli::is_gpu(c.device);
+  std::optional<MemoryWatch> watch;
+  if (is_on_gpu) watch.emplace(c.device);
+  check_ = check(c, plan_, *inputs_, effort.check, effort.threads, kernel.rounds_weights);
+  if (is_on_gpu) {
+    extra_bytes_ = watch->extra_bytes();
+    workspace_ = std::make_shared<GpuMemory>(
+        c.device, c.operation == Operation::forward
+                      ? forward_workspace_bytes(inputs_->q, inputs_->k, inputs_->v, plan_)
+                      : backward_workspace_bytes(inputs_->q, inputs_->k, inputs_->v, plan_));
+  }
   kernel_ = kernel.name;
   report_ = plan_.explain(pick_tile(kernel, plan_), c.head_dim, bytes_of(c.dtype));
   plan_ms_ += report_.compile_ms;
@@ -46,12 +55,13 @@ Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& ef
 std::function<void()> Subject::call() const {
   AttentionOptions options;
   options.threads = threads_;
+  if (workspace_) options.workspace = {workspace_->data(), workspace_->bytes()};
   if (case_.operation == Operation::forward) {
-    return [inputs = inputs_, plan = plan_, options] {
+    return [inputs = inputs_, plan = plan_, options, workspace = workspace_] {
       attention_forward(inputs->q, inputs->k, inputs->v, plan, inputs->out, inputs->lse, options);
     };
   }
-  return [inputs = inputs_, plan = plan_, options] {
+  return [inputs = inputs_, plan = plan_, options, workspace = workspace_] {
     attention_backward(inputs->dout, inputs->q, inputs->k, inputs->v, inputs->out, inputs->lse,
                        plan, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
   };
@@ -95,36 +105,44 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
   const Case& c = subject.subject_case();
   const PlanReport& report = subject.report();
   const CheckResult& result = subject.check_result();
-  return {{"case", c.name},
-          {"operation", to_string(c.operation)},
-          {"kernel", subject.kernel()},
-          {"check", result.is_passed ? "ok" : "failed"},
-          {"checked_rows", result.rows},
-          {"check_worst", result.worst},
-          {"pattern", c.pattern_text},
-          {"q_len", c.q_len},
-          {"k_len", c.k_len},
-          {"heads", c.heads},
-          {"kv_heads", c.kv_heads},
-          {"head_dim", c.head_dim},
-          {"dtype", to_string(c.dtype)},
-          {"tile", to_string(report.tile)},
-          {"pairs", report.pairs},
-          {"visited_pairs", report.visited_pairs},
-          {"kept_share", double(report.pairs) / c.all_pairs()},
-          {"kept_tiles", kept_tiles(c)},
-          {"visited_share", double(report.visited_pairs) / c.all_pairs()},
-          {"keys_per_query", double(report.pairs) / double(c.heads * c.q_len)},
-          {"flops_per_token", flops_per_pair(c) * double(report.pairs) / double(c.q_len)},
-          {"gflops", flops_per_pair(c) * double(report.pairs) / (timing.median_ms * 1e6)},
-          {"plan_ms", subject.plan_ms()},
-          {"ms", to_json(timing)}};
+  nlohmann::json json = {
+      {"case", c.name},
+      {"operation", to_string(c.operation)},
+      {"kernel", subject.kernel()},
+      {"check", result.is_passed ? "ok" : "failed"},
+      {"checked_rows", result.rows},
+      {"check_worst", result.worst},
+      {"pattern", c.pattern_text},
+      {"q_len", c.q_len},
+      {"k_len", c.k_len},
+      {"heads", c.heads},
+      {"kv_heads", c.kv_heads},
+      {"head_dim", c.head_dim},
+      {"dtype", to_string(c.dtype)},
+      {"tile", to_string(report.tile)},
+      {"pairs", report.pairs},
+      {"visited_pairs", report.visited_pairs},
+      {"kept_share", double(report.pairs) / c.all_pairs()},
+      {"kept_tiles", kept_tiles(c)},
+      {"visited_share", double(report.visited_pairs) / c.all_pairs()},
+      {"keys_per_query", double(report.pairs) / double(c.heads * c.q_len)},
+      {"flops_per_token", flops_per_pair(c) * double(report.pairs) / double(c.q_len)},
+      {"gflops", flops_per_pair(c) * double(report.pairs) / (timing.median_ms * 1e6)},
+      {"plan_ms", subject.plan_ms()},
+      {"ms", to_json(timing)}};
+  if (cli::is_gpu(c.device)) {
+    json["tensor_bytes"] = subject.tensor_bytes();
+    json["extra_bytes"] = subject.extra_bytes();
+    json["gbps"] = double(subject.tensor_bytes()) / (timing.median_ms * 1e6);
+  }
+  return json;
 }
+
+TileShape dense_tile(const Case& c) { return kernel_of(c).tiles.front(); }
 
 double kept_tiles(const Case& c) {
   const Shape shape = c.shape();
-  return count_tiles(c.pattern, shape, kernel_of(c).tiles.front()) /
-         double(shape.batch * shape.heads);
+  return count_tiles(c.pattern, shape, dense_tile(c)) / double(shape.batch * shape.heads);
 }
 
 DenseTwin dense_twin_of(const Subject& subject, const Timing& timing) {

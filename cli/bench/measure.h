@@ -30,6 +30,10 @@ class Subject {
   const PlanReport& report() const { return report_; }  // for the tile that runs
   const std::string& kernel() const { return kernel_; }
   double plan_ms() const { return plan_ms_; }
+  // On a GPU: what the checked call took of its memory besides the tensors (lists of the plan and
+  // scratch memory; for a backward pass the forward pass before it too).
+  int64_t extra_bytes() const { return extra_bytes_; }
+  int64_t tensor_bytes() const { return inputs_->num_bytes(); }
   std::function<void()> call() const;
 
  private:
@@ -41,6 +45,9 @@ class Subject {
   CheckResult check_;
   PlanReport report_;
   std::string kernel_;
+  int64_t extra_bytes_ = 0;
+  // Brought to every call: the driver's pool would give it back, and take it again, each time.
+  std::shared_ptr<GpuMemory> workspace_;
 };
 
 // The tensors of `inputs` where they fit the case, else new ones. `inputs` then holds what is
@@ -54,7 +61,9 @@ Case dense_twin(const Case& c);
 
 nlohmann::json to_json(const Timing& timing);
 nlohmann::json to_json(const Subject& subject, const Timing& timing);
-// How many of the tiles that dense attention is computed in hold any pair of the pattern; the mean
+// The tile that dense attention is computed in.
+TileShape dense_tile(const Case& c);
+// How many of those tiles hold any pair of the pattern; the mean
 // of the heads.
 double kept_tiles(const Case& c);
 // Adds dense attention of the same shape to the record of a sparse one, the speed-up, and how many

@@ -1,7 +1,7 @@
 // cli/bench/memory.cpp
-// What a call needs besides its tensors: the peak of the process during the first call at a length
-// (plan and tile lists included), less what it held before. Attention that stores scores would need
-// 16 times as much for four times the tokens.
+// What a call needs besides its tensors: the peak of the process, or of the GPU's memory pool,
+// during the first call at a length (plan and tile lists included), less what was held before.
+// Attention that stores scores would need 16 times as much for four times the tokens.
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -9,6 +9,8 @@
 
 #include "base/check.h"
 #include "cli/bench/tables.h"
+#include "cli/device.h"
+#include "cli/gpu/memory_watch.h"
 
 namespace keyhole::bench {
 namespace {
@@ -31,7 +33,18 @@ bool reset_peak() {
   return clear.good();
 }
 
-std::optional<double> extra_kib(const Case& c, int threads) {
+// Starts to watch; asked later, gives the bytes that were needed in between. Nothing where it
+// cannot be told.
+std::optional<std::function<double()>> watch_memory(const Device& device) {
+  if (cli::is_gpu(device)) {
+    return [watch = MemoryWatch(device)] { return double(watch.extra_bytes()); };
+  }
+  if (!reset_peak()) return std::nullopt;
+  return
+      [before = status_kib("VmRSS")] { return 1024 * std::max(0.0, status_kib("VmHWM") - before); };
+}
+
+std::optional<double> extra_bytes(const Case& c, int threads) {
   const auto inputs = std::make_shared<Inputs>(c);
   for (const Tensor* tensor : {&inputs->out, &inputs->dq, &inputs->dk, &inputs->dv}) {
     if (tensor->view().is_given())
@@ -44,8 +57,8 @@ std::optional<double> extra_kib(const Case& c, int threads) {
     attention_forward(inputs->q, inputs->k, inputs->v, plan(c.pattern, c.shape()), inputs->out,
                       inputs->lse, options);
   }
-  if (!reset_peak()) return std::nullopt;
-  const double before = status_kib("VmRSS");
+  const auto needed = watch_memory(c.device);
+  if (!needed) return std::nullopt;
   const Plan made = plan(c.pattern, c.shape());
   if (c.operation == Operation::forward) {
     attention_forward(inputs->q, inputs->k, inputs->v, made, inputs->out, inputs->lse, options);
@@ -53,7 +66,7 @@ std::optional<double> extra_kib(const Case& c, int threads) {
     attention_backward(inputs->dout, inputs->q, inputs->k, inputs->v, inputs->out, inputs->lse,
                        made, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
   }
-  return std::max(0.0, status_kib("VmHWM") - before);
+  return (*needed)();
 }
 
 }  // namespace
@@ -71,6 +84,8 @@ void bench_memory(Session& session, const MemoryOptions& options) {
              .pattern_text = text};
       c.heads = c.kv_heads = options.heads;
       c.head_dim = options.head_dim;
+      c.dtype = options.dtype;
+      c.device = session.device();
       c.operation = operation;
       // Threads and their stacks are made once, and not by the call that is looked at.
       c.q_len = c.k_len = 256;
@@ -80,19 +95,18 @@ void bench_memory(Session& session, const MemoryOptions& options) {
       std::vector<double> extra;
       for (const int64_t length : {options.first_len, options.last_len}) {
         c.q_len = c.k_len = length;
-        const auto kib = extra_kib(c, session.options().threads);
-        if (!kib) {
+        const auto bytes = extra_bytes(c, session.options().threads);
+        if (!bytes) {
           session.print("\nmemory: not measured; this system has no /proc/self/clear_refs\n");
           return;
         }
-        extra.push_back(*kib);
+        extra.push_back(*bytes);
       }
       const double tensors = double(c.heads * c.q_len * c.head_dim) * double(bytes_of(c.dtype)) *
                              (operation == Operation::forward ? 4 : 8);
       const double scores = c.all_pairs() * double(bytes_of(c.dtype));
-      table.add({text, to_string(operation), cli::bytes_text(extra[0] * 1024),
-                 cli::bytes_text(extra[1] * 1024), cli::bytes_text(tensors),
-                 cli::bytes_text(scores)});
+      table.add({text, to_string(operation), cli::bytes_text(extra[0]), cli::bytes_text(extra[1]),
+                 cli::bytes_text(tensors), cli::bytes_text(scores)});
       session.keep("memory", {{"case", c.name},
                               {"pattern", text},
                               {"operation", to_string(operation)},
@@ -101,15 +115,15 @@ void bench_memory(Session& session, const MemoryOptions& options) {
                               {"head_dim", c.head_dim},
                               {"dtype", to_string(c.dtype)},
                               {"lengths", {options.first_len, options.last_len}},
-                              {"extra_bytes", {extra[0] * 1024, extra[1] * 1024}},
+                              {"extra_bytes", extra},
                               {"tensor_bytes", tensors},
                               {"score_bytes", scores}});
     }
   }
   session.print(fmt::format(
-      "\nmemory: peak of the first call besides its tensors, plan included; a call that "
+      "\nmemory: {}, peak of the first call besides its tensors, plan included; a call that "
       "stored scores\nwould need {:.0f} times as much at {:.0f} times the length\n",
-      ratio * ratio, ratio));
+      session.conditions(options.dtype), ratio * ratio, ratio));
   session.print(table);
 }
 

@@ -5,12 +5,17 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <cmath>
 #include <cstdio>
 
 #include "base/parallel.h"
 #include "cli/bench/peak.h"
+#include "cli/device.h"
 #include "cli/files.h"
+#include "cli/gpu/peak.h"
+#include "cli/gpu/stopwatch.h"
+#include "runtime/gpu.h"
 
 namespace keyhole::bench {
 namespace {
@@ -28,6 +33,12 @@ Effort effort_of(const SessionOptions& options) {
     effort.timing.min_run_ms = 0.2;
   }
   effort.timing.is_cpu_time = options.is_cpu_time;
+  if (cli::is_gpu(options.device)) {
+    // It has more heads at a time, and the reference is the CPU's.
+    effort.check.all_rows_up_to = std::min<int64_t>(effort.check.all_rows_up_to, 1024);
+    effort.timing.stopwatch = gpu_stopwatch(options.device, options.is_cold);
+    if (options.is_cold) effort.timing.most_calls_per_run = 1;
+  }
   return effort;
 }
 
@@ -47,13 +58,13 @@ std::string without_colours(const std::string& text) {
 }  // namespace
 
 std::string record_stem(const std::string& folder, const std::string& table,
-                        const std::string& arch) {
+                        const std::string& place) {
   const std::string suffix = table == "all" ? "" : "-" + table;
-  return fmt::format("{}/{}-{}{}", folder, utc_now().substr(0, 10), arch, suffix);
+  return fmt::format("{}/{}-{}{}", folder, utc_now().substr(0, 10), place, suffix);
 }
 
 Session::Session(const SessionOptions& options)
-    : options_(options), effort_(effort_of(options)), machine_(this_machine()) {
+    : options_(options), effort_(effort_of(options)), machine_(this_machine(options.device)) {
   if (options_.limit_s == 0) options_.limit_s = options_.is_quick ? 1.5 : 20;
   const Commit commit = this_commit();
   common_ = {{"machine", to_json(machine_)},
@@ -63,14 +74,46 @@ Session::Session(const SessionOptions& options)
              {"time", utc_now()},
              {"command", options.command},
              {"quick", options.is_quick},
-             {"clock", options.is_cpu_time ? "cpu" : "wall"}};
+             {"device", cli::device_text(options.device)},
+             {"clock", cli::is_gpu(options.device) ? "CUDA events"
+                       : options.is_cpu_time       ? "cpu"
+                                                   : "wall"}};
+  if (cli::is_gpu(options.device)) common_["cold"] = options.is_cold;
 }
 
 int Session::threads() const { return options_.threads > 0 ? options_.threads : max_threads(); }
 
-double Session::peak_gflops() {
-  if (!peak_gflops_) peak_gflops_ = measure_peak_gflops(options_.threads, options_.is_cpu_time);
-  return *peak_gflops_;
+const Peak& Session::peak(DType dtype) {
+  const bool is_on_gpu = cli::is_gpu(device());
+  const bool has_mma = is_on_gpu && bytes_of(dtype) == 2 && gpu(device()).compute_capability >= 80;
+  Peak& peak = peaks_[has_mma ? "mma.sync" : is_on_gpu ? "FFMA" : "FMA"];
+  if (peak.gflops == 0) {
+    peak = has_mma     ? Peak{"mma.sync", measure_mma_gflops(device())}
+           : is_on_gpu ? Peak{"FFMA", measure_ffma_gflops(device())}
+                       : Peak{"FMA", measure_peak_gflops(options_.threads, options_.is_cpu_time)};
+  }
+  return peak;
+}
+
+double Session::copy_gbps() {
+  if (!copy_gbps_) copy_gbps_ = measure_copy_gbps(device());
+  return *copy_gbps_;
+}
+
+std::string Session::conditions(DType dtype) const {
+  if (!cli::is_gpu(device())) return to_string(dtype);
+  return fmt::format("{}, {}, {} cache", to_string(dtype), gpu(device()).name,
+                     options_.is_cold ? "cold" : "warm");
+}
+
+std::string Session::place() const {
+  if (!cli::is_gpu(device())) return machine_.arch;
+  // "h200" of "NVIDIA H200", "geforce-rtx-4090" of "NVIDIA GeForce RTX 4090".
+  std::string name = gpu(device()).name;
+  if (name.starts_with("NVIDIA ")) name = name.substr(7);
+  for (char& c : name)
+    c = std::isalnum(static_cast<unsigned char>(c)) ? char(std::tolower(c)) : '-';
+  return name;
 }
 
 std::optional<Subject> Session::prepare(const Case& c, std::shared_ptr<Inputs>& inputs) {
@@ -103,16 +146,20 @@ std::string Session::markdown() const {
       "| | |\n|---|---|\n"
       "| command | `{}` |\n"
       "| commit | {}{} |\n"
-      "| machine | {}, {} cores, {:.0f} GiB, {} |\n"
+      "| machine | {}{}, {} cores, {:.0f} GiB, {} |\n"
       "| built by | {}; kernels use {} |\n"
       "| threads | {}; times are {} |\n"
       "| checked | every case against the fp64 reference before it was timed |\n\n"
       "The same as JSON, one record a line: the `.jsonl` file beside this one.\n\n"
       "```text{}```\n",
       options_.table, common_["time"].get<std::string>(), options_.command, commit.id,
-      commit.is_dirty ? ", with changes" : "", machine_.cpu, machine_.cores, machine_.memory_gib,
-      machine_.system, machine_.compiler, machine_.simd, threads(),
-      options_.is_cpu_time ? "processor time of one thread" : "by the clock on the wall",
+      commit.is_dirty ? ", with changes" : "", machine_.gpu.empty() ? "" : machine_.gpu + "; ",
+      machine_.cpu, machine_.cores, machine_.memory_gib, machine_.system, machine_.compiler,
+      machine_.simd, threads(),
+      cli::is_gpu(device())
+          ? fmt::format("taken by CUDA events, {} cache", options_.is_cold ? "cold" : "warm")
+      : options_.is_cpu_time ? "processor time of one thread"
+                             : "by the clock on the wall",
       without_colours(printed_.substr(printed_.find('\n'))));
 }
 
@@ -126,7 +173,7 @@ int Session::finish() {
     cli::print("\n{} records in {}\n", records_.size(), options_.json_path);
   }
   if (!options_.record_folder.empty()) {
-    const std::string stem = record_stem(options_.record_folder, options_.table, machine_.arch);
+    const std::string stem = record_stem(options_.record_folder, options_.table, place());
     cli::write_file(stem + ".jsonl", lines);
     cli::write_file(stem + ".md", markdown());
     if (options_.json_path != "-") cli::print("\nrecorded as {}.md and .jsonl\n", stem);

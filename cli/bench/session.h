@@ -2,6 +2,7 @@
 // One run of `keyhole bench`: how hard to look, the machine it runs on, and the records so far.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -13,6 +14,8 @@
 namespace keyhole::bench {
 
 struct SessionOptions {
+  Device device = {};        // what computes
+  bool is_cold = false;      // GPU: its second-level cache is overwritten before each call
   bool is_quick = false;     // fewer repeats, sampled checks, shorter lengths
   int threads = 0;           // 0: all
   bool is_cpu_time = false;  // processor time of one thread: for a machine that others use too
@@ -24,6 +27,11 @@ struct SessionOptions {
   std::string command;  // as typed, for the records
 };
 
+struct Peak {
+  std::string name;  // "FMA", "mma.sync", "FFMA"
+  double gflops = 0;
+};
+
 class Session {
  public:
   explicit Session(const SessionOptions& options);
@@ -31,8 +39,14 @@ class Session {
   const SessionOptions& options() const { return options_; }
   const Effort& effort() const { return effort_; }
   const Machine& machine() const { return machine_; }
+  const Device& device() const { return options_.device; }
   int threads() const;
-  double peak_gflops();  // measured on first use
+  // What this device can do at most with that dtype, and the speed of a GPU's memory; measured on
+  // first use.
+  const Peak& peak(DType dtype);
+  double copy_gbps();
+  // How the times were taken, for the line above a table: "bf16, NVIDIA H200, cold cache".
+  std::string conditions(DType dtype) const;
 
   // A subject that is ready, or nothing when its check failed: then it is not timed, not recorded,
   // the run ends with exit code 1, and the complaint is on stderr.
@@ -49,13 +63,15 @@ class Session {
   int finish();
 
  private:
+  std::string place() const;     // in the names of records: "x86_64", "h200"
   std::string markdown() const;  // where and how it was measured, and all that was printed
 
   SessionOptions options_;
   Effort effort_;
   Machine machine_;
-  nlohmann::json common_;  // what every record says
-  std::optional<double> peak_gflops_;
+  nlohmann::json common_;              // what every record says
+  std::map<std::string, Peak> peaks_;  // by name
+  std::optional<double> copy_gbps_;
   std::vector<nlohmann::json> records_;
   int failures_ = 0;
   std::string printed_;
@@ -63,7 +79,7 @@ class Session {
 
 // "records/cpu/2026-01-31-x86_64", and "-sweep" after it for one table alone.
 std::string record_stem(const std::string& folder, const std::string& table,
-                        const std::string& arch);
+                        const std::string& place);
 
 std::string ms_text(double ms);             // four figures: "0.1234", "12.34", "12340"
 std::string duration_text(double seconds);  // "~40 s", "~12 min", "~3 h"

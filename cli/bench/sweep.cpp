@@ -47,6 +47,7 @@ Case Sweep::case_at(const SizedPattern& sized, int64_t length) const {
   c.heads = c.kv_heads = options_.heads;
   c.head_dim = options_.head_dim;
   c.dtype = options_.dtype;
+  c.device = session_.device();
   return c;
 }
 
@@ -62,7 +63,7 @@ double Sweep::expected_ms(const std::string& name, const Case& c) {
            double(plan(c.pattern, c.shape()).explain().pairs);
   }
   // Nothing known yet: as dense at a third of the machine's peak.
-  return c.all_pairs() * flops_per_pair(c) / (session_.peak_gflops() / 3 * 1e6);
+  return c.all_pairs() * flops_per_pair(c) / (session_.peak(c.dtype).gflops / 3 * 1e6);
 }
 
 // Measured as a pattern of the catalog, or told from the rate at a shorter length.
@@ -147,9 +148,10 @@ std::vector<SweepPoint> Sweep::run(bool prints_table) {
         "\nsweep: forward, {} heads of {}, {}; dense is causal for causal patterns. ~: "
         "its time was not "
         "measured\nbut told from its rate. x tiles: time over dense time x share of the "
-        "64x64 tiles that hold a pair;\nx visited: the same by pairs, in the smaller "
+        "{} tiles that hold a pair;\nx visited: the same by pairs, in the smaller "
         "tiles, classes and key lists that were followed\n",
-        options_.heads, options_.head_dim, to_string(options_.dtype)));
+        options_.heads, options_.head_dim, session_.conditions(options_.dtype),
+        to_string(dense_tile(case_at({"dense", "dense"}, lengths.front())))));
     cli::Table table({"pattern", "length", "keys/query", "sparsity", "work/token", "ms", "speed-up",
                       "x tiles", "x visited"},
                      "lrrrrrrrr");

@@ -58,6 +58,7 @@ void bench_break_even(Session& session, const BreakEvenOptions& options);
 struct MemoryOptions {
   int64_t first_len = 4096, last_len = 16384;
   int64_t heads = 2, head_dim = 64;
+  DType dtype = DType::f32;
 };
 void bench_memory(Session& session, const MemoryOptions& options);
 

@@ -19,6 +19,12 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] + (place - double(below)) * (sorted[above] - sorted[below]);
 }
 
+double host_ms(const std::function<void()>& call, int times, bool is_cpu_time) {
+  const double begin = now_s(is_cpu_time);
+  for (int i = 0; i < times; ++i) call();
+  return 1e3 * (now_s(is_cpu_time) - begin);
+}
+
 // One call with how many times it is made per run.
 struct Subject {
   const std::function<void()>& call;
@@ -26,10 +32,9 @@ struct Subject {
   double spent_ms = 0;
   std::vector<double> samples_ms;
 
-  void run(bool is_cpu_time) {
-    const double begin = now_s(is_cpu_time);
-    for (int i = 0; i < calls_per_run; ++i) call();
-    const double elapsed_ms = 1e3 * (now_s(is_cpu_time) - begin);
+  void run(const TimingEffort& effort) {
+    const double elapsed_ms = effort.stopwatch ? effort.stopwatch(call, calls_per_run)
+                                               : host_ms(call, calls_per_run, effort.is_cpu_time);
     spent_ms += elapsed_ms;
     samples_ms.push_back(elapsed_ms / calls_per_run);
   }
@@ -44,11 +49,12 @@ struct Subject {
 // The first call compiles what is compiled on first use and faults pages in; the second tells how
 // many calls make a run.
 void warm_up(Subject& subject, const TimingEffort& effort) {
-  subject.run(effort.is_cpu_time);
+  subject.run(effort);
   if (subject.is_done(effort)) return;  // so long that it needs no second look
-  if (subject.samples_ms.back() < effort.budget_ms) subject.run(effort.is_cpu_time);
+  if (subject.samples_ms.back() < effort.budget_ms) subject.run(effort);
   const double call_ms = std::max(subject.samples_ms.back(), 1e-5);
-  subject.calls_per_run = std::max(1, int(std::ceil(effort.min_run_ms / call_ms)));
+  subject.calls_per_run =
+      std::clamp(int(std::ceil(effort.min_run_ms / call_ms)), 1, effort.most_calls_per_run);
   subject.samples_ms.clear();
   subject.spent_ms = 0;
 }
@@ -86,7 +92,7 @@ std::vector<Timing> time_in_turns(const std::vector<std::function<void()>>& call
     is_any_left = false;
     for (Subject& subject : subjects) {
       if (subject.is_done(effort)) continue;
-      subject.run(effort.is_cpu_time);
+      subject.run(effort);
       is_any_left = true;
     }
   }

@@ -14,14 +14,19 @@ struct Timing {
   int runs = 0;
 };
 
+// What `times` calls take together, in milliseconds.
+using Stopwatch = std::function<double(const std::function<void()>& call, int times)>;
+
 // How long to look. A run of a call shorter than min_run_ms is many calls, so that the clock's
 // resolution does not show.
 struct TimingEffort {
+  Stopwatch stopwatch = {};  // of a GPU; not given: the host's clocks
   bool is_cpu_time = false;  // the processor's time instead of the clock on the wall
   int min_runs = 5, max_runs = 30;
   double budget_ms = 400;  // for each call; min_runs may exceed it ...
   double most_ms = 10000;  // ... up to here; a call as long as this is run once
   double min_run_ms = 0.25;
+  int most_calls_per_run = 1 << 20;  // 1: what happens between two runs (--cold) meets every call
 };
 
 Timing summarize(std::vector<double> samples_ms);

@@ -42,9 +42,20 @@ int64_t positive(std::optional<int64_t> given, const char* option, int64_t other
   return value;
 }
 
+DType dtype_of(const Session& session, const Options& options) {
+  if (!options.dtype.empty()) return cli::dtype_from(options.dtype);
+  return cli::is_gpu(session.device()) ? DType::bf16 : DType::f32;
+}
+
+// On a GPU lengths go on to where sparse attention is used; dense attention still takes no minutes.
+Lengths classic_lengths(const Session& session, const Options& options) {
+  return lengths_from(options.len, {128, cli::is_gpu(session.device()) ? 131072 : 4096});
+}
+
 // ---- from options to tables ----
 
-std::vector<Case> chosen_cases(const Options& options, Operation operation) {
+std::vector<Case> chosen_cases(const Session& session, const Options& options,
+                               Operation operation) {
   if (!options.pattern.empty()) {
     KEYHOLE_CHECK(!options.len.empty(), "bench: --pattern needs --len, such as --len 4096");
     Case c{.name = "given",
@@ -56,8 +67,9 @@ std::vector<Case> chosen_cases(const Options& options, Operation operation) {
     KEYHOLE_CHECK(c.heads % c.kv_heads == 0, "bench: --heads ", c.heads,
                   " is not a multiple of --kv-heads ", c.kv_heads);
     c.head_dim = positive(options.head_dim, "--head-dim", 128);
-    c.dtype = cli::dtype_from(options.dtype);
+    c.dtype = dtype_of(session, options);
     c.operation = operation;
+    c.device = session.device();
     const Lengths lengths = lengths_from(options.len, {});
     std::vector<Case> cases;
     for (const int64_t length : doubling(lengths.first, lengths.last)) {
@@ -67,40 +79,57 @@ std::vector<Case> chosen_cases(const Options& options, Operation operation) {
     }
     return cases;
   }
-  const std::vector<Case> cases = options.case_file.empty()
-                                      ? built_in_cases(operation)
-                                      : cases_from_file(options.case_file, operation);
+  std::vector<Case> cases = options.case_file.empty()
+                                ? built_in_cases(operation, session.device())
+                                : cases_from_file(options.case_file, operation);
+  for (Case& c : cases) c.device = session.device();
   if (!options.case_name.empty()) return {find_case(cases, options.case_name)};
   return cases;
 }
 
+// With --quick, the longest of the built-in cases are left out: their check takes seconds.
+void run_cases(Session& session, const Options& options, Operation operation) {
+  constexpr int64_t kLongestQuick = 65536;
+  std::vector<Case> cases = chosen_cases(session, options, operation);
+  std::string left_out;
+  if (session.options().is_quick && options.pattern.empty() && options.case_name.empty()) {
+    std::erase_if(cases, [&](const Case& c) {
+      if (c.q_len <= kLongestQuick) return false;
+      left_out += (left_out.empty() ? "" : ", ") + c.name;
+      return true;
+    });
+  }
+  bench_cases(session, to_string(operation), cases);
+  if (!left_out.empty()) session.print("left out with --quick: " + left_out + "\n");
+}
+
 void run_forward(Session& session, const Options& options) {
-  bench_cases(session, "forward", chosen_cases(options, Operation::forward));
+  run_cases(session, options, Operation::forward);
 }
 
 void run_backward(Session& session, const Options& options) {
-  bench_cases(session, "backward", chosen_cases(options, Operation::backward));
+  run_cases(session, options, Operation::backward);
 }
 
 void run_streaming(Session& session, const Options& options) {
-  const Lengths lengths = lengths_from(options.len, {128, 4096});
+  const Lengths lengths = classic_lengths(session, options);
   bench_streaming(session, {.first_len = lengths.first,
                             .last_len = lengths.last,
                             .window = positive(options.window, "--window", 1),
                             .sinks = options.sinks,
                             .channels = positive(options.channels, "--channels", 1),
                             .head_dim = positive(options.head_dim, "--head-dim", 64),
-                            .dtype = cli::dtype_from(options.dtype)});
+                            .dtype = dtype_of(session, options)});
 }
 
 void run_blocks(Session& session, const Options& options) {
-  const Lengths lengths = lengths_from(options.len, {128, 4096});
+  const Lengths lengths = classic_lengths(session, options);
   bench_blocks(session, {.first_len = lengths.first,
                          .last_len = lengths.last,
                          .block = positive(options.block, "--block", 1),
                          .heads = positive(options.heads, "--heads", 1),
                          .head_dim = positive(options.head_dim, "--head-dim", 64),
-                         .dtype = cli::dtype_from(options.dtype)});
+                         .dtype = dtype_of(session, options)});
 }
 
 SweepOptions sweep_options(const Session& session, const Options& options) {
@@ -111,7 +140,7 @@ SweepOptions sweep_options(const Session& session, const Options& options) {
   sweep.first_len = std::min<int64_t>(is_quick ? 2048 : 1024, sweep.last_len);
   sweep.heads = positive(options.heads, "--heads", 2);
   sweep.head_dim = positive(options.head_dim, "--head-dim", 64);
-  sweep.dtype = cli::dtype_from(options.dtype);
+  sweep.dtype = dtype_of(session, options);
   return sweep;
 }
 
@@ -124,18 +153,22 @@ void run_compare(Session& session, const Options& options) {
 }
 
 void run_break_even(Session& session, const Options& options) {
-  const Lengths lengths = lengths_from(options.len, {16, session.options().is_quick ? 1024 : 4096});
+  // A GPU has work for a hundred thousand threads before length matters.
+  const bool is_on_gpu = cli::is_gpu(session.device()), is_quick = session.options().is_quick;
+  const int64_t last = is_on_gpu ? (is_quick ? 16384 : 131072) : (is_quick ? 1024 : 4096);
+  const Lengths lengths = lengths_from(options.len, {16, last});
   bench_break_even(session, {.first_len = lengths.first,
                              .last_len = lengths.last,
                              .heads = positive(options.heads, "--heads", 2),
                              .head_dim = positive(options.head_dim, "--head-dim", 64),
-                             .dtype = cli::dtype_from(options.dtype)});
+                             .dtype = dtype_of(session, options)});
 }
 
 void run_memory(Session& session, const Options& options) {
   MemoryOptions memory;
   memory.heads = positive(options.heads, "--heads", memory.heads);
   memory.head_dim = positive(options.head_dim, "--head-dim", memory.head_dim);
+  memory.dtype = dtype_of(session, options);
   const Lengths lengths = lengths_from(options.len, {memory.first_len, memory.last_len});
   memory.first_len = lengths.first, memory.last_len = lengths.last;
   bench_memory(session, memory);
@@ -164,7 +197,7 @@ void offer_head_dim(CLI::App& app, Options& options) {
   app.add_option("--head-dim", options.head_dim, "channels of a head");
 }
 void offer_dtype(CLI::App& app, Options& options) {
-  app.add_option("--dtype", options.dtype, "f16, bf16, f32 or f64");
+  app.add_option("--dtype", options.dtype, "f16, bf16, f32 or f64; default: f32, on a GPU bf16");
 }
 
 void offer_cases(CLI::App& app, Options& options) {
@@ -209,11 +242,13 @@ void offer_memory(CLI::App& app, Options& options) {
   offer_len(app, options);
   offer_heads(app, options);
   offer_head_dim(app, options);
+  offer_dtype(app, options);
 }
 void offer_nothing(CLI::App&, Options&) {}
 
 constexpr BenchTable kTables[] = {
-    {"forward", "cases of bench/cases/forward.txt, or one pattern", offer_cases, run_forward},
+    {"forward", "cases of bench/cases/ (on a GPU gpu.txt), or one pattern", offer_cases,
+     run_forward},
     {"backward", "the same for the backward pass", offer_cases, run_backward},
     {"streaming", "sinks and a window against dense causal, lengths that double", offer_streaming,
      run_streaming},

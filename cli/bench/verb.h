@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cli/bench/session.h"
+#include "cli/device.h"
 
 namespace CLI {
 class App;
@@ -19,7 +20,8 @@ namespace keyhole::bench {
 // All options of all tables; each table's subcommand offers its own.
 struct Options {
   SessionOptions session;
-  std::string len, dtype = "f32";
+  cli::DeviceOption device;
+  std::string len, dtype;  // dtype not given: f32 on the CPU, bf16 on a GPU
   std::string case_name, case_file, pattern;
   std::optional<int64_t> heads, kv_heads, head_dim;
   int64_t window = 64, sinks = 16, block = 16, channels = 384;

@@ -8,9 +8,12 @@
 #   causal   2 x 2, {{[0-9]+}} of 4 pairs   output, stdout and stderr together; {{...}} is a regular expression
 #   ...                                  any number of lines, none included
 #   exit 2                               the status, when it is not 0
-"""usage: run_transcripts.py [--path FOLDER_OF_KEYHOLE] [--self-test] FILE..."""
+#
+# They show a machine without a GPU: one that is there is hidden. Those of tests/cli/gpu/ need one (--gpu).
+"""usage: run_transcripts.py [--path FOLDER_OF_KEYHOLE] [--gpu] [--self-test] FILE..."""
 
 import argparse
+import json
 import os
 import pathlib
 import re
@@ -57,8 +60,10 @@ def lines_match(expected, got):
     return len(got) in reachable
 
 
-def run(command, folder, path):
+def run(command, folder, path, with_gpu):
     environment = dict(os.environ, PATH=path, LC_ALL="C.UTF-8", NO_COLOR="1", COLUMNS="100")
+    if not with_gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(command, shell=True, executable="/bin/bash", cwd=folder, env=environment,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           timeout=120)
@@ -68,14 +73,14 @@ def run(command, folder, path):
     return lines, done.returncode
 
 
-def check(text, name, path):
+def check(text, name, path, with_gpu=False):
     """Runs one transcript; prints what differs. Returns (commands run, failures)."""
     failures = 0
     commands = parse(text)
     # One folder for the whole transcript, so that a later command can read what an earlier one wrote.
     with tempfile.TemporaryDirectory() as folder:
         for number, command, expected, status in commands:
-            got, got_status = run(command, folder, path)
+            got, got_status = run(command, folder, path, with_gpu)
             if got_status == status and lines_match(expected, got):
                 continue
             failures += 1
@@ -86,6 +91,13 @@ def check(text, name, path):
             if got_status != status:
                 print(f"  exit status {got_status}, expected {status}")
     return len(commands), failures
+
+
+def why_no_gpu(path):
+    """Why there is none, or nothing."""
+    done = subprocess.run(["keyhole", "info", "--json"], env=dict(os.environ, PATH=path), capture_output=True,
+                          check=True, timeout=120)
+    return json.loads(done.stdout)["why_no_gpu"]
 
 
 def self_test():
@@ -113,15 +125,19 @@ def self_test():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--path", help="the folder that holds the keyhole program")
+    parser.add_argument("--gpu", action="store_true", help="transcripts of a machine with a GPU; 77: there is none")
     parser.add_argument("--self-test", action="store_true")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     options = parser.parse_args()
     if options.self_test:
         sys.exit(self_test())
-    path = os.environ["PATH"] if not options.path else f"{options.path}:{os.environ['PATH']}"
+    path = os.environ["PATH"] if not options.path else f"{os.path.abspath(options.path)}:{os.environ['PATH']}"
+    if options.gpu and (why := why_no_gpu(path)):
+        print(f"transcripts: skipped, {why}")
+        sys.exit(77)
     num_commands = num_failures = 0
     for file in options.files:
-        commands, failures = check(file.read_text(encoding="utf-8"), file.name, path)
+        commands, failures = check(file.read_text(encoding="utf-8"), file.name, path, options.gpu)
         num_commands, num_failures = num_commands + commands, num_failures + failures
     print(f"transcripts: {num_commands} commands, {num_failures} failed")
     sys.exit(num_failures != 0 or num_commands == 0)

@@ -1,0 +1,83 @@
+// cli/device.cpp
+#include "cli/device.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+
+#include "base/check.h"
+#include "runtime/gpu.h"
+#include "runtime/registry.h"
+
+namespace keyhole::cli {
+namespace {
+
+bool has_kernels(const Gpu& gpu, std::optional<DType> dtype) {
+  const auto table = kernel_table();
+  return std::any_of(table.begin(), table.end(), [&](const KernelEntry& kernel) {
+    return kernel.device == Device::Kind::cuda && (!dtype || kernel.dtype == *dtype) &&
+           kernel.min_compute_capability <= gpu.compute_capability;
+  });
+}
+
+Device best_device(std::optional<DType> dtype) {
+  for (size_t i = 0; i < gpus().size(); ++i) {
+    if (has_kernels(gpus()[i], dtype)) return {Device::Kind::cuda, int32_t(i)};
+  }
+  return {};
+}
+
+// The number after "gpu:"; 0 for "gpu" alone, nothing for anything else.
+std::optional<int> ordinal_from(const std::string& text) {
+  if (text == "gpu") return 0;
+  if (!text.starts_with("gpu:") || text.size() == 4) return std::nullopt;
+  int ordinal = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data() + 4, end, ordinal);
+  if (read.ec != std::errc{} || read.ptr != end || ordinal < 0) return std::nullopt;
+  return ordinal;
+}
+
+}  // namespace
+
+std::string device_text(const Device& device) {
+  return is_gpu(device) ? say("gpu:", device.ordinal) : "cpu";
+}
+
+void DeviceOption::add_to(CLI::App& app, const std::string& automatic) {
+  app.add_option("--device", text_, "cpu, gpu or gpu:N; default: auto, " + automatic)
+      ->type_name("DEVICE");
+}
+
+Device DeviceOption::settle(std::string_view verb, std::optional<DType> dtype) const {
+  if (text_ == "cpu") return {};
+  if (is_auto()) return best_device(dtype);
+  const std::optional<int> ordinal = ordinal_from(text_);
+  KEYHOLE_CHECK(ordinal.has_value(), verb, ": --device is \"", text_,
+                "\"; accepted are auto, cpu, gpu and gpu:N, such as gpu:0");
+  KEYHOLE_CHECK(!gpus().empty(), verb, ": --device is ", text_,
+                ", but there is no GPU to use: ", why_no_gpu(),
+                has_cuda_kernels() ? "" : "; configure Keyhole with -DKEYHOLE_CUDA=ON",
+                "; --device cpu runs without one");
+  const int count = int(gpus().size());
+  KEYHOLE_CHECK(*ordinal < count, verb, ": --device is ", text_, ", but this machine has ",
+                count == 1 ? "one GPU, gpu:0" : say(count, " GPUs, gpu:0 to gpu:", count - 1));
+  return {Device::Kind::cuda, *ordinal};
+}
+
+Request request_for(const Device& device, Operation operation, DType dtype, int64_t head_dim,
+                    int64_t v_head_dim) {
+  Request request{.backend = "auto",
+                  .operation = operation,
+                  .dtype = dtype,
+                  .head_dim = head_dim,
+                  .v_head_dim = v_head_dim,
+                  .device = device};
+  if (is_gpu(device)) {
+    request.compute_capability = gpu(device).compute_capability;
+    request.shared_bytes = gpu(device).shared_bytes;
+  }
+  return request;
+}
+
+}  // namespace keyhole::cli

@@ -1,0 +1,83 @@
+// cli/gpu/stopwatch.cu
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "cli/gpu/stopwatch.h"
+#include "kernels/device/check_cuda.h"
+#include "runtime/cuda/upload.h"  // OnGpu
+#include "runtime/gpu.h"
+#include "runtime/gpu_memory.h"
+
+namespace keyhole::bench {
+namespace {
+
+// One thread that counts cycles. The clock runs, so that it ends.
+__global__ void wait_cycles(int64_t cycles) {
+  const int64_t begin = clock64();
+  while (clock64() - begin < cycles) {
+  }
+}
+
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreate(&event_), "making an event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record() const { check_cuda(cudaEventRecord(event_, nullptr), "recording an event"); }
+  void wait() const { check_cuda(cudaEventSynchronize(event_), "waiting for a timed call"); }
+  float ms_since(const Event& begin) const {
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, begin.event_, event_), "reading a clock of the GPU");
+    return ms;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class GpuClock {
+ public:
+  GpuClock(const Device& device, bool is_cold) : device_(device) {
+    const OnGpu here(device.ordinal);  // events belong to the GPU they are made on
+    begin_.emplace(), end_.emplace();
+    // Twice the cache: what is in it is gone, whatever it keeps by preference.
+    if (is_cold) flushed_ = GpuMemory(device, 2 * gpu(device).l2_cache_bytes);
+  }
+
+  double time(const std::function<void()>& call, int times) {
+    const OnGpu here(device_.ordinal);
+    flushed_.fill(0);  // nothing when it has no bytes
+    wait_cycles<<<1, 1>>>(int64_t(std::min(kLongestWaitS, times * queueing_s_) * kFastestHz));
+    check_cuda(cudaGetLastError(), "keeping the GPU waiting");
+    begin_->record();
+    const double start = now_s();
+    for (int i = 0; i < times; ++i) call();
+    // The first call also compiles and copies the plan: that is not what queueing takes.
+    queueing_s_ = std::min(kLongestQueueingS, (now_s() - start) / times);
+    end_->record();
+    end_->wait();
+    return end_->ms_since(*begin_);
+  }
+
+ private:
+  static constexpr double kFastestHz = 2.5e9;          // no GPU's clock is faster
+  static constexpr double kLongestQueueingS = 200e-6;  // of one call
+  static constexpr double kLongestWaitS = 5e-3;
+
+  Device device_;
+  std::optional<Event> begin_, end_;
+  GpuMemory flushed_;
+  double queueing_s_ = 50e-6;
+};
+
+}  // namespace
+
+Stopwatch gpu_stopwatch(const Device& device, bool is_cold) {
+  const auto clock = std::make_shared<GpuClock>(device, is_cold);
+  return [clock](const std::function<void()>& call, int times) { return clock->time(call, times); };
+}
+
+}  // namespace keyhole::bench
