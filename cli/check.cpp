@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "cli/check/trials.h"
+#include "cli/device.h"
 #include "cli/verbs.h"
 #include "pattern/catalog.h"
 #include "pattern/smallest_shape.h"
@@ -19,6 +21,7 @@ namespace {
 
 struct Options {
   std::string pattern, dtype, kernel;
+  DeviceOption device;
   ShapeOptions shape;
   std::optional<int64_t> head_dim;
   int64_t seed = 1;
@@ -53,7 +56,8 @@ std::vector<Shape> shapes_for(const Pattern& pattern, bool all) {
   return shapes;
 }
 
-Subject make_subject(const Pattern& pattern, const Shape& shape, const Options& options) {
+Subject make_subject(const Pattern& pattern, const Shape& shape, const Options& options,
+                     const Device& gpu) {
   Subject subject{.pattern = pattern,
                   .plan = plan(pattern, shape),
                   .batch = shape.batch,
@@ -63,7 +67,8 @@ Subject make_subject(const Pattern& pattern, const Shape& shape, const Options& 
                   .k_len = shape.k_len,
                   .head_dim = options.head_dim.value_or(24),
                   .v_head_dim = options.head_dim.value_or(17),
-                  .seed = uint64_t(options.seed)};
+                  .seed = uint64_t(options.seed),
+                  .gpu = gpu};
   // A plan for one head serves all; several heads on fewer key heads are the harder case.
   if (shape.heads == 1 && shape.batch == 1) {
     const bool is_long = shape.q_len > kLongestFullyChecked;
@@ -83,6 +88,7 @@ struct Outcome {
 
 struct Skipped {
   std::string kernel, pattern, why;
+  bool operator==(const Skipped&) const = default;
 };
 struct Report {
   std::vector<Outcome> outcomes;
@@ -94,36 +100,85 @@ std::vector<TileShape> tiles_to_try(const KernelEntry& kernel, const Plan& plan,
   return {pick_tile(kernel, plan)};
 }
 
-bool is_wanted(const KernelEntry& kernel, const Subject& subject, const Options& options) {
-  if (kernel.device != Device::Kind::cpu) return false;  // their tensors would lie elsewhere
+bool is_wanted(const KernelEntry& kernel, const Options& options, const Device& gpu) {
+  if (kernel.device != Device::Kind::cpu && (!is_gpu(gpu) || !why_not_here(kernel).empty())) {
+    return false;
+  }
+  if (!options.device.is_auto() && kernel.device != options.device.settle("check").kind) {
+    return false;
+  }
   if (!options.dtype.empty() && kernel.dtype != dtype_from(options.dtype)) return false;
-  if (kernel.name.find(options.kernel) == std::string::npos) return false;
-  return std::max(subject.head_dim, subject.v_head_dim) <= kernel.max_head_dim;
+  return kernel.name.find(options.kernel) != std::string::npos;
 }
 
-// A gradient of one key sums over all queries: by brute force that takes minutes on long sequences.
-std::string why_not_checked(const KernelEntry& kernel, const Subject& subject) {
-  if (kernel.operation == Operation::forward || subject.q_len <= kLongestFullyChecked) return {};
-  return fmt::format("{} queries; gradients are checked up to {}", subject.q_len,
-                     kLongestFullyChecked);
+// What is put to one trial, as the kernel takes it; or why it does not.
+struct Fitted {
+  Subject subject;
+  std::string why_not;
+};
+
+// The worst that a kernel takes: rows anywhere, else rows at multiples of 16 bytes, and then, where
+// nobody asked for a head_dim, one of v that such rows are made for.
+Fitted fit(const KernelEntry& kernel, const Trial& trial, Subject subject, const Options& options) {
+  // A gradient of one key sums over all queries: by brute force that takes minutes on long
+  // sequences.
+  if (kernel.operation == Operation::backward && subject.q_len > kLongestFullyChecked) {
+    return {subject, fmt::format("{} queries; gradients are checked up to {}", subject.q_len,
+                                 kLongestFullyChecked)};
+  }
+  const Device device = kernel.device == Device::Kind::cuda ? subject.gpu : Device{};
+  const auto refusal_now = [&] {
+    Request request =
+        request_for(device, kernel.operation, kernel.dtype, subject.head_dim, subject.v_head_dim);
+    request.has_softcap = trial.has_softcap;
+    request.is_aligned = subject.is_aligned;
+    return refusal(kernel, request);
+  };
+  std::string why_not = refusal_now();
+  if (!why_not.empty()) subject.is_aligned = true, why_not = refusal_now();
+  if (!why_not.empty() && !options.head_dim) subject.v_head_dim = 16, why_not = refusal_now();
+  return {std::move(subject), std::move(why_not)};
 }
 
-void check_subject(const Subject& subject, const Options& options, Progress& progress,
-                   Report& report) {
-  for (const KernelEntry& kernel : kernel_table()) {
-    if (!is_wanted(kernel, subject, options)) continue;
-    if (const std::string why = why_not_checked(kernel, subject); !why.empty()) {
-      report.skipped.push_back({kernel.name, subject.plan.pattern_text(), why});
-      continue;
-    }
-    for (const Trial& trial : trials()) {
-      if (trial.operation != kernel.operation) continue;
-      for (const TileShape& tile : tiles_to_try(kernel, subject.plan, options.all)) {
-        progress.step(say(kernel.name, ", ", subject.plan.pattern_text()));
-        report.outcomes.push_back({kernel.name, trial.name, subject.plan.pattern_text(),
-                                   subject.plan.shape(), tile, trial.run(kernel, tile, subject)});
+// One kernel, one trial, one subject; as many runs as tiles are tried.
+struct Job {
+  const KernelEntry* kernel;
+  const Trial* trial;
+  Subject subject;
+  std::vector<TileShape> tiles;
+};
+
+std::vector<Job> jobs_for(const std::vector<Subject>& subjects, const Options& options,
+                          const Device& gpu, Report& report) {
+  std::vector<Job> jobs;
+  for (const Subject& subject : subjects) {
+    for (const KernelEntry& kernel : kernel_table()) {
+      if (!is_wanted(kernel, options, gpu)) continue;
+      for (const Trial& trial : trials()) {
+        if (trial.operation != kernel.operation) continue;
+        Fitted fitted = fit(kernel, trial, subject, options);
+        if (fitted.why_not.empty()) {
+          jobs.push_back({&kernel, &trial, std::move(fitted.subject),
+                          tiles_to_try(kernel, subject.plan, options.all)});
+          continue;
+        }
+        const Skipped skipped{kernel.name, subject.plan.pattern_text(), fitted.why_not};
+        if (report.skipped.empty() || report.skipped.back() != skipped) {
+          report.skipped.push_back(skipped);  // once for all trials that it keeps from running
+        }
       }
     }
+  }
+  return jobs;
+}
+
+void run_job(const Job& job, Progress& progress, Report& report) {
+  const Subject& subject = job.subject;
+  for (const TileShape& tile : job.tiles) {
+    progress.step(say(job.kernel->name, ", ", subject.plan.pattern_text()));
+    report.outcomes.push_back({job.kernel->name, job.trial->name, subject.plan.pattern_text(),
+                               subject.plan.shape(), tile,
+                               job.trial->run(*job.kernel, tile, subject)});
   }
 }
 
@@ -153,6 +208,7 @@ std::string again(const Outcome& outcome, const Options& options) {
       outcome.shape.q_len, outcome.shape.k_len, outcome.kernel, options.seed);
   if (options.head_dim) command += fmt::format(" --head-dim {}", *options.head_dim);
   if (options.all) command += " --all";
+  if (!options.device.is_auto()) command += " --device " + options.device.text();
   return command;
 }
 
@@ -168,7 +224,9 @@ void report_text(const Report& report, const Options& options, int64_t patterns)
               line.failed ? Ink::red : Ink::plain);
     failed += line.failed;
   }
+  std::set<std::pair<std::string, std::string>> told;  // a reason is often that of many patterns
   for (const Skipped& skipped : report.skipped) {
+    if (!told.insert({skipped.kernel, skipped.why}).second) continue;
     table.add({skipped.kernel, "not checked: " + skipped.why, "0", "", "", "skipped"}, Ink::dim);
   }
   write_out(table.text());
@@ -220,6 +278,8 @@ int check(const Options& options, const Context& context) {
     KEYHOLE_CHECK(*options.head_dim >= 1 && *options.head_dim <= 576, "check: --head-dim is ",
                   *options.head_dim, "; accepted are 1 to 576");
   }
+  // Kernels of the CPU are checked whether there is a GPU or not, unless one of them is asked for.
+  const Device gpu = options.device.settle("check");
   std::vector<Subject> subjects;
   int64_t patterns = 0;
   const auto add = [&](const Pattern& pattern) {
@@ -229,11 +289,11 @@ int check(const Options& options, const Context& context) {
       // Short of that, brute force answers within seconds.
       KEYHOLE_CHECK(std::max(shape.q_len, shape.k_len) <= 131072, "check: lengths ", shape.q_len,
                     " and ", shape.k_len, " would take minutes; accepted are up to 131072");
-      subjects.push_back(make_subject(pattern, shape, options));
+      subjects.push_back(make_subject(pattern, shape, options, gpu));
       return;
     }
     for (const Shape& shape : shapes_for(pattern, options.all))
-      subjects.push_back(make_subject(pattern, shape, options));
+      subjects.push_back(make_subject(pattern, shape, options, gpu));
   };
   if (!options.pattern.empty()) {
     add(pattern_from("check", options.pattern));
@@ -245,18 +305,11 @@ int check(const Options& options, const Context& context) {
   }
   Report report;
   {
+    const std::vector<Job> jobs = jobs_for(subjects, options, gpu, report);
     int64_t total = 0;
-    for (const Subject& subject : subjects) {
-      for (const KernelEntry& kernel : kernel_table()) {
-        if (!is_wanted(kernel, subject, options)) continue;
-        if (!why_not_checked(kernel, subject).empty()) continue;
-        const int64_t tiles = options.all ? int64_t(kernel.tiles.size()) : 1;
-        for (const Trial& trial : trials())
-          total += trial.operation == kernel.operation ? tiles : 0;
-      }
-    }
+    for (const Job& job : jobs) total += int64_t(job.tiles.size());
     Progress progress("check", total);
-    for (const Subject& subject : subjects) check_subject(subject, options, progress, report);
+    for (const Job& job : jobs) run_job(job, progress, report);
   }
   const std::vector<Outcome>& outcomes = report.outcomes;
   KEYHOLE_CHECK(!outcomes.empty(), "check: no kernel was left to check; keyhole info lists them");
@@ -282,15 +335,17 @@ Runner add_check(CLI::App& app, Context& context) {
   add_integer(app, "--head-dim", options->head_dim, "of q, k and v; default: 24 and 17");
   app.add_option("--kernel", options->kernel, "only kernels with this in their name")
       ->type_name("NAME");
+  options->device.add_to(app, "the CPU and the first GPU");
   add_integer(app, "--seed", options->seed, "of the random inputs; default: 1");
   app.add_flag("--all", options->all, "every tile shape of every kernel, and more lengths");
   add_json_option(app, context);
   app.footer(
-      "exit status 1 when a check fails; kernels of a GPU are checked by the tests\n\n"
+      "exit status 1 when a check fails\n\n"
       "examples:\n"
       "  keyhole check\n"
       "  keyhole check \"causal & window(100)\" --len 700 --head-dim 64\n"
-      "  keyhole check --kernel forward.bf16 --all");
+      "  keyhole check --kernel forward.bf16 --all\n"
+      "  keyhole check --device gpu --head-dim 128");
   return [options, &context] { return check(*options, context); };
 }
 

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "base/dtype.h"
+#include "base/int_math.h"
 
 namespace keyhole::cli {
 namespace {
@@ -28,18 +29,24 @@ double Random::normal() {
 }
 int64_t Random::below(int64_t count) { return int64_t(next() % uint64_t(count)); }
 
-HostileTensor::HostileTensor(DType dtype, std::vector<int64_t> shape, bool swaps) : dtype_(dtype) {
+HostileTensor::HostileTensor(DType dtype, std::vector<int64_t> shape, bool swaps, bool is_aligned)
+    : dtype_(dtype) {
   const size_t rank = shape.size();
   std::vector<int64_t> strides(rank, 1);
-  int64_t extent = shape.back() + (rank > 1 ? 3 : 0);  // odd paddings, so that nothing is aligned
+  // Odd paddings, so that nothing is aligned; or multiples of 8 elements, which are 16 bytes or
+  // more.
+  const auto padded = [&](int64_t count, int64_t odd) {
+    return is_aligned ? round_up(count + odd, int64_t{8}) : count + odd;
+  };
+  int64_t extent = rank > 1 ? padded(shape.back(), 3) : shape.back();
   if (rank == 3) {
-    strides[1] = extent, strides[0] = extent * shape[1] + 5;
+    strides[1] = extent, strides[0] = padded(extent * shape[1], 5);
     extent = strides[0] * shape[0];
   } else if (rank == 4) {
     const size_t inner = swaps ? 1 : 2, outer = swaps ? 2 : 1;
     strides[inner] = extent;
-    strides[outer] = extent * shape[inner] + 7;
-    strides[0] = strides[outer] * shape[outer] + 1;
+    strides[outer] = padded(extent * shape[inner], 7);
+    strides[0] = padded(strides[outer] * shape[outer], 1);
     extent = strides[0] * shape[0];
   }
   memory_.assign(size_t(extent * bytes_of(dtype) + 2 * kMoatBytes), kNan);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "keyhole/tensor.h"
@@ -27,10 +28,12 @@ class Random {
 class HostileTensor {
  public:
   // shape: [batch, heads, length, dim], [batch, heads, length] or [heads]. With `swaps`, length
-  // comes before heads in memory.
-  HostileTensor(DType dtype, std::vector<int64_t> shape, bool swaps = false);
+  // comes before heads in memory. Rows begin wherever, or at multiples of 16 bytes.
+  HostileTensor(DType dtype, std::vector<int64_t> shape, bool swaps = false,
+                bool is_aligned = false);
 
   const TensorView& view() const { return view_; }
+  std::span<std::byte> memory() { return memory_; }  // with the NaN around the tensor
   int64_t size() const { return int64_t(places_.size()); }
   // Elements in logical order, last dimension fastest.
   double get(int64_t index) const;

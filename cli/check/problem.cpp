@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "cli/device_copies.h"
 #include "runtime/dispatch.h"
 
 namespace keyhole::cli {
@@ -28,19 +29,20 @@ double difference(double got, double want) {
 
 }  // namespace
 
-Problem::Problem(const Subject& s, DType d)
+Problem::Problem(const Subject& s, const KernelEntry& entry)
     : subject(s),
-      dtype(d),
+      kernel(entry),
+      dtype(entry.dtype),
       random(s.seed),
-      q(d, {s.batch, s.heads, s.q_len, s.head_dim}, /*swaps=*/true),
-      k(d, {s.batch, s.kv_heads, s.k_len, s.head_dim}),
-      v(d, {s.batch, s.kv_heads, s.k_len, s.v_head_dim}, /*swaps=*/true),
-      out(d, {s.batch, s.heads, s.q_len, s.v_head_dim}),
-      lse(lse_dtype(d), {s.batch, s.heads, s.q_len}),
-      dout(d, {s.batch, s.heads, s.q_len, s.v_head_dim}, /*swaps=*/true),
-      dq(d, {s.batch, s.heads, s.q_len, s.head_dim}),
-      dk(d, {s.batch, s.kv_heads, s.k_len, s.head_dim}, /*swaps=*/true),
-      dv(d, {s.batch, s.kv_heads, s.k_len, s.v_head_dim}),
+      q(dtype, {s.batch, s.heads, s.q_len, s.head_dim}, /*swaps=*/true, s.is_aligned),
+      k(dtype, {s.batch, s.kv_heads, s.k_len, s.head_dim}, /*swaps=*/false, s.is_aligned),
+      v(dtype, {s.batch, s.kv_heads, s.k_len, s.v_head_dim}, /*swaps=*/true, s.is_aligned),
+      out(dtype, {s.batch, s.heads, s.q_len, s.v_head_dim}, /*swaps=*/false, s.is_aligned),
+      lse(lse_dtype(dtype), {s.batch, s.heads, s.q_len}),
+      dout(dtype, {s.batch, s.heads, s.q_len, s.v_head_dim}, /*swaps=*/true, s.is_aligned),
+      dq(dtype, {s.batch, s.heads, s.q_len, s.head_dim}, /*swaps=*/false, s.is_aligned),
+      dk(dtype, {s.batch, s.kv_heads, s.k_len, s.head_dim}, /*swaps=*/true, s.is_aligned),
+      dv(dtype, {s.batch, s.kv_heads, s.k_len, s.v_head_dim}, /*swaps=*/false, s.is_aligned),
       sink(DType::f32, {s.heads}),
       dsink(DType::f32, {s.heads}) {
   Shape shape = s.plan.shape();
@@ -82,22 +84,34 @@ void Problem::use_softcap_and_sinks() {
   options.sink = sink.view();
 }
 
-void Problem::run_forward(const KernelEntry& kernel, TileShape tile) {
+// Inputs come back as well: a write beside them shows.
+void Problem::run_forward(TileShape tile) {
+  DeviceCopies copies(kernel.device == Device::Kind::cuda ? subject.gpu : Device{});
+  const auto there = [&](HostileTensor& tensor) {
+    return copies.output(tensor.memory(), tensor.view());
+  };
   ForwardArgs args;
-  args.q = q.view(), args.k = k.view(), args.v = v.view(), args.out = out.view(),
-  args.lse = lse.view();
-  args.scale = *options.scale, args.softcap = options.softcap, args.sink = options.sink;
+  args.q = there(q), args.k = there(k), args.v = there(v), args.out = there(out),
+  args.lse = there(lse);
+  args.scale = *options.scale, args.softcap = options.softcap;
+  if (options.sink.is_given()) args.sink = there(sink);
   keyhole::run_forward(kernel, subject.plan, tile, args);
+  copies.finish();
 }
 
-void Problem::run_backward(const KernelEntry& kernel, TileShape tile) {
+void Problem::run_backward(TileShape tile) {
+  DeviceCopies copies(kernel.device == Device::Kind::cuda ? subject.gpu : Device{});
+  const auto there = [&](HostileTensor& tensor) {
+    return copies.output(tensor.memory(), tensor.view());
+  };
   BackwardArgs args;
-  args.dout = dout.view(), args.q = q.view(), args.k = k.view(), args.v = v.view();
-  args.out = out.view(), args.lse = lse.view();
-  args.dq = dq.view(), args.dk = dk.view(), args.dv = dv.view();
-  args.scale = *options.scale, args.softcap = options.softcap, args.sink = options.sink;
-  if (options.sink.is_given()) args.dsink = dsink.view();
+  args.dout = there(dout), args.q = there(q), args.k = there(k), args.v = there(v);
+  args.out = there(out), args.lse = there(lse);
+  args.dq = there(dq), args.dk = there(dk), args.dv = there(dv);
+  args.scale = *options.scale, args.softcap = options.softcap;
+  if (options.sink.is_given()) args.sink = there(sink), args.dsink = there(dsink);
   keyhole::run_backward(kernel, subject.plan, tile, args);
+  copies.finish();
 }
 
 Finding compare(const std::vector<Comparison>& results) {
@@ -178,9 +192,8 @@ double working_precision(const KernelEntry& kernel, Operation operation, const S
                                         is_backward ? group * subject.q_len : 0});
   const double roundings = (is_backward ? 8 : 4) + std::sqrt(double(longest_sum));
   if (kernel.dtype == DType::f64) return roundings * rounding_unit(DType::f64);
-  // The backward pass is handed an `out` that was rounded to the dtype; tensor cores round P as
-  // well.
-  const bool is_rounded = is_backward || kernel.backend != "cpu";
+  // The backward pass is handed an `out` that was rounded to the dtype.
+  const bool is_rounded = is_backward || kernel.rounds_weights;
   return std::max(roundings * rounding_unit(DType::f32),
                   is_rounded ? 2 * rounding_unit(kernel.dtype) : 0);
 }

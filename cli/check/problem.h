@@ -14,7 +14,7 @@
 namespace keyhole::cli {
 
 struct Problem {
-  Problem(const Subject& subject, DType dtype);
+  Problem(const Subject& subject, const KernelEntry& kernel);
   void randomise();  // q, k, v, dout; keys that nobody attends to become NaN
   void use_softcap_and_sinks();
   bool attends(int64_t b, int64_t h, int64_t query, int64_t key) const;  // asks the pattern
@@ -27,10 +27,11 @@ struct Problem {
     return (b * subject.kv_heads + h) * subject.k_len + i;
   }
 
-  void run_forward(const KernelEntry& kernel, TileShape tile);
-  void run_backward(const KernelEntry& kernel, TileShape tile);  // out and lse must be filled
+  void run_forward(TileShape tile);
+  void run_backward(TileShape tile);  // out and lse must be filled
 
   const Subject& subject;
+  const KernelEntry& kernel;
   DType dtype;
   Random random;
   std::vector<HeadPattern> patterns;  // [batch * heads]

@@ -51,7 +51,7 @@ Finding compare_forward(Problem& problem, const KernelEntry& kernel, TileShape t
   const std::vector<int64_t> queries = queries_to_check(subject);
   const std::optional<int64_t> offset = subject.plan.shape().offset;
   // The kernel first: the reference must not leave the right answer in memory.
-  problem.run_forward(kernel, tile);
+  problem.run_forward(tile);
   const ReferenceOutput want =
       reference_forward_rows(subject.pattern, problem.q.view(), problem.k.view(), problem.v.view(),
                              queries, problem.options, offset);
@@ -67,13 +67,13 @@ Finding compare_forward(Problem& problem, const KernelEntry& kernel, TileShape t
 }
 
 Finding forward_hostile(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel.dtype);
+  Problem problem(subject, kernel);
   problem.randomise();
   return compare_forward(problem, kernel, tile);
 }
 
 Finding forward_extras(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel.dtype);
+  Problem problem(subject, kernel);
   problem.randomise();
   problem.use_softcap_and_sinks();
   return compare_forward(problem, kernel, tile);
@@ -81,7 +81,7 @@ Finding forward_extras(const KernelEntry& kernel, TileShape tile, const Subject&
 
 // One key of each head is NaN: queries that attend to it must say so, the others must not notice.
 Finding forward_nan_key(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel.dtype);
+  Problem problem(subject, kernel);
   problem.randomise();
   for (int64_t head = 0; head < subject.batch * subject.kv_heads && subject.k_len > 0; ++head) {
     const int64_t row = head * subject.k_len + problem.random.below(subject.k_len);
@@ -93,12 +93,12 @@ Finding forward_nan_key(const KernelEntry& kernel, TileShape tile, const Subject
 }
 
 Finding forward_count(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel.dtype);
+  Problem problem(subject, kernel);
   problem.randomise();
   problem.q.fill(0);
   problem.v.fill(1);
   // A masked NaN key would be seen through 0 x NaN; here K may stay NaN where nobody attends.
-  problem.run_forward(kernel, tile);
+  problem.run_forward(tile);
   Finding finding;
   for (int64_t b = 0; b < subject.batch; ++b) {
     for (int64_t h = 0; h < subject.heads; ++h) {
@@ -137,7 +137,7 @@ int64_t edge_key(Problem& problem, int64_t b, int64_t h) {
 Finding forward_spike(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
   Finding finding;
   if (subject.q_len == 0 || subject.k_len == 0 || subject.head_dim == 0) return finding;
-  Problem problem(subject, kernel.dtype);
+  Problem problem(subject, kernel);
   problem.q.fill(1), problem.k.fill(0), problem.v.fill(0);
   const int64_t group = subject.heads / subject.kv_heads;
   // The spike has e^3 times the weight of all other keys together: 95 %.
@@ -151,7 +151,7 @@ Finding forward_spike(const KernelEntry& kernel, TileShape tile, const Subject& 
     for (int64_t x = 0; x < subject.v_head_dim; ++x)
       problem.v.set(problem.k_row(b, h, key) * subject.v_head_dim + x, 1);
   }
-  problem.run_forward(kernel, tile);
+  problem.run_forward(tile);
   for (int64_t b = 0; b < subject.batch; ++b) {
     for (int64_t h = 0; h < subject.heads; ++h) {
       const int64_t key = spikes[size_t(b * subject.kv_heads + h / group)];
@@ -184,7 +184,7 @@ Finding compare_backward(Problem& problem, const KernelEntry& kernel, TileShape 
                         problem.options, offset);
   for (size_t i = 0; i < exact.out.size(); ++i) problem.out.set(int64_t(i), exact.out[i]);
   for (size_t i = 0; i < exact.lse.size(); ++i) problem.lse.set(int64_t(i), exact.lse[i]);
-  problem.run_backward(kernel, tile);
+  problem.run_backward(tile);
   const ReferenceGradients want =
       reference_backward(subject.pattern, problem.dout.view(), problem.q.view(), problem.k.view(),
                          problem.v.view(), problem.options, offset);
@@ -206,13 +206,13 @@ Finding compare_backward(Problem& problem, const KernelEntry& kernel, TileShape 
 }
 
 Finding backward_hostile(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel.dtype);
+  Problem problem(subject, kernel);
   problem.randomise();
   return compare_backward(problem, kernel, tile);
 }
 
 Finding backward_extras(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel.dtype);
+  Problem problem(subject, kernel);
   problem.randomise();
   problem.use_softcap_and_sinks();
   return compare_backward(problem, kernel, tile);
@@ -221,7 +221,7 @@ Finding backward_extras(const KernelEntry& kernel, TileShape tile, const Subject
 // q = 0, dout = 1: the gradient of a value is the sum over the queries that see it of 1 / their
 // keys.
 Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel.dtype);
+  Problem problem(subject, kernel);
   problem.q.fill(0), problem.k.fill(0), problem.v.fill(1), problem.dout.fill(1);
   std::vector<double> want(size_t(subject.batch * subject.kv_heads * subject.k_len));
   const int64_t group = subject.heads / subject.kv_heads;
@@ -241,7 +241,7 @@ Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject&
       }
     }
   }
-  problem.run_backward(kernel, tile);
+  problem.run_backward(tile);
   Finding finding;
   for (size_t row = 0; row < want.size() && subject.v_head_dim > 0; ++row) {
     const double allowed = (2 * rounding_unit(problem.dtype) + 1e-5) * want[row] + 1e-12;
@@ -254,12 +254,12 @@ Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject&
 
 constexpr Trial kTrials[] = {
     {"strides, NaN around", Operation::forward, forward_hostile},
-    {"softcap and sinks", Operation::forward, forward_extras},
+    {"softcap and sinks", Operation::forward, forward_extras, /*has_softcap=*/true},
     {"NaN in one key", Operation::forward, forward_nan_key},
     {"count of keys", Operation::forward, forward_count},
     {"spike at an edge", Operation::forward, forward_spike},
     {"strides, NaN around", Operation::backward, backward_hostile},
-    {"softcap and sinks", Operation::backward, backward_extras},
+    {"softcap and sinks", Operation::backward, backward_extras, /*has_softcap=*/true},
     {"count of keys", Operation::backward, backward_count},
 };
 

@@ -21,6 +21,8 @@ struct Subject {
   int64_t batch, heads, kv_heads, q_len, k_len;
   int64_t head_dim, v_head_dim;
   uint64_t seed;
+  Device gpu = {};          // where kernels of a GPU run
+  bool is_aligned = false;  // every row begins at a multiple of 16 bytes
 };
 
 struct Finding {
@@ -33,6 +35,7 @@ struct Trial {
   const char* name;
   Operation operation;
   Finding (*run)(const KernelEntry& kernel, TileShape tile, const Subject& subject);
+  bool has_softcap = false;
 };
 
 std::span<const Trial> trials();

@@ -1,0 +1,35 @@
+// cli/device_copies.cpp
+#include "cli/device_copies.h"
+
+#include "cli/device.h"
+
+namespace keyhole::cli {
+
+TensorView DeviceCopies::input(std::span<const std::byte> memory, const TensorView& view) {
+  return copy(memory, view, nullptr);
+}
+
+TensorView DeviceCopies::output(std::span<std::byte> memory, const TensorView& view) {
+  return copy(memory, view, memory.data());
+}
+
+TensorView DeviceCopies::copy(std::span<const std::byte> memory, TensorView view, std::byte* back) {
+  if (!is_gpu(device_) || !view.is_given()) return view;
+  GpuMemory there(device_, int64_t(memory.size()));
+  there.copy_from_host(memory.data(), there.bytes());
+  const auto* const begin = static_cast<const std::byte*>(view.data);
+  view.data = static_cast<std::byte*>(there.data()) + (begin - memory.data());
+  view.device = device_;
+  copies_.push_back({std::move(there), back});
+  return view;
+}
+
+void DeviceCopies::finish() const {
+  if (!is_gpu(device_)) return;
+  synchronize(device_);
+  for (const Copy& copy : copies_) {
+    if (copy.back != nullptr) copy.memory.copy_to_host(copy.back, copy.memory.bytes());
+  }
+}
+
+}  // namespace keyhole::cli
