@@ -8,9 +8,12 @@
 #include "cli/bench/machine.h"
 #include "cli/bench/timing.h"
 #include "cli/check/trials.h"
+#include "cli/device.h"
+#include "cli/gpu/stopwatch.h"
 #include "cli/render/text.h"
 #include "cli/verbs.h"
 #include "runtime/dispatch.h"
+#include "runtime/gpu.h"
 #include "runtime/registry.h"
 
 namespace keyhole::cli {
@@ -23,8 +26,10 @@ struct Checked {
   Finding finding;
 };
 
-// One f32 kernel of each operation, put to its first trial: the comparison with the reference.
-std::vector<Checked> check_both_passes() {
+DType dtype_on(const Device& device) { return is_gpu(device) ? DType::bf16 : DType::f32; }
+
+// One kernel of each operation, put to its first trial: the comparison with the reference.
+std::vector<Checked> check_both_passes(const Device& device) {
   const Pattern pattern = parse(kPattern);
   const Subject subject{.pattern = pattern,
                         .plan = plan(pattern, 300, 300),
@@ -35,10 +40,13 @@ std::vector<Checked> check_both_passes() {
                         .k_len = 300,
                         .head_dim = 64,
                         .v_head_dim = 64,
-                        .seed = 1};
+                        .seed = 1,
+                        .gpu = device,
+                        .is_aligned = is_gpu(device)};
   std::vector<Checked> checked;
   for (const Operation operation : {Operation::forward, Operation::backward}) {
-    const KernelEntry& kernel = choose(kernel_table(), {"auto", operation, DType::f32, 64, 64});
+    const KernelEntry& kernel =
+        choose(kernel_table(), request_for(device, operation, dtype_on(device), 64, 64));
     for (const Trial& trial : trials()) {
       if (trial.operation != operation) continue;
       checked.push_back({kernel.name, trial.run(kernel, pick_tile(kernel, subject.plan), subject)});
@@ -50,39 +58,56 @@ std::vector<Checked> check_both_passes() {
 
 struct Speed {
   int64_t len = 4096, heads = 4, head_dim = 64;
+  DType dtype = DType::f32;
   double dense_ms = 0, sparse_ms = 0;
 };
 
-Speed measure() {
+Speed measure(const Device& device) {
   Speed speed;
+  speed.dtype = dtype_on(device);
+  if (is_gpu(device)) speed.len = 16384, speed.heads = 16, speed.head_dim = 128;
   const std::initializer_list<int64_t> shape = {1, speed.heads, speed.len, speed.head_dim};
-  bench::Tensor q(DType::f32, shape), k(DType::f32, shape), v(DType::f32, shape),
-      out(DType::f32, shape);
+  bench::Tensor q(speed.dtype, shape, device), k(speed.dtype, shape, device),
+      v(speed.dtype, shape, device), out(speed.dtype, shape, device);
   q.fill_normal(1), k.fill_normal(2), v.fill_normal(3);
-  const Plan dense_plan = plan(causal(), speed.len, speed.len);
-  const Plan sparse_plan = plan(parse(kPattern), speed.len, speed.len);
+  struct Contender {
+    Plan made;
+    GpuMemory workspace;
+  };
+  const auto contender = [&](const Pattern& pattern) -> Contender {
+    Plan made = plan(pattern, speed.len, speed.len);
+    if (!is_gpu(device)) return {made, {}};
+    return {made, GpuMemory(device, forward_workspace_bytes(q, k, v, made))};
+  };
+  const Contender dense_one = contender(causal()), sparse_one = contender(parse(kPattern));
+  const auto call_of = [&](const Contender& c) -> std::function<void()> {
+    AttentionOptions options;
+    options.workspace = {c.workspace.data(), c.workspace.bytes()};
+    return [&, options] { attention_forward(q, k, v, c.made, out, {}, options); };
+  };
   bench::TimingEffort effort;
   effort.min_runs = 3, effort.budget_ms = 800;
+  if (is_gpu(device)) effort.stopwatch = bench::gpu_stopwatch(device, /*is_cold=*/false);
   const std::vector<bench::Timing> timings =
-      bench::time_in_turns({[&] { attention_forward(q, k, v, dense_plan, out); },
-                            [&] { attention_forward(q, k, v, sparse_plan, out); }},
-                           effort);
+      bench::time_in_turns({call_of(dense_one), call_of(sparse_one)}, effort);
   speed.dense_ms = timings[0].median_ms, speed.sparse_ms = timings[1].median_ms;
   return speed;
 }
 
-int demo(const Context& context) {
-  const bench::Machine machine = bench::this_machine();
+int demo(const Device& device, const Context& context) {
+  const bench::Machine machine = bench::this_machine(device);
   const Pattern small = parse("causal & (window(2) | sinks(1))");
   const Picture picture = look(small, {.q_len = 12, .k_len = 12}, 0, 0, kTextCells);
   if (!context.json) {
-    print("{}\nkeyhole {}, backend cpu ({}), {}\n\n", paint(Ink::bold, "1. this machine"),
-          version(), machine.simd, bench::describe(machine));
+    print("{}\nkeyhole {}, on {}\n\n", paint(Ink::bold, "1. this machine"), version(),
+          is_gpu(device) ? bench::describe(machine)
+                         : fmt::format("{}; no GPU: {}", bench::describe(machine),
+                                       gpus().empty() ? why_no_gpu() : "--device cpu"));
     print("{}\n{}\n", paint(Ink::bold, "2. a pattern says who attends to whom"),
           picture_text(picture));
     print("{}\n", paint(Ink::bold, "3. kernels follow its plan; the fp64 reference agrees"));
   }
-  const std::vector<Checked> checked = check_both_passes();
+  const std::vector<Checked> checked = check_both_passes(device);
   bool is_passed = true;
   for (const Checked& check : checked) {
     const Finding& finding = check.finding;
@@ -93,15 +118,17 @@ int demo(const Context& context) {
           finding.complaint.empty() ? paint(Ink::green, "ok")
                                     : paint(Ink::red, "FAILED: " + finding.complaint));
   }
-  const Speed speed = measure();
+  const Speed speed = measure(device);
   const double ratio = speed.sparse_ms > 0 ? speed.dense_ms / speed.sparse_ms : 0;
   if (context.json) {
     Json json = {{"machine", bench::describe(machine)},
+                 {"device", device_text(device)},
                  {"pattern", kPattern},
                  {"passed", is_passed},
                  {"len", speed.len},
                  {"heads", speed.heads},
                  {"head_dim", speed.head_dim},
+                 {"dtype", to_string(speed.dtype)},
                  {"dense_causal_ms", speed.dense_ms},
                  {"sparse_ms", speed.sparse_ms},
                  {"speedup", ratio},
@@ -115,7 +142,8 @@ int demo(const Context& context) {
     return is_passed ? kDone : kCheckFailed;
   }
   print("\n{}\n", paint(Ink::bold, "4. time is proportional to the pairs kept"));
-  print("forward, {} tokens, {} heads of {}, f32\n", speed.len, speed.heads, speed.head_dim);
+  print("forward, {} tokens, {} heads of {}, {}\n", speed.len, speed.heads, speed.head_dim,
+        to_string(speed.dtype));
   print("  causal               {:8.2f} ms\n  {:<20} {:8.2f} ms   {}\n", speed.dense_ms, kPattern,
         speed.sparse_ms, paint(Ink::green, fmt::format("{:.1f} times faster", ratio)));
   print("\n{}\n", paint(Ink::bold, "5. next"));
@@ -129,9 +157,11 @@ int demo(const Context& context) {
 }  // namespace
 
 Runner add_demo(CLI::App& app, Context& context) {
+  auto device = std::make_shared<DeviceOption>();
+  device->add_to(app, "a GPU when there is one");
   add_json_option(app, context);
-  app.footer("example:\n  keyhole demo");
-  return [&context] { return demo(context); };
+  app.footer("examples:\n  keyhole demo\n  keyhole demo --device cpu");
+  return [device, &context] { return demo(device->settle("demo"), context); };
 }
 
 }  // namespace keyhole::cli

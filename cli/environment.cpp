@@ -2,10 +2,12 @@
 #include "cli/environment.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
 #include "base/check.h"
+#include "runtime/registry.h"
 
 namespace keyhole::cli {
 namespace {
@@ -23,8 +25,15 @@ bool switch_of(const char* name) {
 }
 
 void check_backend(const std::string& backend, const char* source) {
-  KEYHOLE_CHECK(backend == "auto" || backend == "cpu" || backend == "reference", source, " is \"",
-                backend, "\"; accepted are auto, cpu and reference");
+  std::vector<std::string> accepted = {"auto"};
+  for (const KernelEntry& kernel : kernel_table()) {
+    if (kernel.backend != accepted.back()) accepted.push_back(kernel.backend);
+  }
+  std::string list;
+  for (const std::string& name : accepted) list += (list.empty() ? "" : ", ") + name;
+  accepted.push_back("reference");
+  KEYHOLE_CHECK(std::find(accepted.begin(), accepted.end(), backend) != accepted.end(), source,
+                " is \"", backend, "\"; accepted are ", list, " and reference");
 }
 
 }  // namespace
@@ -33,7 +42,8 @@ void Environment::add_to(CLI::App& app, bool runs_kernels) {
   if (runs_kernels) {
     backend.clear();
     app.add_option("--backend", backend,
-                   "auto, cpu or reference; default: KEYHOLE_BACKEND, else auto")
+                   "auto, a backend of keyhole info, or reference; default: KEYHOLE_BACKEND, else "
+                   "auto")
         ->type_name("NAME");
   }
   app.add_flag("--verify", verifies, "verify the plan once more; also KEYHOLE_VERIFY=1");

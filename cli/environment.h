@@ -19,7 +19,7 @@ struct Variable {
   const char* meaning;
 };
 inline constexpr Variable kVariables[] = {
-    {"KEYHOLE_BACKEND", "auto, cpu or reference: which kernels run; like --backend"},
+    {"KEYHOLE_BACKEND", "auto, cpu, ... or reference: which kernels run; like --backend"},
     {"KEYHOLE_VERIFY", "1: plans are verified once more before they are used; like --verify"},
     {"KEYHOLE_LOG", "1: say on stderr what is done; like --log"},
 };

@@ -34,15 +34,19 @@ std::vector<Feature> features() {
           {"CUDA", has_cuda_kernels(), "no GPU kernels in this build"}};
 }
 
-// "NVIDIA H200 (sm_90, 132 SMs)", or why it is the cpu.
+// Or why it is the cpu.
 std::string backend_text() {
-  if (gpus().empty()) return fmt::format("cpu ({})", why_no_gpu());
-  std::string text = "cuda, and cpu for tensors in host memory";
-  for (const Gpu& gpu : gpus()) {
-    text += fmt::format("; {} (sm_{}, {} SMs, {} GiB)", gpu.name, gpu.compute_capability,
-                        gpu.num_processors, gpu.memory_bytes >> 30);
-  }
-  return text;
+  return gpus().empty() ? fmt::format("cpu ({})", why_no_gpu())
+                        : "cuda, and cpu for tensors in host memory";
+}
+
+Json to_json(const Gpu& gpu) {
+  return {{"name", gpu.name},
+          {"compute_capability", gpu.compute_capability},
+          {"processors", gpu.num_processors},
+          {"memory_bytes", gpu.memory_bytes},
+          {"l2_cache_bytes", gpu.l2_cache_bytes},
+          {"shared_bytes", gpu.shared_bytes}};
 }
 
 std::string dims_text(const KernelEntry& kernel) { return say("up to ", kernel.max_head_dim); }
@@ -86,8 +90,11 @@ int info_json(const bench::Machine& machine, const bench::Commit& commit) {
                {"cpu", machine.cpu},
                {"system", machine.system},
                {"backend", gpus().empty() ? "cpu" : "cuda"},
+               {"gpus", Json::array()},
+               {"why_no_gpu", why_no_gpu()},
                {"simd", machine.simd},
                {"threads", max_threads()}};
+  for (const Gpu& gpu : gpus()) json["gpus"].push_back(to_json(gpu));
   for (const Feature& feature : features()) json["libraries"][feature.name] = feature.is_there;
   for (const Variable& variable : kVariables) {
     const char* value = std::getenv(variable.name);
@@ -120,6 +127,9 @@ int info(const Context& context) {
   facts.add({"compiler", machine.compiler});
   facts.add({"machine", fmt::format("{}, {}", machine.cpu, machine.system)});
   facts.add({"backend", backend_text()});
+  for (size_t i = 0; i < gpus().size(); ++i) {
+    facts.add({fmt::format("gpu:{}", i), bench::describe(gpus()[i])});
+  }
   facts.add({"simd", machine.simd});
   facts.add({"threads", std::to_string(max_threads())});
   for (const Feature& feature : features()) {

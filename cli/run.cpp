@@ -5,11 +5,14 @@
 #include <memory>
 
 #include "base/check.h"
+#include "cli/device.h"
+#include "cli/device_copies.h"
 #include "cli/environment.h"
 #include "cli/file_tensor.h"
 #include "cli/files.h"
 #include "cli/verbs.h"
 #include "reference/attention.h"
+#include "runtime/gpu.h"
 
 namespace keyhole::cli {
 namespace {
@@ -21,6 +24,7 @@ struct Options {
   std::string pattern, plan;
   std::string layout = "bhsd", dtype;
   Environment environment;
+  DeviceOption device;
   std::optional<double> scale;
   std::optional<int64_t> offset;
   double softcap = 0;
@@ -55,6 +59,25 @@ void check_options(const Options& options) {
                                                                    {"--v", options.v},
                                                                    {"--sink", options.sink},
                                                                    {"--plan", options.plan}});
+}
+
+// The reference and the cpu backend read host memory, every other backend that of a GPU.
+Device device_for(const Options& options, DType dtype) {
+  const std::string& backend = options.environment.backend;
+  const Device device = options.device.settle("run", dtype);
+  if (backend == "auto") return device;
+  if (backend == "cpu" || backend == "reference") {
+    KEYHOLE_CHECK(options.device.is_auto() || !is_gpu(device), "run: the backend is ", backend,
+                  ", which runs on the CPU, but --device is ", options.device.text(),
+                  "; leave one of them out");
+    return {};
+  }
+  KEYHOLE_CHECK(!gpus().empty(), "run: the backend is ", backend,
+                ", which runs on a GPU, and there is none to use: ", why_no_gpu(),
+                "; --backend cpu runs without one");
+  KEYHOLE_CHECK(is_gpu(device), "run: the backend is ", backend,
+                ", which runs on a GPU; pass --device gpu, or leave the backend out");
+  return device;
 }
 
 double ms_between(Clock::time_point from, Clock::time_point to) {
@@ -146,12 +169,28 @@ int run(const Options& options, const Context& context) {
   if (attention.backend == "reference") {
     call.kernel = "reference";
     run_reference(pattern_from("run", options.pattern), options, attention, call);
+    call.run_ms = ms_between(planned, Clock::now());
   } else {
-    attention_forward(call.q.view, call.k.view, call.v.view, made, call.out.view, call.lse_view(),
-                      attention);
-    call.kernel = kernel_for_forward(call.q.view, call.v.view, made, attention);
+    const Device device = device_for(options, call.q.view.dtype);
+    DeviceCopies copies(device);
+    const TensorView q = copies.input(call.q.array.data, call.q.view);
+    const TensorView k = copies.input(call.k.array.data, call.k.view);
+    const TensorView v = copies.input(call.v.array.data, call.v.view);
+    const TensorView out = copies.output(call.out.array.data, call.out.view);
+    const TensorView lse = copies.output(call.lse.data, call.lse_view());
+    attention.sink = copies.input(std::as_bytes(std::span(sink)), attention.sink);
+    if (is_gpu(device)) synchronize(device);
+    const Clock::time_point there = Clock::now();
+    attention_forward(q, k, v, made, out, lse, attention);
+    if (is_gpu(device)) synchronize(device);
+    call.run_ms = ms_between(there, Clock::now());
+    copies.finish();
+    call.kernel = kernel_for_forward(q, v, made, attention);
+    if (is_gpu(device)) {
+      call.kernel += fmt::format(" on {}, {}", device_text(device), gpu(device).name);
+    }
   }
-  call.plan_ms = ms_between(start, planned), call.run_ms = ms_between(planned, Clock::now());
+  call.plan_ms = ms_between(start, planned);
   options.environment.log("{} on {}: {:.2f} ms", call.kernel, to_string(call.q.view), call.run_ms);
 
   {
@@ -187,6 +226,7 @@ Runner add_run(CLI::App& app, Context& context) {
   app.add_option("--layout", options->layout, "bhsd (heads before length, the default) or bshd")
       ->type_name("ORDER");
   app.add_option("--dtype", options->dtype, "bf16: read <u2 as such")->type_name("DTYPE");
+  options->device.add_to(app, "a GPU when there is one");
   options->environment.add_to(app, /*runs_kernels=*/true);
   add_integer(app, "--threads", options->threads, "at most so many; default: all");
   add_json_option(app, context);
@@ -194,7 +234,8 @@ Runner add_run(CLI::App& app, Context& context) {
       "examples:\n"
       "  keyhole run --q q.npy --k k.npy --v v.npy --pattern \"causal & window(256)\" --out "
       "out.npy\n"
-      "  keyhole run --q q.npy --k k.npy --v v.npy --plan my.plan --out out.npy --lse lse.npy");
+      "  keyhole run --q q.npy --k k.npy --v v.npy --plan my.plan --out out.npy --lse lse.npy\n"
+      "  keyhole run --q q.npy --k k.npy --v v.npy --pattern causal --device gpu --out out.npy");
   return [options, &context] {
     options->environment.settle();
     return run(*options, context);
