@@ -60,9 +60,9 @@ int64_t backward_workspace_bytes(const TensorView& q, const TensorView& k, const
                                  const Plan& plan, const AttentionOptions& options = {});
 
 // Folds the result (from_out, from_lse) over other keys into (into_out, into_lse), in place.
-// Rows that attended to nothing (lse -inf) are neutral.
+// Rows that attended to nothing (lse -inf) are neutral. On a GPU it is queued on the stream.
 void merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
-           const TensorView& from_lse);
+           const TensorView& from_lse, void* stream = nullptr);
 
 // The kernel that would run, or an Error(unsupported) with every kernel's objection.
 std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Plan& plan,

@@ -257,8 +257,9 @@ void check_merge(const TensorView& into_out, const TensorView& into_lse, const T
   check_tensor(from_out, "from_out", 4, "[batch, heads, length, head_dim]");
   check_same_dtype(from_out, "from_out", into_out);
   check_same_device(from_out, "from_out", into_out);
-  KEYHOLE_CHECK(into_out.device.kind == Device::Kind::cpu,
-                "merge: the tensors are on a GPU; it works in host memory only, copy them first");
+  KEYHOLE_CHECK(into_out.device.kind == Device::Kind::cpu || into_out.dtype != DType::f64,
+                "merge: the tensors are f64 on a GPU; f64 is merged in host memory only, copy them "
+                "first");
   check_sizes(from_out, "from_out",
               {into_out.shape[0], into_out.shape[1], into_out.shape[2], into_out.shape[3]},
               "the shape of into_out");

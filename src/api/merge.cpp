@@ -7,6 +7,7 @@
 #include "api/check_arguments.h"
 #include "base/dtype.h"
 #include "keyhole/attention.h"
+#include "runtime/gpu.h"
 
 namespace keyhole {
 namespace {
@@ -53,8 +54,11 @@ void merge_row(const TensorView& into_out, const TensorView& into_lse, const Ten
 }  // namespace
 
 void merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
-           const TensorView& from_lse) {
+           const TensorView& from_lse, void* stream) {
   check_merge(into_out, into_lse, from_out, from_lse);
+  if (into_out.device.kind == Device::Kind::cuda) {
+    return merge_on_gpu(into_out, into_lse, from_out, from_lse, stream);
+  }
   with_storage(into_out.dtype, [&](auto storage) {
     using Storage = decltype(storage);
     using Lse = typename Traits<Storage>::Compute;

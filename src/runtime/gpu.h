@@ -40,4 +40,8 @@ int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, Ti
 int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
                                   BackwardArgs args);
 
+// Queues the fold of two results on the stream.
+void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,
+                  const TensorView& from_out, const TensorView& from_lse, void* stream);
+
 }  // namespace keyhole

@@ -33,6 +33,11 @@ int64_t backward_workspace_on_gpu(const KernelEntry&, const Plan&, TileShape, Ba
   refuse();
 }
 
+void merge_on_gpu(const TensorView&, const TensorView&, const TensorView&, const TensorView&,
+                  void*) {
+  refuse();
+}
+
 GpuMemory::GpuMemory(const Device&, int64_t) { refuse(); }
 GpuMemory::~GpuMemory() = default;
 GpuMemory::GpuMemory(GpuMemory&&) noexcept = default;

@@ -54,9 +54,11 @@ TEST_F(GpuErrors, TensorsInSeveralPlaces) {
                "attention: q is on GPU 0 but sink is in host memory; all tensors of a call must "
                "be in one place",
                [&] { attention_forward(q, k, v, s.made, out, {}, with_sink); });
-  expect_error(ErrorKind::usage,
-               "merge: the tensors are on a GPU; it works in host memory only, copy them first",
-               [&] { merge(out, p.lse.view(), p.dout.view(), p.lse.view()); });
+  expect_error(
+      ErrorKind::usage,
+      "attention: q is on GPU 0 but from_out is in host memory; all tensors of a call must "
+      "be in one place",
+      [&] { merge(out, p.lse.view(), host_out, p.lse.view()); });
   s.expect_it_still_works();
 }
 

@@ -3,6 +3,7 @@
 // kernel's launches are queued.
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
+#include "kernels/device/merge.h"
 #include "plan/plan_state.h"
 #include "runtime/cuda/upload.h"
 #include "runtime/gpu.h"
@@ -95,6 +96,14 @@ void run_backward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape 
   const int64_t bytes = kernel.backward_workspace != nullptr ? kernel.backward_workspace(args) : 0;
   with_workspace(args.launch, bytes, call.stream, [&] { kernel.backward(args); });
   call.plan->was_used_on(call.stream);
+}
+
+void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,
+                  const TensorView& from_out, const TensorView& from_lse, void* stream) {
+  gpu(into_out.device);  // refuses one that is not there
+  const OnGpu here(into_out.device.ordinal);
+  forget_old_errors();
+  device::launch_merge(into_out, into_lse, from_out, from_lse, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace keyhole
