@@ -203,7 +203,7 @@ def draw_sweep(records, folder):
                    zorder=style["zorder"])
     left.set_yscale("log")
     log_axis(left.yaxis)
-    left.set_ylabel("milliseconds, forward")
+    left.set_ylabel(f"milliseconds, {records[0]['operation']}")
     first = records[0]
     left.set_title(f"all patterns, {first['heads']} heads of {first['head_dim']}, {first['dtype']}: runtime")
     right.set_title("speed-up (ringed: dense time told from its rate)")

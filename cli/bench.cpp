@@ -121,6 +121,7 @@ Runner add_bench(CLI::App& app, Context&) {
       "Every case is checked against the fp64 reference before it is timed.\n"
       "  keyhole bench all --quick --json records.json\n"
       "  keyhole bench streaming --len 128:4096 --window 64 --sinks 16\n"
+      "  keyhole bench sweep --training --heads 8 --head-dim 128\n"
       "  keyhole bench forward --pattern \"causal & window(256)\" --len 8192 --heads 8\n"
       "  keyhole bench sweep --max-len 32768 --device cpu\n"
       "  keyhole bench forward --pattern causal --len 16384 --heads 16 --device gpu --cold");

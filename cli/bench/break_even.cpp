@@ -100,16 +100,15 @@ std::optional<int64_t> Search::run() {
   return winning;
 }
 
-std::vector<Contender> contenders(const BreakEvenOptions& options, const Device& device) {
-  const auto base = [options, device](const std::string& name, int64_t q_len, int64_t k_len) {
+std::vector<Contender> contenders(const Session& session, const BreakEvenOptions& options) {
+  const auto base = [&session, options](const std::string& name, int64_t q_len, int64_t k_len) {
     Case c{.name = fmt::format("break-even-{}-{}", name, k_len), .pattern_text = ""};
     c.q_len = q_len;
     c.k_len = k_len;
     c.heads = c.kv_heads = options.heads;
     c.head_dim = options.head_dim;
     c.dtype = options.dtype;
-    c.device = device;
-    return c;
+    return session.here(c);
   };
   std::vector<Contender> all;
   for (const CatalogEntry& entry : catalog()) {
@@ -141,7 +140,7 @@ void bench_break_even(Session& session, const BreakEvenOptions& options) {
   cli::Table table(
       {"pattern", "beats dense from", "there", "keeps there", "at " + first, "at " + last},
       "lrrrrr");
-  const auto all = contenders(options, session.device());
+  const auto all = contenders(session, options);
   {
     cli::Progress progress("bench break-even", int64_t(all.size()));
     for (const Contender& contender : all) {

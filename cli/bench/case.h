@@ -1,5 +1,6 @@
 // cli/bench/case.h
-// One thing to measure: a pattern, the shapes and dtype of its tensors, forward or backward.
+// One thing to measure: a pattern, the shapes and dtype of its tensors, forward or backward or
+// both.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,8 @@ struct Case {
   int64_t head_dim = 64;
   DType dtype = DType::f32;
   Operation operation = Operation::forward;
-  Device device = {};  // where the tensors lie, and so what computes
+  bool has_forward_too = false;  // with operation backward: both passes are timed together
+  Device device = {};            // where the tensors lie, and so what computes
 
   Shape shape() const {
     return {.batch = 1, .heads = heads, .q_len = q_len, .k_len = k_len, .offset = {}};
@@ -38,7 +40,14 @@ inline Case with_pattern(Case c, const Pattern& pattern, std::string text) {
 // Multiplications and additions that a pair of a head costs: two products of head_dim forward, five
 // backward (scores again, dv, dp, dq, dk).
 inline double flops_per_pair(const Case& c) {
-  return (c.operation == Operation::forward ? 4.0 : 10.0) * double(c.head_dim);
+  const bool is_forward = c.operation == Operation::forward;
+  return ((is_forward || c.has_forward_too ? 4.0 : 0.0) + (is_forward ? 0.0 : 10.0)) *
+         double(c.head_dim);
+}
+
+// What is timed, in words.
+inline std::string passes_text(const Case& c) {
+  return c.has_forward_too ? "forward + backward" : to_string(c.operation);
 }
 
 }  // namespace keyhole::bench

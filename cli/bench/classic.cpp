@@ -32,6 +32,7 @@ void run_table(Session& session, const std::string& suite, const std::string& ti
                const std::string& length_name, const std::string& sparse_name,
                const std::vector<int64_t>& lengths, Case c, const Pattern& dense_pattern) {
   cli::Table table({length_name, "dense ms", sparse_name + " ms", "speed-up"}, "rrrr");
+  c = session.here(c);
   {
     cli::Progress progress("bench " + suite, int64_t(lengths.size()));
     std::shared_ptr<Inputs> inputs;
@@ -67,7 +68,6 @@ void bench_streaming(Session& session, const StreamingOptions& options) {
     c.heads = c.kv_heads = heads;
     c.head_dim = options.channels / heads;
     c.dtype = options.dtype;
-    c.device = session.device();
     run_table(session, "streaming",
               fmt::format("{}, {} channels as {} head{} of {}, {}, against dense causal",
                           c.pattern_text, options.channels, heads, heads == 1 ? "" : "s",
@@ -86,7 +86,6 @@ void bench_blocks(Session& session, const BlocksOptions& options) {
     c.heads = c.kv_heads = options.heads;
     c.head_dim = options.head_dim;
     c.dtype = options.dtype;
-    c.device = session.device();
     run_table(session, is_causal_table ? "blocks-causal" : "blocks",
               fmt::format("{}, {} head{} of {}, {}, against {}", c.pattern_text, c.heads,
                           c.heads == 1 ? "" : "s", c.head_dim, session.conditions(c.dtype),

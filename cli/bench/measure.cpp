@@ -42,29 +42,39 @@ Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& ef
   check_ = check(c, plan_, *inputs_, effort.check, effort.threads, kernel.rounds_weights);
   if (is_on_gpu) {
     extra_bytes_ = watch->extra_bytes();
-    workspace_ = std::make_shared<GpuMemory>(
-        c.device, c.operation == Operation::forward
-                      ? forward_workspace_bytes(inputs_->q, inputs_->k, inputs_->v, plan_)
-                      : backward_workspace_bytes(inputs_->q, inputs_->k, inputs_->v, plan_));
+    workspace_ = std::make_shared<GpuMemory>(c.device, workspace_bytes());
   }
   kernel_ = kernel.name;
   report_ = plan_.explain(pick_tile(kernel, plan_), c.head_dim, bytes_of(c.dtype));
   plan_ms_ += report_.compile_ms;
 }
 
+int64_t Subject::workspace_bytes() const {
+  const bool is_forward = case_.operation == Operation::forward;
+  int64_t bytes = 0;
+  if (is_forward || case_.has_forward_too)
+    bytes = forward_workspace_bytes(inputs_->q, inputs_->k, inputs_->v, plan_);
+  if (!is_forward)
+    bytes = std::max(bytes, backward_workspace_bytes(inputs_->q, inputs_->k, inputs_->v, plan_));
+  return bytes;
+}
+
 std::function<void()> Subject::call() const {
   AttentionOptions options;
   options.threads = threads_;
   if (workspace_) options.workspace = {workspace_->data(), workspace_->bytes()};
-  if (case_.operation == Operation::forward) {
-    return [inputs = inputs_, plan = plan_, options, workspace = workspace_] {
-      attention_forward(inputs->q, inputs->k, inputs->v, plan, inputs->out, inputs->lse, options);
-    };
-  }
-  return [inputs = inputs_, plan = plan_, options, workspace = workspace_] {
+  const std::function<void()> forward = [inputs = inputs_, plan = plan_, options,
+                                         workspace = workspace_] {
+    attention_forward(inputs->q, inputs->k, inputs->v, plan, inputs->out, inputs->lse, options);
+  };
+  const std::function<void()> backward = [inputs = inputs_, plan = plan_, options,
+                                          workspace = workspace_] {
     attention_backward(inputs->dout, inputs->q, inputs->k, inputs->v, inputs->out, inputs->lse,
                        plan, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
   };
+  if (case_.operation == Operation::forward) return forward;
+  if (!case_.has_forward_too) return backward;
+  return [forward, backward] { forward(), backward(); };
 }
 
 std::shared_ptr<Inputs> inputs_for(const Case& c, std::shared_ptr<Inputs>& inputs) {
@@ -107,7 +117,7 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
   const CheckResult& result = subject.check_result();
   nlohmann::json json = {
       {"case", c.name},
-      {"operation", to_string(c.operation)},
+      {"operation", passes_text(c)},
       {"kernel", subject.kernel()},
       {"check", result.is_passed ? "ok" : "failed"},
       {"checked_rows", result.rows},

@@ -37,6 +37,8 @@ class Subject {
   std::function<void()> call() const;
 
  private:
+  int64_t workspace_bytes() const;
+
   Case case_;
   std::shared_ptr<Inputs> inputs_;
   int threads_;

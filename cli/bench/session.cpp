@@ -100,9 +100,17 @@ double Session::copy_gbps() {
   return *copy_gbps_;
 }
 
+Case Session::here(Case c) const {
+  c.device = device();
+  if (options_.is_training) c.operation = Operation::backward, c.has_forward_too = true;
+  return c;
+}
+
 std::string Session::conditions(DType dtype) const {
-  if (!cli::is_gpu(device())) return to_string(dtype);
-  return fmt::format("{}, {}, {} cache", to_string(dtype), gpu(device()).name,
+  std::string text = to_string(dtype);
+  if (options_.is_training) text += ", forward + backward";
+  if (!cli::is_gpu(device())) return text;
+  return fmt::format("{}, {}, {} cache", text, gpu(device()).name,
                      options_.is_cold ? "cold" : "warm");
 }
 

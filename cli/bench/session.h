@@ -15,6 +15,7 @@ namespace keyhole::bench {
 
 struct SessionOptions {
   Device device = {};        // what computes
+  bool is_training = false;  // tables of patterns: forward and backward are timed together
   bool is_cold = false;      // GPU: its second-level cache is overwritten before each call
   bool is_quick = false;     // fewer repeats, sampled checks, shorter lengths
   int threads = 0;           // 0: all
@@ -45,6 +46,8 @@ class Session {
   // first use.
   const Peak& peak(DType dtype);
   double copy_gbps();
+  // The case on this device, both passes of it when training is timed.
+  Case here(Case c) const;
   // How the times were taken, for the line above a table: "bf16, NVIDIA H200, cold cache".
   std::string conditions(DType dtype) const;
 

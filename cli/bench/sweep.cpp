@@ -47,8 +47,7 @@ Case Sweep::case_at(const SizedPattern& sized, int64_t length) const {
   c.heads = c.kv_heads = options_.heads;
   c.head_dim = options_.head_dim;
   c.dtype = options_.dtype;
-  c.device = session_.device();
-  return c;
+  return session_.here(c);
 }
 
 // From the longest length that was measured, by pairs. Counting pairs means compiling the plan, so
@@ -145,12 +144,13 @@ std::vector<SweepPoint> Sweep::run(bool prints_table) {
   }
   if (prints_table) {
     session_.print(fmt::format(
-        "\nsweep: forward, {} heads of {}, {}; dense is causal for causal patterns. ~: "
+        "\nsweep: {}{} heads of {}, {}; dense is causal for causal patterns. ~: "
         "its time was not "
         "measured\nbut told from its rate. x tiles: time over dense time x share of the "
         "{} tiles that hold a pair;\nx visited: the same by pairs, in the smaller "
         "tiles, classes and key lists that were followed\n",
-        options_.heads, options_.head_dim, session_.conditions(options_.dtype),
+        session_.options().is_training ? "" : "forward, ", options_.heads, options_.head_dim,
+        session_.conditions(options_.dtype),
         to_string(dense_tile(case_at({"dense", "dense"}, lengths.front())))));
     cli::Table table({"pattern", "length", "keys/query", "sparsity", "work/token", "ms", "speed-up",
                       "x tiles", "x visited"},

@@ -200,6 +200,10 @@ void offer_dtype(CLI::App& app, Options& options) {
   app.add_option("--dtype", options.dtype, "f16, bf16, f32 or f64; default: f32, on a GPU bf16");
 }
 
+void offer_training(CLI::App& app, Options& options) {
+  app.add_flag("--training", options.session.is_training, "time forward and backward together");
+}
+
 void offer_cases(CLI::App& app, Options& options) {
   auto* name = app.add_option("--case", options.case_name, "only the case of this name");
   auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else");
@@ -218,6 +222,7 @@ void offer_streaming(CLI::App& app, Options& options) {
   app.add_option("--channels", options.channels, "of all heads together");
   offer_head_dim(app, options);
   offer_dtype(app, options);
+  offer_training(app, options);
 }
 void offer_blocks(CLI::App& app, Options& options) {
   offer_len(app, options);
@@ -225,18 +230,21 @@ void offer_blocks(CLI::App& app, Options& options) {
   offer_heads(app, options);
   offer_head_dim(app, options);
   offer_dtype(app, options);
+  offer_training(app, options);
 }
 void offer_sweep(CLI::App& app, Options& options) {
   app.add_option("--max-len", options.max_len, "the longest sequence");
   offer_heads(app, options);
   offer_head_dim(app, options);
   offer_dtype(app, options);
+  offer_training(app, options);
 }
 void offer_break_even(CLI::App& app, Options& options) {
   offer_len(app, options);
   offer_heads(app, options);
   offer_head_dim(app, options);
   offer_dtype(app, options);
+  offer_training(app, options);
 }
 void offer_memory(CLI::App& app, Options& options) {
   offer_len(app, options);
