@@ -1,5 +1,6 @@
 // cli/check.cpp
-// keyhole check: every kernel of the table against the fp64 reference, on hostile inputs.
+// keyhole check: every kernel of the table against the fp64 reference, on hostile inputs. What is
+// run is decided in cli/check/jobs.cpp.
 #include "base/check.h"
 
 #include <CLI/CLI.hpp>
@@ -8,76 +9,12 @@
 #include <memory>
 #include <set>
 
-#include "cli/check/trials.h"
-#include "cli/device.h"
+#include "cli/check/jobs.h"
 #include "cli/verbs.h"
 #include "pattern/catalog.h"
-#include "pattern/smallest_shape.h"
-#include "runtime/dispatch.h"
-#include "runtime/registry.h"
 
 namespace keyhole::cli {
 namespace {
-
-struct Options {
-  std::string pattern, dtype, kernel;
-  DeviceOption device;
-  ShapeOptions shape;
-  std::optional<int64_t> head_dim;
-  int64_t seed = 1;
-  bool all = false;
-};
-
-bool fits(const Pattern& pattern, const Shape& shape) {
-  try {
-    pattern.for_head(shape, shape.batch - 1, shape.heads - 1);
-    return true;
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::usage) throw;
-    return false;
-  }
-}
-
-// Ragged lengths around tile edges. A pattern that brings its own lengths (at) gets those.
-std::vector<Shape> shapes_for(const Pattern& pattern, bool all) {
-  std::vector<std::pair<int64_t, int64_t>> lengths = {{67, 67}, {45, 131}};
-  if (all)
-    lengths.insert(lengths.end(),
-                   {{0, 5}, {1, 1}, {1, 200}, {128, 128}, {129, 255}, {90, 33}, {257, 257}});
-  std::vector<Shape> shapes;
-  const auto add = [&](int64_t q_len, int64_t k_len) {
-    const Shape shape = smallest_shape(pattern, q_len, k_len);
-    if (fits(pattern, shape)) shapes.push_back(shape);
-  };
-  for (const auto& [q_len, k_len] : lengths) add(q_len, k_len);
-  for (int64_t q_len = 1; q_len <= 16 && shapes.empty(); ++q_len) {
-    for (int64_t k_len = 1; k_len <= 16 && shapes.empty(); ++k_len) add(q_len, k_len);
-  }
-  return shapes;
-}
-
-Subject make_subject(const Pattern& pattern, const Shape& shape, const Options& options,
-                     const Device& gpu) {
-  Subject subject{.pattern = pattern,
-                  .plan = plan(pattern, shape),
-                  .batch = shape.batch,
-                  .heads = shape.heads,
-                  .kv_heads = shape.heads % 2 == 0 ? shape.heads / 2 : shape.heads,
-                  .q_len = shape.q_len,
-                  .k_len = shape.k_len,
-                  .head_dim = options.head_dim.value_or(24),
-                  .v_head_dim = options.head_dim.value_or(17),
-                  .seed = uint64_t(options.seed),
-                  .gpu = gpu};
-  // A plan for one head serves all; several heads on fewer key heads are the harder case.
-  if (shape.heads == 1 && shape.batch == 1) {
-    const bool is_long = shape.q_len > kLongestFullyChecked;
-    const bool has_batch = shape.q_len == shape.k_len && !is_long;
-    subject.batch = has_batch ? 2 : 1;
-    subject.heads = has_batch || is_long ? 2 : 4, subject.kv_heads = subject.heads / 2;
-  }
-  return subject;
-}
 
 struct Outcome {
   std::string kernel, trial, pattern;
@@ -86,91 +23,10 @@ struct Outcome {
   Finding finding;
 };
 
-struct Skipped {
-  std::string kernel, pattern, why;
-  bool operator==(const Skipped&) const = default;
-};
 struct Report {
   std::vector<Outcome> outcomes;
   std::vector<Skipped> skipped;
 };
-
-std::vector<TileShape> tiles_to_try(const KernelEntry& kernel, const Plan& plan, bool all) {
-  if (all) return kernel.tiles;
-  return {pick_tile(kernel, plan)};
-}
-
-bool is_wanted(const KernelEntry& kernel, const Options& options, const Device& gpu) {
-  if (kernel.device != Device::Kind::cpu && (!is_gpu(gpu) || !why_not_here(kernel).empty())) {
-    return false;
-  }
-  if (!options.device.is_auto() && kernel.device != options.device.settle("check").kind) {
-    return false;
-  }
-  if (!options.dtype.empty() && kernel.dtype != dtype_from(options.dtype)) return false;
-  return kernel.name.find(options.kernel) != std::string::npos;
-}
-
-// What is put to one trial, as the kernel takes it; or why it does not.
-struct Fitted {
-  Subject subject;
-  std::string why_not;
-};
-
-// The worst that a kernel takes: rows anywhere, else rows at multiples of 16 bytes, and then, where
-// nobody asked for a head_dim, one of v that such rows are made for.
-Fitted fit(const KernelEntry& kernel, const Trial& trial, Subject subject, const Options& options) {
-  // A gradient of one key sums over all queries: by brute force that takes minutes on long
-  // sequences.
-  if (kernel.operation == Operation::backward && subject.q_len > kLongestFullyChecked) {
-    return {subject, fmt::format("{} queries; gradients are checked up to {}", subject.q_len,
-                                 kLongestFullyChecked)};
-  }
-  const Device device = kernel.device == Device::Kind::cuda ? subject.gpu : Device{};
-  const auto refusal_now = [&] {
-    Request request =
-        request_for(device, kernel.operation, kernel.dtype, subject.head_dim, subject.v_head_dim);
-    request.has_softcap = trial.has_softcap;
-    request.is_aligned = subject.is_aligned;
-    return refusal(kernel, request);
-  };
-  std::string why_not = refusal_now();
-  if (!why_not.empty()) subject.is_aligned = true, why_not = refusal_now();
-  if (!why_not.empty() && !options.head_dim) subject.v_head_dim = 16, why_not = refusal_now();
-  return {std::move(subject), std::move(why_not)};
-}
-
-// One kernel, one trial, one subject; as many runs as tiles are tried.
-struct Job {
-  const KernelEntry* kernel;
-  const Trial* trial;
-  Subject subject;
-  std::vector<TileShape> tiles;
-};
-
-std::vector<Job> jobs_for(const std::vector<Subject>& subjects, const Options& options,
-                          const Device& gpu, Report& report) {
-  std::vector<Job> jobs;
-  for (const Subject& subject : subjects) {
-    for (const KernelEntry& kernel : kernel_table()) {
-      if (!is_wanted(kernel, options, gpu)) continue;
-      for (const Trial& trial : trials()) {
-        if (trial.operation != kernel.operation) continue;
-        Fitted fitted = fit(kernel, trial, subject, options);
-        if (fitted.why_not.empty()) {
-          jobs.push_back({&kernel, &trial, std::move(fitted.subject),
-                          tiles_to_try(kernel, subject.plan, options.all)});
-          continue;
-        }
-        const Skipped skipped{kernel.name, subject.plan.pattern_text(), fitted.why_not};
-        if (report.skipped.empty() || report.skipped.back() != skipped) {
-          report.skipped.push_back(skipped);  // once for all trials that it keeps from running
-        }
-      }
-    }
-  }
-  return jobs;
-}
 
 void run_job(const Job& job, Progress& progress, Report& report) {
   const Subject& subject = job.subject;
@@ -202,7 +58,7 @@ std::vector<Line> lines_of(const std::vector<Outcome>& outcomes) {
   return lines;
 }
 
-std::string again(const Outcome& outcome, const Options& options) {
+std::string again(const Outcome& outcome, const CheckOptions& options) {
   std::string command = fmt::format(
       "keyhole check \"{}\" --q-len {} --k-len {} --kernel {} --seed {}", outcome.pattern,
       outcome.shape.q_len, outcome.shape.k_len, outcome.kernel, options.seed);
@@ -212,7 +68,7 @@ std::string again(const Outcome& outcome, const Options& options) {
   return command;
 }
 
-void report_text(const Report& report, const Options& options, int64_t patterns) {
+void report_text(const Report& report, const CheckOptions& options, int64_t patterns) {
   const std::vector<Outcome>& outcomes = report.outcomes;
   Table table({"kernel", "case", "runs", "max error", "allowed", "verdict"}, "llrrrl");
   int64_t failed = 0;
@@ -241,7 +97,7 @@ void report_text(const Report& report, const Options& options, int64_t patterns)
       failed ? paint(Ink::red, fmt::format("{} failed", failed)) : paint(Ink::green, "all passed"));
 }
 
-Json report_json(const Report& report, const Options& options) {
+Json report_json(const Report& report, const CheckOptions& options) {
   const std::vector<Outcome>& outcomes = report.outcomes;
   Json list = Json::array();
   int64_t failed = 0;
@@ -272,7 +128,7 @@ Json report_json(const Report& report, const Options& options) {
           {"skipped", std::move(skipped)}};
 }
 
-int check(const Options& options, const Context& context) {
+int check(const CheckOptions& options, const Context& context) {
   if (!options.dtype.empty()) dtype_from(options.dtype);
   if (options.head_dim) {
     KEYHOLE_CHECK(*options.head_dim >= 1 && *options.head_dim <= 576, "check: --head-dim is ",
@@ -284,16 +140,9 @@ int check(const Options& options, const Context& context) {
   int64_t patterns = 0;
   const auto add = [&](const Pattern& pattern) {
     ++patterns;
-    if (options.shape.is_given()) {
-      const Shape shape = options.shape.shape("check", pattern);
-      // Short of that, brute force answers within seconds.
-      KEYHOLE_CHECK(std::max(shape.q_len, shape.k_len) <= 131072, "check: lengths ", shape.q_len,
-                    " and ", shape.k_len, " would take minutes; accepted are up to 131072");
-      subjects.push_back(make_subject(pattern, shape, options, gpu));
-      return;
+    for (Subject& subject : subjects_for(pattern, options, gpu)) {
+      subjects.push_back(std::move(subject));
     }
-    for (const Shape& shape : shapes_for(pattern, options.all))
-      subjects.push_back(make_subject(pattern, shape, options, gpu));
   };
   if (!options.pattern.empty()) {
     add(pattern_from("check", options.pattern));
@@ -305,11 +154,12 @@ int check(const Options& options, const Context& context) {
   }
   Report report;
   {
-    const std::vector<Job> jobs = jobs_for(subjects, options, gpu, report);
+    Jobs jobs = jobs_for(subjects, options, gpu);
+    report.skipped = std::move(jobs.skipped);
     int64_t total = 0;
-    for (const Job& job : jobs) total += int64_t(job.tiles.size());
+    for (const Job& job : jobs.all) total += int64_t(job.tiles.size());
     Progress progress("check", total);
-    for (const Job& job : jobs) run_job(job, progress, report);
+    for (const Job& job : jobs.all) run_job(job, progress, report);
   }
   const std::vector<Outcome>& outcomes = report.outcomes;
   KEYHOLE_CHECK(!outcomes.empty(), "check: no kernel was left to check; keyhole info lists them");
@@ -327,7 +177,7 @@ int check(const Options& options, const Context& context) {
 }  // namespace
 
 Runner add_check(CLI::App& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckOptions>();
   app.add_option("pattern", options->pattern, "default: every example of the catalog")
       ->type_name("");
   options->shape.add_to(app);
