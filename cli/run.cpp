@@ -89,6 +89,7 @@ struct Call {
   FileTensor q, k, v, out;
   NpyArray lse;
   std::string kernel;
+  Device device;
   double plan_ms = 0, run_ms = 0;
 
   TensorView lse_view() const {
@@ -133,6 +134,7 @@ void report(const Plan& plan, const Options& options, const Context& context, co
   if (context.json) {
     Json json = {{"pattern", plan.pattern_text()},
                  {"kernel", call.kernel},
+                 {"device", device_text(call.device)},
                  {"dtype", to_string(call.q.view.dtype)},
                  {"out", options.out},
                  {"out_shape", call.out.array.shape},
@@ -150,6 +152,7 @@ void report(const Plan& plan, const Options& options, const Context& context, co
 int run(const Options& options, const Context& context) {
   check_options(options);
   Call call = read_inputs(options);
+  call.device = device_for(options, call.q.view.dtype);
   AttentionOptions attention;
   attention.scale = options.scale, attention.softcap = options.softcap;
   attention.backend = options.environment.backend, attention.threads = int(options.threads);
@@ -171,7 +174,7 @@ int run(const Options& options, const Context& context) {
     run_reference(pattern_from("run", options.pattern), options, attention, call);
     call.run_ms = ms_between(planned, Clock::now());
   } else {
-    const Device device = device_for(options, call.q.view.dtype);
+    const Device& device = call.device;
     DeviceCopies copies(device);
     const TensorView q = copies.input(call.q.array.data, call.q.view);
     const TensorView k = copies.input(call.k.array.data, call.k.view);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cli/check/hostile.h"
 #include "cli/check/trials.h"
 #include "runtime/dispatch.h"
 #include "runtime/registry.h"
@@ -66,6 +67,25 @@ TEST(Check, SoundKernelsPassEveryTrial) {
         EXPECT_LE(finding.error, finding.allowed) << kernel.name << " / " << trial.name;
       }
     }
+  }
+}
+
+// Kernels that copy rows in pieces of 16 bytes are handed the same company.
+TEST(Check, AlignedRowsHaveNanAroundThemToo) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const bool swaps : {false, true}) {
+      HostileTensor tensor(dtype, {2, 3, 5, 17}, swaps, /*is_aligned=*/true);
+      EXPECT_TRUE(rows_are_aligned({&tensor.view()}));
+      EXPECT_FALSE(rows_are_aligned({&HostileTensor(dtype, {2, 3, 5, 17}, swaps).view()}));
+      tensor.fill(1);
+      EXPECT_TRUE(tensor.is_moat_intact());
+      EXPECT_EQ(tensor.values(), std::vector<double>(2 * 3 * 5 * 17, 1.0));
+    }
+  }
+  Subject subject = subject_of(causal(), causal());
+  subject.is_aligned = true;
+  for (const Operation operation : {Operation::forward, Operation::backward}) {
+    EXPECT_EQ(run_trial("strides, NaN around", kernel_for(operation), subject).complaint, "");
   }
 }
 
