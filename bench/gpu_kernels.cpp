@@ -25,6 +25,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "cli/gpu/event.h"
 #include "kernels/device/check_cuda.h"
 #include "keyhole/attention.h"
 #include "runtime/gpu.h"
@@ -195,30 +196,13 @@ class Subject {
   AttentionOptions options_;
 };
 
-class Event {
- public:
-  Event() { check_cuda(cudaEventCreate(&event_), "timing"); }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  void record() const { check_cuda(cudaEventRecord(event_), "timing"); }
-  float ms_since(const Event& begin) const {
-    check_cuda(cudaEventSynchronize(event_), "timing");
-    float ms = 0;
-    check_cuda(cudaEventElapsedTime(&ms, begin.event_, event_), "timing");
-    return ms;
-  }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
 void hold_the_stream(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
 // The calls are queued without waiting, so that the GPU finds the next one when it is done with
 // one. Short calls are queued behind a pause, or the time to queue them would be measured. Both as
 // in bench/peers/attention.py.
 double median_ms(auto call) {
+  using bench::Event;
   for (int i = 0; i < 3; ++i) call();
   const Event before, after;
   before.record();
