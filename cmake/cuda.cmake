@@ -4,7 +4,8 @@
 # (src/kernels/<backend>/*.cu) and their runtime (src/runtime/cuda/) to the library.
 
 # Real code for each of these, and PTX of the newest for GPUs that come after it. Kernels that need a newer
-# architecture than one listed are not compiled for that one; Hopper's own instructions need 90a.
+# architecture than one listed are not compiled for that one. The numbers are generic on purpose: PTX of an
+# architecture with a letter (90a) runs on no newer GPU, so the letter belongs to the backend that needs it.
 set(KEYHOLE_CUDA_ARCHITECTURES "75;80;86;89;90" CACHE STRING "GPU architectures to compile for, as 75;80;90")
 
 set(keyhole_has_cuda FALSE)
@@ -22,10 +23,11 @@ foreach(architecture IN LISTS KEYHOLE_CUDA_ARCHITECTURES)
 endforeach()
 
 if(NOT KEYHOLE_CUDA STREQUAL "OFF")
-  find_program(KEYHOLE_NVCC nvcc HINTS "$ENV{CUDACXX}" "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin)
-  if(NOT KEYHOLE_NVCC AND EXISTS "$ENV{CUDACXX}")
-    set(KEYHOLE_NVCC "$ENV{CUDACXX}" CACHE FILEPATH "nvcc" FORCE)
+  set(nvcc nvcc)
+  if(NOT "$ENV{CUDACXX}" STREQUAL "")
+    set(nvcc "$ENV{CUDACXX}")
   endif()
+  find_program(KEYHOLE_NVCC "${nvcc}" HINTS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin)
   mark_as_advanced(KEYHOLE_NVCC)
   set(keyhole_nvcc_version "")
   if(KEYHOLE_NVCC)
@@ -36,7 +38,7 @@ if(NOT KEYHOLE_CUDA STREQUAL "OFF")
   endif()
   set(keyhole_cuda_trouble "")
   if(NOT keyhole_nvcc_version)
-    set(keyhole_cuda_trouble "nvcc not found")
+    set(keyhole_cuda_trouble "${nvcc} not found")
   elseif(keyhole_nvcc_version VERSION_LESS 13.0)
     set(keyhole_cuda_trouble "nvcc ${keyhole_nvcc_version} found; 13.0 or newer is needed")
   elseif(KEYHOLE_SANITIZE)
@@ -55,7 +57,7 @@ if(NOT KEYHOLE_CUDA STREQUAL "OFF")
       set(CMAKE_CUDA_ARCHITECTURES 80)  # for CMake's own probes; targets have their own lists
     endif()
     enable_language(CUDA)
-    find_package(CUDAToolkit REQUIRED)
+    include("${CMAKE_CURRENT_LIST_DIR}/cudart.cmake")
     set(keyhole_has_cuda TRUE)
     list(JOIN KEYHOLE_CUDA_ARCHITECTURES ", " architectures)
     set(keyhole_cuda_summary "nvcc ${keyhole_nvcc_version}, architectures ${architectures}")
@@ -96,15 +98,18 @@ function(keyhole_add_cuda_objects target lowest)
   if(KEYHOLE_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()
+  if(NOT lowest EQUAL 75)
+    # Tuned for an architecture: their registers must suffice. What runs anywhere may spill a few.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills>)
+  endif()
 endfunction()
 
 function(keyhole_add_cuda target)
   file(GLOB_RECURSE runtime_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/runtime/cuda/*.cpp")
   target_sources(${target} PRIVATE ${runtime_sources})
   target_compile_definitions(${target} PRIVATE KEYHOLE_HAVE_CUDA=1)
-  target_include_directories(${target} SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
   # The static runtime and no libcuda: the program starts on a machine without a driver.
-  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  target_link_libraries(${target} PRIVATE keyhole::cudart)
   foreach(backend_and_lowest device:75 simple:75 sm80:80)
     string(REPLACE ":" ";" pair ${backend_and_lowest})
     list(GET pair 0 backend)

@@ -22,7 +22,7 @@ if(MODE STREQUAL "find_package")
                           "must need neither")
     endif()
   endforeach()
-  set(how "-DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix")
+  set(how "-DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix" "-DKEYHOLE_CUDART=${CUDART}")
 else()
   # Compiling every GPU kernel for every architecture once more would prove nothing new.
   set(how "-DKEYHOLE_SOURCE_DIR=${SOURCE_DIR}" -DKEYHOLE_CUDA=OFF)
