@@ -23,7 +23,9 @@ struct Gpu {
 std::span<const Gpu> gpus();
 // "this build has no CUDA kernels", "no CUDA driver", ...; empty when there is a GPU.
 const std::string& why_no_gpu();
-// Throws Error(usage) when there is no such GPU.
+// Why no kernel can run on such a GPU; empty when some can.
+std::string why_refused(const Gpu& gpu);
+// Throws Error(usage) when there is no such GPU, Error(unsupported) when it is refused.
 const Gpu& gpu(const Device& device);
 
 // Whether this build has CUDA kernels at all, GPU or not.

@@ -22,6 +22,7 @@ const std::string& why_no_gpu() {
   static const std::string why = "no CUDA in this build";
   return why;
 }
+std::string why_refused(const Gpu&) { return why_no_gpu(); }
 const Gpu& gpu(const Device&) { refuse(); }
 bool has_cuda_kernels() { return false; }
 void run_forward_on_gpu(const KernelEntry&, const Plan&, TileShape, ForwardArgs) { refuse(); }

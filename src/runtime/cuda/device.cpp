@@ -1,5 +1,6 @@
 // src/runtime/cuda/device.cpp
 // What the driver says of the GPUs, asked once.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/device/check_cuda.h"
@@ -46,6 +47,11 @@ Found find() {
     return found;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) found.gpus.push_back(describe(ordinal));
+  // One that is refused stays in the list beside one that is not: its place is its ordinal.
+  if (std::ranges::none_of(found.gpus, [](const Gpu& gpu) { return why_refused(gpu).empty(); })) {
+    found.why_none = why_refused(found.gpus.front());
+    found.gpus.clear();
+  }
   return found;
 }
 
@@ -60,17 +66,30 @@ std::span<const Gpu> gpus() { return found().gpus; }
 const std::string& why_no_gpu() { return found().why_none; }
 bool has_cuda_kernels() { return true; }
 
+std::string why_refused(const Gpu& gpu) {
+  constexpr int kOldest = 75;
+  if (gpu.compute_capability >= kOldest) return {};
+  return say(gpu.name, " is of compute capability ", gpu.compute_capability / 10, ".",
+             gpu.compute_capability % 10, ", and CUDA 13 compiles for 7.5 and newer only");
+}
+
 const Gpu& gpu(const Device& device) {
   if (!why_no_gpu().empty()) {
-    throw Error(ErrorKind::usage,
-                say("a tensor lies on GPU ", device.ordinal,
-                    ", but there is none here: ", why_no_gpu(), "; pass tensors in host memory"));
+    throw Error(ErrorKind::usage, say("a tensor lies on GPU ", device.ordinal,
+                                      ", but there is none to use here: ", why_no_gpu(),
+                                      "; pass tensors in host memory"));
   }
   KEYHOLE_CHECK(device.kind == Device::Kind::cuda && device.ordinal >= 0 &&
                     device.ordinal < int(gpus().size()),
                 "GPU ", device.ordinal, " does not exist; this machine has GPUs 0 to ",
                 int(gpus().size()) - 1);
-  return gpus()[size_t(device.ordinal)];
+  const Gpu& chosen = gpus()[size_t(device.ordinal)];
+  if (const std::string why = why_refused(chosen); !why.empty()) {
+    throw Error(ErrorKind::unsupported,
+                say("a tensor lies on GPU ", device.ordinal, ", which has no kernels: ", why,
+                    "; use another GPU, or pass tensors in host memory"));
+  }
+  return chosen;
 }
 
 }  // namespace keyhole
