@@ -22,7 +22,10 @@ function(keyhole_link_dependencies target)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>
                                           Threads::Threads)
   if(OpenMP_CXX_FOUND)
-    target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
+    # The flag for the one file that uses it: the others are then the same with and without OpenMP, and
+    # ccache compiles them once for both builds.
+    target_link_libraries(${target} PRIVATE $<LINK_ONLY:OpenMP::OpenMP_CXX>)
+    set_source_files_properties(src/base/parallel.cpp PROPERTIES COMPILE_OPTIONS "${OpenMP_CXX_FLAGS}")
   endif()
   if(hwy_FOUND)
     target_link_libraries(${target} PRIVATE hwy::hwy)
