@@ -1,15 +1,16 @@
 # shellcheck shell=bash
 # scripts/setup.sh
-# Sourced by scripts/test and scripts/bench: finds what is missing on this machine and installs it where
-# it may (root on Debian, with apt), or says exactly what is missing and stops with status 2.
+# Sourced by scripts/test and scripts/bench: finds what is missing on this machine and installs it where it may (root on
+# Debian, with apt; nvcc from PyPI), goes on without what is optional, or says exactly what is missing and stops with status 2.
+# Nothing here waits long for a network that is not there.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 ROOT=$PWD
 JOBS=$(nproc 2>/dev/null || echo 2)
 export CTEST_PARALLEL_LEVEL=$JOBS CMAKE_BUILD_PARALLEL_LEVEL=$JOBS
 
-# Debian package | how to see without dpkg that it is there: a program, a header after '#', or what
-# clang must be able to link after '!'
+# Debian package | how to see that it is there where dpkg does not know of it: a program, a header after '#', what clang must be
+# able to link after '!', or what python3 must be able to import after '@'
 readonly PACKAGES="
 g++|g++
 cmake|cmake
@@ -17,8 +18,8 @@ ninja-build|ninja
 ccache|ccache
 git|git
 python3|python3
-python3-venv|python3
-ca-certificates|python3
+python3-venv|@venv, ensurepip
+ca-certificates|update-ca-certificates
 nlohmann-json3-dev|#nlohmann/json.hpp
 libfmt-dev|#fmt/format.h
 libcli11-dev|#CLI/CLI.hpp
@@ -34,73 +35,123 @@ libomp-19-dev|!-fopenmp
 shellcheck|shellcheck
 chromium|chromium
 "
-# Keyhole builds and passes without these; they are installed where that is allowed, and never missed.
-readonly OPTIONAL=" ccache git libhwy-dev libpng-dev librapidcheck-dev libbenchmark-dev shellcheck chromium "
-# What both commands build with.
+# What both commands build with, and what Keyhole builds and passes without.
 # shellcheck disable=SC2034
-readonly BUILD_PACKAGES=(g++ cmake ninja-build python3 nlohmann-json3-dev libfmt-dev libcli11-dev ccache git
-  libhwy-dev libpng-dev libbenchmark-dev)
+readonly BUILD_NEEDS=(g++ cmake ninja-build python3 nlohmann-json3-dev libfmt-dev libcli11-dev)
+# shellcheck disable=SC2034
+readonly BUILD_LIKES=(ccache git libhwy-dev libpng-dev libbenchmark-dev)
 
 say() { printf '%s\n' "$*"; }
 
 has_apt() { command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; }
 
 is_installed() {
-  if has_apt; then
-    dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'
-    return
-  fi
+  if has_apt && dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; then return 0; fi
   local probe
   probe=$(sed -n "s/^$1|//p" <<<"$PACKAGES")
   case "$probe" in
     \#*) printf '#include <%s>\n' "${probe#\#}" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
     !*) printf 'int main() {}\n' | clang++-19 "${probe#!}" -x c++ - -o /dev/null >/dev/null 2>&1 ;;
+    @*) python3 -c "import ${probe#@}" 2>/dev/null ;;
     *) command -v "$probe" >/dev/null ;;
   esac
 }
 
+# Those that this system's apt knows: one that it does not have is no reason to miss the others.
 install_packages() {
+  local package known=() apt=(apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20)
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -q && apt-get install -q -y --no-install-recommends "$@"
+  "${apt[@]}" update
+  for package in "$@"; do
+    if apt-cache show "$package" >/dev/null; then known+=("$package"); fi
+  done
+  "${apt[@]}" install -y --no-install-recommends "${known[@]}"
 }
 
-# need PACKAGE...: returns when all that must be there is there.
-need() {
-  local package missing=() unmissed=()
+# find_missing NEEDED... -- LIKED...: sets missing and unmissed.
+find_missing() {
+  local package must=true
+  missing=() unmissed=()
   for package in "$@"; do
+    if [ "$package" = -- ]; then must=false; continue; fi
     if is_installed "$package"; then continue; fi
-    if [ "${OPTIONAL/ $package /}" != "$OPTIONAL" ]; then unmissed+=("$package"); else missing+=("$package"); fi
+    if $must; then missing+=("$package"); else unmissed+=("$package"); fi
   done
-  if [ ${#missing[@]} -eq 0 ] && [ ${#unmissed[@]} -eq 0 ]; then return 0; fi
+}
+
+# need NEEDED... -- LIKED...: returns when all that must be there is there.
+need() {
+  local missing unmissed
+  find_missing "$@"
+  local all=("${missing[@]}" "${unmissed[@]}")
+  if [ ${#all[@]} -eq 0 ]; then return 0; fi
 
   if has_apt && [ "$(id -u)" -eq 0 ]; then
-    missing+=("${unmissed[@]}")
-    say "Installing ${#missing[@]} packages: ${missing[*]}"
+    say "Installing ${#all[@]} packages: ${all[*]}"
     mkdir -p out
-    if ! install_packages "${missing[@]}" >out/apt.log 2>&1; then
-      tail -n 20 out/apt.log
-      say "apt-get could not install: ${missing[*]}"
-      say "Its messages are above and in out/apt.log. The package names are those of Debian 12."
-      exit 2
+    install_packages "${all[@]}" >out/apt.log 2>&1 || true
+    find_missing "$@"
+    if [ ${#missing[@]} -eq 0 ] && [ ${#unmissed[@]} -eq 0 ]; then
+      say "Installed in $SECONDS s"
+      return 0
     fi
-    say "Installed in $SECONDS s"
-    return 0
+    say "apt-get did not install all of them; see out/apt.log."
   fi
 
+  if [ ${#unmissed[@]} -ne 0 ]; then say "Missing, but optional (names of Debian 12): ${unmissed[*]}"; fi
   if [ ${#missing[@]} -eq 0 ]; then
-    say "Going on without these optional packages (names of Debian 12): ${unmissed[*]}"
+    say "Going on without."
     return 0
   fi
-  say "Missing packages (names of Debian 12): ${missing[*]}"
-  if [ ${#unmissed[@]} -ne 0 ]; then say "Missing, but optional: ${unmissed[*]}"; fi
-  if has_apt; then
-    say "Installing them needs root:"
-    say "  sudo apt-get update && sudo apt-get install --no-install-recommends ${missing[*]} ${unmissed[*]}"
-  else
+  say "Missing and needed (names of Debian 12): ${missing[*]}"
+  if ! has_apt; then
     say "This system has no apt: install what corresponds to them with its own package manager."
+  elif [ "$(id -u)" -ne 0 ]; then
+    say "Installing them needs root:"
+    say "  sudo apt-get update && sudo apt-get install --no-install-recommends ${all[*]}"
   fi
   say "Then run this again."
   exit 2
+}
+
+# from_pypi REQUIREMENTS: into .venv, because Debian's Python takes no packages of its own from pip.
+from_pypi() {
+  export PIP_RETRIES=${PIP_RETRIES:-1} PIP_DEFAULT_TIMEOUT=${PIP_DEFAULT_TIMEOUT:-20}
+  mkdir -p out
+  { [ -x .venv/bin/pip ] || python3 -m venv .venv; } >out/pip.log 2>&1 &&
+    .venv/bin/pip install --quiet --disable-pip-version-check -r "$1" >>out/pip.log 2>&1
+}
+
+# The nvcc of this machine, 13 or newer, or the one that find_nvcc has put into .venv.
+nvcc_here() {
+  local nvcc
+  for nvcc in "${CUDACXX:-}" nvcc "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" /usr/local/cuda/bin/nvcc \
+    "$ROOT"/.venv/lib/python3*/site-packages/nvidia/cu13/bin/nvcc; do
+    if "$nvcc" --version 2>/dev/null | grep -qE 'release (1[3-9]|[2-9][0-9])\.'; then
+      command -v "$nvcc"
+      return 0
+    fi
+  done
+  return 1
+}
+
+# find_nvcc: exports CUDACXX, which CMake takes; where there is no nvcc it comes from PyPI. Status 1: neither is to be had.
+find_nvcc() {
+  if ! CUDACXX=$(nvcc_here); then
+    say "Taking nvcc from PyPI into .venv"
+    if ! from_pypi scripts/nvcc_requirements.txt; then
+      say "No CUDA: nvcc 13 is not here, and pip could not install it (out/pip.log)."
+      return 1
+    fi
+    # nvcc passes lib64 to the linker; the wheels have lib.
+    local toolkit
+    for toolkit in .venv/lib/python3*/site-packages/nvidia/cu13; do ln -sfn lib "$toolkit/lib64"; done
+    if ! CUDACXX=$(nvcc_here); then
+      say "No CUDA: the nvcc that pip installed does not start."
+      return 1
+    fi
+  fi
+  export CUDACXX
 }
 
 # configure PRESET [ARGUMENT...]
@@ -108,7 +159,7 @@ configure() {
   local preset=$1
   shift
   if command -v ccache >/dev/null; then
-    set -- -DCMAKE_CXX_COMPILER_LAUNCHER=ccache "$@"
+    set -- -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache "$@"
   fi
   cmake --preset "$preset" "$@"
 }
