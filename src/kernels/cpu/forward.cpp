@@ -361,9 +361,9 @@ class ForwardPass {
     const Head h = head_in_wave(head);
     const int64_t unit = head / p_.group;
     const GatherRows keys =
-        gather_rows(args_.k, h, p_.head_dim, q_cols_, keys_.data() + unit * keys_per_unit_);
+        gather_rows(args_.k, h, p_.head_dim, q_cols_, keys_.at(unit * keys_per_unit_));
     const GatherRows values =
-        gather_rows(args_.v, h, p_.v_head_dim, out_cols_, values_.data() + unit * values_per_unit_);
+        gather_rows(args_.v, h, p_.v_head_dim, out_cols_, values_.at(unit * values_per_unit_));
     simd_.load_rows(rows_of<const Storage>(args_.q, h.batch, h.head)[query], 0, 1, p_.head_dim,
                     q_cols_, T(p_.score_factor()), work.q.data(), q_cols_);
     begin_row(work, 0, head, query);

@@ -89,12 +89,10 @@ class QueryRows {
   }
 
   RowPanels<T> packed_q(int64_t i) const {
-    return {q_.data() + i * RowPanels<T>::size(map_.rows(), rows_.q_cols), map_.rows(),
-            rows_.q_cols};
+    return {q_.at(i * RowPanels<T>::size(map_.rows(), rows_.q_cols)), map_.rows(), rows_.q_cols};
   }
   RowPanels<T> packed_dout(int64_t i) const {
-    return {dout_.data() + i * RowPanels<T>::size(map_.rows(), rows_.v_cols), map_.rows(),
-            rows_.v_cols};
+    return {dout_.at(i * RowPanels<T>::size(map_.rows(), rows_.v_cols)), map_.rows(), rows_.v_cols};
   }
 
   MatrixRows<T> matrix(const TensorView& tensor, int64_t i, int32_t c, int64_t row,

@@ -33,6 +33,8 @@ class Scratch {
     return memory_.get();
   }
   T* data() const { return memory_.get(); }
+  // Also for memory that was never reserved, where it is null: null plus an offset is undefined.
+  T* at(int64_t i) const { return memory_ ? memory_.get() + i : nullptr; }
   T& operator[](int64_t i) const { return memory_.get()[i]; }
 
  private:
