@@ -98,10 +98,6 @@ function(keyhole_add_cuda_objects target lowest)
   if(KEYHOLE_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
   endif()
-  if(NOT lowest EQUAL 75)
-    # Tuned for an architecture: their registers must suffice. What runs anywhere may spill a few.
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills>)
-  endif()
 endfunction()
 
 function(keyhole_add_cuda target)
@@ -123,6 +119,8 @@ function(keyhole_add_cuda target)
     keyhole_add_cuda_objects(keyhole_sm90 90 ${sources})
     # Hopper's own instructions, which no GPU before or after it has: no PTX.
     set_target_properties(keyhole_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+    # Tuned for one architecture: its registers must suffice. What runs on many may spill a few.
+    target_compile_options(keyhole_sm90 PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills>)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:keyhole_sm90>)
     target_compile_definitions(${target} PRIVATE KEYHOLE_HAVE_SM90=1)
   endif()
