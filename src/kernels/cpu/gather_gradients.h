@@ -137,7 +137,7 @@ class GatherGradients {
       simd_.gather_sum(work.ds.data(), key_row(unit, 0), rows_.q_cols, keys.data(),
                        int64_t(keys.size()), rows_.q_cols, work.dqk.data());
     });
-    rows_.add_query(i, query, work.dqk.data());
+    rows_.add_queries(i, {query, 1, 1}, work.dqk.data());
   }
 
   void key_gradient(const GatherView& view, int64_t unit, int64_t key, Work& work) const {
@@ -158,7 +158,7 @@ class GatherGradients {
                          rows_.q_cols, work.dqk.data());
       });
     }
-    rows_.add_key(unit, key, work.dqk.data(), work.dv.data());
+    rows_.add_keys(unit, {key, 1, 1}, work.dqk.data(), work.dv.data());
   }
 
   const GradientRows<Storage>& rows_;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "base/int_math.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/simd.h"
 
@@ -22,6 +23,13 @@ KEYHOLE_SIMD_BEGIN
 inline constexpr int kMostAcross = kVectorRegisters == 32 ? 4 : 2;
 constexpr int most_down(int across) {
   return across < kMostAcross ? (kOperandsInMemory ? 8 : 6) : kOperandsInMemory ? 6 : 5;
+}
+
+// Every few steps the micro-kernel fetches some lines of what is needed next: one for about 512
+// multiply-adds, so that a tile of 64 x 64 at head_dim 64 fetches as much as it reads and writes.
+inline constexpr int64_t kStepsPerFetch = 16;
+constexpr int lines_per_fetch(int64_t products_per_step) {
+  return int(ceil_div(products_per_step * kStepsPerFetch, int64_t{512}));
 }
 
 template <int kDown, int kAcross, bool kTransposed, class T>
@@ -44,10 +52,14 @@ void gemm_registers(const Gemm<T>& g, int64_t row, int64_t col) {
   const int64_t a_stride = g.a_stride, b_stride = g.b_stride;
   const int64_t a_panel = kTransposed ? kPanel * a_stride : g.a_panel;
   const int64_t b_panel = g.b_panel != 0 ? g.b_panel : kPanel * b_stride;
+  constexpr int kLines = lines_per_fetch(kDown * kAcross * int64_t(hn::MaxLanes(Tag<T>())));
+  Prefetch& meanwhile = *g.meanwhile;
   for (int64_t left = g.depth; left > 0; left -= kPanel, a += a_panel, b += b_panel) {
     const int64_t steps = std::min(left, kPanel);
     const T *a_here = a, *b_here = b;
     for (int64_t x = 0; x < steps; ++x) {
+      if (x % kStepsPerFetch == 0) [[unlikely]]
+        meanwhile.template fetch<kLines>();
       V across[kAcross];
 #pragma GCC unroll 4
       for (int j = 0; j < kAcross; ++j) across[j] = hn::LoadU(d, b_here + j * lanes);

@@ -36,27 +36,22 @@ template <class Storage>
 void GradientRows<Storage>::find_deltas() {
   lse_.reserve(num_heads() * p.q_len);
   delta_.reserve(num_heads() * p.q_len);
-  Scratch<T> rows(p.threads * 2 * v_cols);
-  for_each_row(num_heads(), p.q_len, [&](int64_t i, int64_t query, int thread) {
+  for_each_block(num_heads(), p.q_len, [&](int64_t i, int64_t begin, int64_t count, int) {
     const Head h = head(i);
-    const Storage* dout_row = rows_of<const Storage>(args.dout, h.batch, h.head)[query];
-    const Storage* out_row = rows_of<const Storage>(args.out, h.batch, h.head)[query];
-    T* converted = rows.data() + thread * 2 * v_cols;
-    const T *dout = converted, *out = converted + v_cols;
-    if (std::is_same_v<Storage, T> && v_cols == p.v_head_dim) {  // as they lie
-      dout = reinterpret_cast<const T*>(dout_row);
-      out = reinterpret_cast<const T*>(out_row);
-    } else {
-      simd.load_rows(dout_row, 0, 1, p.v_head_dim, v_cols, T(1), converted, v_cols);
-      simd.load_rows(out_row, 0, 1, p.v_head_dim, v_cols, T(1), converted + v_cols, v_cols);
+    const auto dout = rows_of<const Storage>(args.dout, h.batch, h.head);
+    const auto out = rows_of<const Storage>(args.out, h.batch, h.head);
+    const auto lse_given = rows_of<const T>(args.lse, h.batch, h.head);
+    T *lse = lse_.data() + i * p.q_len, *delta = delta_.data() + i * p.q_len;
+    simd.row_dots(dout[begin], dout.stride, out[begin], out.stride, count, p.v_head_dim,
+                  delta + begin);
+    for (int64_t query = begin; query < begin + count; ++query) {
+      // A query that attends to nothing gives nothing, whatever dout holds there.
+      const T given = *lse_given[query];
+      const bool is_empty = given == -kInfinity || (!std::isfinite(delta[query]) &&
+                                                    attends_to_nothing(p.plan, h.index(p), query));
+      lse[query] = is_empty ? kInfinity : T(given * T(kLog2E));
+      if (is_empty) delta[query] = 0;
     }
-    const T lse = *rows_of<const T>(args.lse, h.batch, h.head)[query];
-    const T delta = simd.dot(dout, out, v_cols);
-    // A query that attends to nothing gives nothing, whatever dout holds there.
-    const bool is_empty = lse == -kInfinity ||
-                          (!std::isfinite(delta) && attends_to_nothing(p.plan, h.index(p), query));
-    lse_[i * p.q_len + query] = is_empty ? kInfinity : T(lse * T(kLog2E));
-    delta_[i * p.q_len + query] = is_empty ? T(0) : delta;
   });
 }
 
@@ -87,31 +82,51 @@ void GradientRows<Storage>::store_dsink() const {
 template <class Storage>
 void GradientRows<Storage>::finish_wave() const {
   if (!adds_up_) return;
-  for_each_row(num_heads(), p.q_len, [&](int64_t i, int64_t query, int) {
-    finish_query(head(i), query, dq_sum(i, query));
+  for_each_block(num_heads(), p.q_len, [&](int64_t i, int64_t begin, int64_t count, int) {
+    finish_queries(head(i), {begin, 1, count}, dq_sum(i, begin));
   });
-  for_each_row(num_units, p.k_len, [&](int64_t unit, int64_t key, int) {
-    finish_key(kv_head(unit), key, dk_sum(unit, key), dv_sum(unit, key));
+  for_each_block(num_units, p.k_len, [&](int64_t unit, int64_t begin, int64_t count, int) {
+    finish_keys(kv_head(unit), {begin, 1, count}, dk_sum(unit, begin), dv_sum(unit, begin));
   });
 }
 
-template <class Storage>
-void GradientRows<Storage>::finish_query(const Head& h, int64_t query, const T* dq) const {
-  if (!simd.store_row(dq, T(1), p.head_dim, rows_of<Storage>(args.dq, h.batch, h.head)[query]))
-      [[unlikely]] {
-    exact_query_gradient<Storage>(args, h.batch, h.head, query);
+namespace {
+
+// Stores rows of a gradient; calls redo(row) for those that are not finite.
+template <class Storage, class T, class Redo>
+void store_gradients(const Primitives<Storage>& simd, const T* from, int64_t from_cols,
+                     Rows<Storage> to, int64_t cols, const SpacedRows& rows, Redo redo) {
+  const auto store = [&](int64_t r, int64_t count) {
+    return simd.store_rows(from + r * from_cols, from_cols, count, cols, nullptr, to[rows[r]],
+                           to.stride * rows.stride);
+  };
+  if (store(0, rows.count)) [[likely]]
+    return;
+  for (int64_t r = 0; r < rows.count; ++r) {
+    if (!store(r, 1)) redo(rows[r]);
   }
 }
 
+}  // namespace
+
 template <class Storage>
-void GradientRows<Storage>::finish_key(const Head& h, int64_t key, const T* dk, const T* dv) const {
-  const bool dk_is_finite =
-      simd.store_row(dk, T(1), p.head_dim, rows_of<Storage>(args.dk, h.batch, h.kv_head)[key]);
-  const bool dv_is_finite =
-      simd.store_row(dv, T(1), p.v_head_dim, rows_of<Storage>(args.dv, h.batch, h.kv_head)[key]);
-  if (!dk_is_finite || !dv_is_finite) [[unlikely]] {
+void GradientRows<Storage>::finish_queries(const Head& h, const SpacedRows& queries,
+                                           const T* dq) const {
+  store_gradients(
+      simd, dq, q_cols, rows_of<Storage>(args.dq, h.batch, h.head), p.head_dim, queries,
+      [&](int64_t query) { exact_query_gradient<Storage>(args, h.batch, h.head, query); });
+}
+
+template <class Storage>
+void GradientRows<Storage>::finish_keys(const Head& h, const SpacedRows& keys, const T* dk,
+                                        const T* dv) const {
+  const auto redo = [&](int64_t key) {  // dk and dv of it
     exact_key_gradient<Storage>(args, h.batch, h.kv_head, key);
-  }
+  };
+  store_gradients(simd, dk, q_cols, rows_of<Storage>(args.dk, h.batch, h.kv_head), p.head_dim, keys,
+                  redo);
+  store_gradients(simd, dv, v_cols, rows_of<Storage>(args.dv, h.batch, h.kv_head), p.v_head_dim,
+                  keys, redo);
 }
 
 template class GradientRows<float>;

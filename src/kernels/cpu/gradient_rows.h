@@ -54,27 +54,48 @@ class GradientRows {
   T lse(int64_t i, int64_t query) const { return lse_[i * p.q_len + query]; }
   T delta(int64_t i, int64_t query) const { return delta_[i * p.q_len + query]; }
 
-  // What one part gives to a row; called once per row and part, by one thread.
-  void add_query(int64_t i, int64_t query, const T* dq) const {
-    if (adds_up_) return simd.add_row(dq, q_cols, dq_sum(i, query));
-    finish_query(head(i), query, dq);
+  // What one part gives to some rows, one after the other in dq, dk and dv; called once per row and
+  // part, by one thread.
+  void add_queries(int64_t i, const SpacedRows& queries, const T* dq) const {
+    if (!adds_up_) return finish_queries(head(i), queries, dq);
+    for (int64_t r = 0; r < queries.count; ++r) {
+      simd.add_row(dq + r * q_cols, q_cols, dq_sum(i, queries[r]));
+    }
   }
-  void add_key(int64_t unit, int64_t key, const T* dk, const T* dv) const {
-    if (!adds_up_) return finish_key(kv_head(unit), key, dk, dv);
-    simd.add_row(dk, q_cols, dk_sum(unit, key));
-    simd.add_row(dv, v_cols, dv_sum(unit, key));
+  void add_keys(int64_t unit, const SpacedRows& keys, const T* dk, const T* dv) const {
+    if (!adds_up_) return finish_keys(kv_head(unit), keys, dk, dv);
+    for (int64_t r = 0; r < keys.count; ++r) {
+      simd.add_row(dk + r * q_cols, q_cols, dk_sum(unit, keys[r]));
+      simd.add_row(dv + r * v_cols, v_cols, dv_sum(unit, keys[r]));
+    }
   }
 
-  // Calls visit(item, row, thread) for each of `rows` rows of each of `items` heads or units.
+  // Asks for the rows of dk and dv that will be written.
+  void prefetch_keys(int64_t unit, const SpacedRows& keys, Prefetch& soon) const {
+    if (adds_up_) return;
+    const Head h = kv_head(unit);
+    const auto dk = rows_of<Storage>(args.dk, h.batch, h.kv_head);
+    const auto dv = rows_of<Storage>(args.dv, h.batch, h.kv_head);
+    soon.add(dk[keys.first], dk.stride * keys.stride, keys.count, p.head_dim);
+    soon.add(dv[keys.first], dv.stride * keys.stride, keys.count, p.v_head_dim);
+  }
+
+  // Calls visit(item, begin, count, thread) for the rows of each of `items` heads or units, in
+  // blocks.
   template <class Visit>
-  void for_each_row(int64_t items, int64_t rows, Visit visit) const {
+  void for_each_block(int64_t items, int64_t rows, Visit visit) const {
     constexpr int64_t kRowsAtOnce = 64;
     const int64_t steps = ceil_div(rows, kRowsAtOnce);
     parallel_for(items * steps, p.threads, [&](int64_t step, int thread) {
       const int64_t begin = step % steps * kRowsAtOnce;
-      for (int64_t row = begin; row < std::min(begin + kRowsAtOnce, rows); ++row) {
-        visit(step / steps, row, thread);
-      }
+      visit(step / steps, begin, std::min(kRowsAtOnce, rows - begin), thread);
+    });
+  }
+  // The same row by row: visit(item, row, thread).
+  template <class Visit>
+  void for_each_row(int64_t items, int64_t rows, Visit visit) const {
+    for_each_block(items, rows, [&](int64_t item, int64_t begin, int64_t count, int thread) {
+      for (int64_t row = begin; row < begin + count; ++row) visit(item, row, thread);
     });
   }
 
@@ -84,8 +105,8 @@ class GradientRows {
   bool one_part_has_all() const;
   void find_deltas();
   void find_sink_terms();
-  void finish_query(const Head& head, int64_t query, const T* dq) const;
-  void finish_key(const Head& head, int64_t key, const T* dk, const T* dv) const;
+  void finish_queries(const Head& head, const SpacedRows& queries, const T* dq) const;
+  void finish_keys(const Head& head, const SpacedRows& keys, const T* dk, const T* dv) const;
 
   T* dq_sum(int64_t i, int64_t query) const {
     return dq_sum_.data() + (i * p.q_len + query) * q_cols;

@@ -1,12 +1,14 @@
 // src/kernels/cpu/key_panels.h
 // Keys and values of a part of tiles, packed for the forward pass in panels of kPanel keys:
-//   keys, transposed, [head_dim][kPanel], then values, [kPanel][v_head_dim] in row panels.
+//   keys, transposed and scaled, [head_dim][kPanel], then values, [kPanel][v_head_dim] in row
+//   panels.
 // Where query tiles share their keys with many others, every panel is packed once before; where
 // lists are narrow, a thread packs what it needs into a small cache: the panels are then still near
 // when they are used, and no memory the size of the tensors is touched.
 #pragma once
 
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/pack.h"
@@ -100,10 +102,8 @@ class KeyPanels {
     panels_per_unit_ = ceil_div(map_.rows(), kPanel);
     first_unit_ = first_unit;
     is_cached_ = uses_cache_[size_t(part)];
-    // Values used a few times are best left where they are, if whole vectors can be read there and
-    // rows are not so far apart that they crowd each other out of the cache.
-    reads_in_place_ = std::is_same_v<Storage, T> && is_cached_ && v_cols_ == p_.v_head_dim &&
-                      args_.v.strides[2] * map_.stride <= 2 * v_cols_;
+    // Values used a few times are best left where they are.
+    reads_in_place_ = is_cached_ && reads_in_place<Storage>(args_.v, map_.stride, simd_.lanes);
     for (Cache& cache : caches_) {
       cache.slots = PanelSlots(num_slots_);
       if (is_cached_) cache.panels.reserve(num_slots_ * panel_size_);
@@ -117,14 +117,18 @@ class KeyPanels {
   bool is_cached() const { return is_cached_; }
 
   // Panel number `panel` of a unit, counted within the wave; valid until the thread asks for
-  // another.
-  const T* keys(int64_t unit, int64_t panel, int thread) const {
+  // another. Adds to `soon` what is likely to be read after it.
+  const T* keys(int64_t unit, int64_t panel, int thread, Prefetch& soon) const {
     const int64_t number = unit * panels_per_unit_ + panel;
     if (!is_cached_) return packed_.data() + number * panel_size_;
     Cache& cache = caches_[size_t(thread)];
     const auto [slot, is_new] = cache.slots.find(number);
     T* data = cache.panels.data() + slot * panel_size_;
-    if (is_new) pack(number, data);
+    if (!is_new) return data;
+    pack(number, data);
+    const auto [k, v] = rows(unit);
+    prefetch_packed(map_, k, p_.head_dim, (panel + 1) * kPanel, kPanel, soon);  // lists move on
+    if (reads_in_place_) prefetch_packed(map_, v, p_.v_head_dim, panel * kPanel, kPanel, soon);
     return data;
   }
   // Values of the packed rows from `row` on: as many of `count` as lie suitably in memory.
@@ -141,7 +145,8 @@ class KeyPanels {
     const int64_t panel_rows = kPanel - in_panel;
     const bool goes_on = in_panel == 0 && !is_cached_;
     const int64_t stride = std::min(v_cols_, kPanel);
-    return {keys(unit, row / kPanel, thread) + p_.head_dim * kPanel + in_panel * stride,
+    Prefetch nothing;
+    return {keys(unit, row / kPanel, thread, nothing) + p_.head_dim * kPanel + in_panel * stride,
             goes_on ? count : std::min(count, panel_rows), stride, panel_size_, kPanel * stride};
   }
 
@@ -151,12 +156,17 @@ class KeyPanels {
     PanelSlots slots;
   };
 
+  // k and v of a unit.
+  std::pair<Rows<const Storage>, Rows<const Storage>> rows(int64_t unit) const {
+    const Head head = head_of(p_, first_unit_ + unit, 0);
+    return {rows_of<const Storage>(args_.k, head.batch, head.kv_head),
+            rows_of<const Storage>(args_.v, head.batch, head.kv_head)};
+  }
+
   void pack(int64_t number, T* to) const {
-    const Head head = head_of(p_, first_unit_ + number / panels_per_unit_, 0);
     const int64_t panel = number % panels_per_unit_;
-    const auto k = rows_of<const Storage>(args_.k, head.batch, head.kv_head);
-    const auto v = rows_of<const Storage>(args_.v, head.batch, head.kv_head);
-    pack_columns(simd_, map_, k, p_.head_dim, panel * kPanel, to);
+    const auto [k, v] = rows(number / panels_per_unit_);
+    pack_columns(simd_, map_, k, p_.head_dim, panel * kPanel, T(p_.score_factor()), to);
     if (reads_in_place_) return;
     pack_rows(simd_, map_, v, p_.v_head_dim, panel * kPanel, kPanel,
               RowPanels<T>{to + p_.head_dim * kPanel, kPanel, v_cols_}, 0);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/problem.h"
@@ -52,6 +53,16 @@ struct RowMap {
   }
 };
 
+// Whether the matrix product can read rows of a tensor, `step` apart, where they lie: they hold
+// what is computed with, in whole vectors, and are not so far apart that they crowd each other out
+// of the cache.
+template <class Storage>
+bool reads_in_place(const TensorView& tensor, int64_t step, int64_t lanes) {
+  const int64_t cols = tensor.shape[3];
+  return std::is_same_v<Storage, typename Traits<Storage>::Compute> && cols % lanes == 0 &&
+         tensor.strides[2] * step <= 2 * cols;
+}
+
 // [rows][cols] in panels: column x of row r is panel(x / kPanel)[r * stride + x % kPanel].
 template <class T>
 struct RowPanels {
@@ -67,6 +78,15 @@ struct RowPanels {
   static int64_t size(int64_t rows, int64_t cols) {
     return rows * std::min(cols, kPanel) * ceil_div(cols, kPanel);
   }
+};
+
+// Some rows of a matrix to read, in panels of kPanel columns: column x of row r is
+// data[r * stride + x / kPanel * panel + x % kPanel].
+template <class T>
+struct MatrixRows {
+  const T* data;
+  int64_t stride, panel;
+  int64_t cols;  // whole vectors
 };
 
 // Converts packed rows [begin, begin + length) to plain row-major `dst`; rows that do not exist are
@@ -88,16 +108,26 @@ void load_packed(const Primitives<Storage>& simd, const RowMap& map, Rows<const 
   zero_until(length);
 }
 
-// The kPanel packed rows from `begin` on as columns: to[cols][kPanel]. Rows that do not exist are
-// 0.
+// Asks for the rows of a tensor that packed rows [begin, begin + length) are made of.
+template <class Storage>
+void prefetch_packed(const RowMap& map, Rows<const Storage> from, int64_t cols, int64_t begin,
+                     int64_t length, Prefetch& soon) {
+  map.for_each_stretch(begin, length, [&](int64_t, int64_t source, int64_t count) {
+    soon.add(from[source], from.stride * map.stride, count, cols);
+  });
+}
+
+// The kPanel packed rows from `begin` on as columns, times a factor: to[cols][kPanel]. Rows that do
+// not exist are 0.
 template <class Storage, class T = typename Traits<Storage>::Compute>
 void pack_columns(const Primitives<Storage>& simd, const RowMap& map, Rows<const Storage> from,
-                  int64_t cols, int64_t begin, T* to) {
+                  int64_t cols, int64_t begin, T factor, T* to) {
   int64_t real = 0;
   map.for_each_stretch(begin, kPanel, [&](int64_t, int64_t, int64_t count) { real += count; });
   if (real < kPanel) std::fill_n(to, cols * kPanel, T(0));
   map.for_each_stretch(begin, kPanel, [&](int64_t offset, int64_t source, int64_t count) {
-    simd.load_columns(from[source], from.stride * map.stride, count, cols, to + offset, kPanel);
+    simd.load_columns(from[source], from.stride * map.stride, count, cols, factor, to + offset,
+                      kPanel);
   });
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "kernels/cpu/config.h"
+#include "kernels/cpu/prefetch.h"
 
 namespace keyhole::cpu {
 
@@ -28,6 +29,7 @@ struct Gemm {
   int64_t c_stride;
   bool accumulate = false;
   bool a_transposed = false;
+  Prefetch* meanwhile;  // what to bring near while multiplying; not null
 };
 
 // Scores of a strip become probabilities against the running maximum of their row.
@@ -72,14 +74,18 @@ struct Primitives {
   // dst[rows][dst_stride] = factor * src; columns from cols to padded_cols are 0.
   void (*load_rows)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols,
                     int64_t padded_cols, T factor, T* dst, int64_t dst_stride);
-  // dst[cols] = factor * src; says whether all of src was finite.
-  bool (*store_row)(const T* src, T factor, int64_t cols, Storage* dst);
-  // dst[cols][dst_stride] = src[rows][src_stride] transposed.
-  void (*load_columns)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
-                       int64_t dst_stride);
+  // dst[r] = factors[r] * src[r], or src[r] where factors is null; says whether all of src was
+  // finite.
+  bool (*store_rows)(const T* src, int64_t src_stride, int64_t rows, int64_t cols, const T* factors,
+                     Storage* dst, int64_t dst_stride);
+  // dst[cols][dst_stride] = factor * src[rows][src_stride], transposed.
+  void (*load_columns)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T factor,
+                       T* dst, int64_t dst_stride);
+  // dots[r] = a[r] . b[r]
+  void (*row_dots)(const Storage* a, int64_t a_stride, const Storage* b, int64_t b_stride,
+                   int64_t rows, int64_t cols, T* dots);
   // dst += src; a multiple of the lanes.
   void (*add_row)(const T* src, int64_t cols, T* dst);
-  T (*dot)(const T* a, const T* b, int64_t cols);  // a multiple of the lanes
 
   // sums[r] = the sum of rows[r][kMaxLanes], of which the machine uses `lanes`.
   void (*sum_lanes)(const T* rows, int64_t num_rows, T* sums);

@@ -81,6 +81,12 @@ Rows<Element> rows_of(const TensorView& tensor, int64_t batch, int64_t head) {
           tensor.strides[2]};
 }
 
+// Rows of a tensor at equal distances: those of a tile, within its residue class.
+struct SpacedRows {
+  int64_t first, stride, count;
+  int64_t operator[](int64_t i) const { return first + i * stride; }
+};
+
 // Calls visit(first, last) for waves of units whose memory, `bytes_per_unit` each, fits kPackBytes.
 template <class Visit>
 void for_each_wave(const Problem& p, int64_t bytes_per_unit, Visit visit) {

@@ -13,15 +13,6 @@
 
 namespace keyhole::cpu {
 
-// Some rows of a matrix, in panels of kPanel columns: column x of row r is
-// data[r * stride + x / kPanel * panel + x % kPanel].
-template <class T>
-struct MatrixRows {
-  const T* data;
-  int64_t stride, panel;
-  int64_t cols;  // whole vectors
-};
-
 template <class Storage>
 class QueryRows {
   using T = typename Traits<Storage>::Compute;
@@ -31,15 +22,15 @@ class QueryRows {
 
   int64_t bytes_per_unit(const TileView& view) const {
     const int64_t length = RowMap::of_queries(view).rows();
-    const int64_t packed = reads_in_place(view) ? 0
-                                                : RowPanels<T>::size(length, rows_.q_cols) +
-                                                      RowPanels<T>::size(length, rows_.v_cols);
+    const int64_t packed = are_read_in_place(view) ? 0
+                                                   : RowPanels<T>::size(length, rows_.q_cols) +
+                                                         RowPanels<T>::size(length, rows_.v_cols);
     return p_.group * (packed + 2 * length) * int64_t(sizeof(T));
   }
 
   void begin_part(const TileView& view) {
     map_ = RowMap::of_queries(view);
-    is_in_place_ = reads_in_place(view);
+    is_in_place_ = are_read_in_place(view);
     lse_.reserve(rows_.num_heads() * map_.rows());
     delta_.reserve(rows_.num_heads() * map_.rows());
     if (!is_in_place_) {
@@ -69,13 +60,10 @@ class QueryRows {
 
  private:
   // A row packed is a row written and read once more; that pays from some hundred keys a query on.
-  // In place, whole vectors must be there to read, and rows not so far apart that they crowd each
-  // other out of the cache.
-  bool reads_in_place(const TileView& view) const {
+  bool are_read_in_place(const TileView& view) const {
     constexpr int64_t kFewKeys = 512;
-    if (!std::is_same_v<Storage, T> || rows_.q_cols != p_.head_dim ||
-        rows_.v_cols != p_.v_head_dim || rows_.args.q.strides[2] * view.stride > 2 * p_.head_dim ||
-        rows_.args.dout.strides[2] * view.stride > 2 * p_.v_head_dim) {
+    if (!reads_in_place<Storage>(rows_.args.q, view.stride, rows_.simd.lanes) ||
+        !reads_in_place<Storage>(rows_.args.dout, view.stride, rows_.simd.lanes)) {
       return false;
     }
     const int64_t lists = int64_t{view.groups} * view.classes * view.q_tiles;

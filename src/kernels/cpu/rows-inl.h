@@ -33,23 +33,30 @@ void load_rows(const Storage* src, int64_t src_stride, int64_t rows, int64_t col
 
 // x * 0 is 0 for a number and NaN for an infinity or a NaN.
 template <class Storage, class T>
-bool store_row(const T* src, T factor, int64_t cols, Storage* dst) {
+bool store_rows(const T* src, int64_t src_stride, int64_t rows, int64_t cols, const T* factors,
+                Storage* dst, int64_t dst_stride) {
   const Tag<T> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto factors = hn::Set(d, factor), zero = hn::Zero(d);
+  const auto zero = hn::Zero(d);
   auto checks = zero;
-  int64_t x = 0;
-  for (; x + lanes <= cols; x += lanes) {
-    const auto v = hn::LoadU(d, src + x);
-    checks = hn::MulAdd(v, zero, checks);
-    store_as(hn::Mul(v, factors), d, dst + x);
+  T check = 0;
+  for (int64_t r = 0; r < rows; ++r, src += src_stride, dst += dst_stride) {
+    const T factor = factors != nullptr ? factors[r] : T(1);
+    const auto all_factor = hn::Set(d, factor);
+    auto checks_here = zero;  // of each row, so that rows do not wait for each other
+    int64_t x = 0;
+    for (; x + lanes <= cols; x += lanes) {
+      const auto v = hn::LoadU(d, src + x);
+      checks_here = hn::MulAdd(v, zero, checks_here);
+      store_as(hn::Mul(v, all_factor), d, dst + x);
+    }
+    checks = hn::Add(checks, checks_here);
+    for (; x < cols; ++x) {
+      check += src[x] * 0;
+      dst[x] = Traits<Storage>::from(src[x] * factor);
+    }
   }
-  T check = hn::GetLane(hn::SumOfLanes(d, checks));
-  for (; x < cols; ++x) {
-    check += src[x] * 0;
-    dst[x] = Traits<Storage>::from(src[x] * factor);
-  }
-  return check == 0;
+  return check + hn::GetLane(hn::SumOfLanes(d, checks)) == 0;
 }
 
 template <class T>
@@ -62,22 +69,22 @@ void sum_lanes(const T* rows, int64_t num_rows, T* sums) {
 
 // A few rows at a time, so that src is read in streams; dst is small enough to stay near.
 template <class Storage, class T>
-void load_columns(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T* dst,
-                  int64_t dst_stride) {
+void load_columns(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T factor,
+                  T* dst, int64_t dst_stride) {
   int64_t whole_rows = 0, whole_cols = 0;
   if constexpr (sizeof(T) == sizeof(float)) {
     whole_rows = rows / kSquare * kSquare;
     whole_cols = cols / kSquare * kSquare;
     for (int64_t r = 0; r < whole_rows; r += kSquare) {
       for (int64_t c = 0; c < whole_cols; c += kSquare) {
-        load_columns_square(src + r * src_stride + c, src_stride, dst + c * dst_stride + r,
+        load_columns_square(src + r * src_stride + c, src_stride, factor, dst + c * dst_stride + r,
                             dst_stride);
       }
     }
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = r < whole_rows ? whole_cols : 0; c < cols; ++c) {
-      dst[c * dst_stride + r] = T(to_f32(src[r * src_stride + c]));
+      dst[c * dst_stride + r] = T(to_f32(src[r * src_stride + c])) * factor;
     }
   }
 }
@@ -87,6 +94,22 @@ void add_row(const T* src, int64_t cols, T* dst) {
   const Tag<T> d;
   for (int64_t x = 0; x < cols; x += int64_t(hn::Lanes(d))) {
     hn::StoreU(hn::Add(hn::LoadU(d, dst + x), hn::LoadU(d, src + x)), d, dst + x);
+  }
+}
+
+template <class Storage, class T>
+void row_dots(const Storage* a, int64_t a_stride, const Storage* b, int64_t b_stride, int64_t rows,
+              int64_t cols, T* dots) {
+  const Tag<T> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  for (int64_t r = 0; r < rows; ++r, a += a_stride, b += b_stride) {
+    auto sum = hn::Zero(d);
+    int64_t x = 0;
+    for (; x + lanes <= cols; x += lanes) {
+      sum = hn::MulAdd(load_as(d, a + x), load_as(d, b + x), sum);
+    }
+    dots[r] = hn::GetLane(hn::SumOfLanes(d, sum));
+    for (; x < cols; ++x) dots[r] += T(to_f32(a[x])) * T(to_f32(b[x]));
   }
 }
 

@@ -109,8 +109,9 @@ HWY_INLINE hn::Mask<D> mask_from_bits(D d, uint64_t bits) {
 inline constexpr int64_t kSquare = 1;
 
 template <class Storage>
-HWY_INLINE void load_columns_square(const Storage* src, int64_t, float* dst, int64_t) {
-  *dst = to_f32(*src);
+HWY_INLINE void load_columns_square(const Storage* src, int64_t, float factor, float* dst,
+                                    int64_t) {
+  *dst = to_f32(*src) * factor;
 }
 #else
 // Four vectors: in each of their blocks of four elements, rows become columns.
@@ -128,43 +129,38 @@ HWY_INLINE void transpose_in_blocks(V& r0, V& r1, V& r2, V& r3) {
   r3 = hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23));
 }
 
-// kSquare rows of kSquare elements, a vector each, become columns.
+// A vector of blocks of four elements: block b is read at src + b * step. Loads put blocks in their
+// place at little cost, shuffles across a vector would be slower.
+template <class D, class Storage>
+HWY_INLINE hn::Vec<D> load_blocks(D d, const Storage* src, int64_t step) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return load_as(d, src);
+  } else {
+    const hn::Half<D> half;
+    constexpr int64_t kBlocks = hn::MaxLanes(hn::Half<D>()) / 4;
+    return hn::Combine(d, load_blocks(half, src + kBlocks * step, step),
+                       load_blocks(half, src, step));
+  }
+}
+
+// kSquare rows of kSquare elements become columns, each times the factor.
 inline constexpr int64_t kSquare = HWY_MAX_BYTES / sizeof(float);
 
 template <class Storage>
-HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, float* dst,
-                                    int64_t dst_stride) {
+HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, float factor,
+                                    float* dst, int64_t dst_stride) {
   const hn::FixedTag<float, kSquare> d;
-  hn::Vec<decltype(d)> v[kSquare];
-#pragma GCC unroll 16
-  for (int64_t r = 0; r < kSquare; ++r) v[r] = load_as(d, src + r * src_stride);
+  const auto factors = hn::Set(d, factor);
 #pragma GCC unroll 4
-  for (int64_t r = 0; r < kSquare; r += 4) {
-    transpose_in_blocks(v[r], v[r + 1], v[r + 2], v[r + 3]);
-  }
-  // Now block b of v[4 g + j] is rows 4 g ... 4 g + 3 of column 4 b + j.
+  for (int64_t c = 0; c < kSquare; c += 4) {
+    hn::Vec<decltype(d)> v[4];  // block b of v[j]: columns c ... c + 3 of row 4 b + j
 #pragma GCC unroll 4
-  for (int64_t j = 0; j < 4; ++j) {
-    float* to = dst + j * dst_stride;
-#if HWY_MAX_BYTES == 64
-    const auto low02 = hn::ConcatLowerLower(d, v[8 + j], v[j]);
-    const auto low13 = hn::ConcatLowerLower(d, v[12 + j], v[4 + j]);
-    const auto high02 = hn::ConcatUpperUpper(d, v[8 + j], v[j]);
-    const auto high13 = hn::ConcatUpperUpper(d, v[12 + j], v[4 + j]);
-    const auto even = [](auto a, auto b)
-                          HWY_ATTR { return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a); };
-    const auto odd = [](auto a, auto b)
-                         HWY_ATTR { return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a)); };
-    hn::StoreU(even(low02, low13), d, to);
-    hn::StoreU(odd(low02, low13), d, to + 4 * dst_stride);
-    hn::StoreU(even(high02, high13), d, to + 8 * dst_stride);
-    hn::StoreU(odd(high02, high13), d, to + 12 * dst_stride);
-#elif HWY_MAX_BYTES == 32
-    hn::StoreU(hn::ConcatLowerLower(d, v[4 + j], v[j]), d, to);
-    hn::StoreU(hn::ConcatUpperUpper(d, v[4 + j], v[j]), d, to + 4 * dst_stride);
-#else
-    hn::StoreU(v[j], d, to);
-#endif
+    for (int64_t j = 0; j < 4; ++j) {
+      v[j] = hn::Mul(load_blocks(d, src + j * src_stride + c, 4 * src_stride), factors);
+    }
+    transpose_in_blocks(v[0], v[1], v[2], v[3]);  // v[j]: column c + j of all rows
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < 4; ++j) hn::StoreU(v[j], d, dst + (c + j) * dst_stride);
   }
 }
 #endif

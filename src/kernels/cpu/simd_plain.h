@@ -67,6 +67,10 @@ constexpr size_t Lanes(TagOf<T>) {
   return kVectorBytes / sizeof(T);
 }
 template <class T>
+constexpr size_t MaxLanes(TagOf<T> d) {
+  return Lanes(d);
+}
+template <class T>
 HWY_INLINE VecOf<T> Set(TagOf<T>, T x) {
   return {typename Lane<T>::Vector{} + x};
 }
@@ -188,9 +192,12 @@ HWY_INLINE hn::MaskOf<T> mask_from_bits(Tag<T> d, uint64_t bits) {
 inline constexpr int64_t kSquare = 4;
 
 template <class Storage>
-HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, float* dst,
-                                    int64_t dst_stride) {
-  for (int r = 0; r < kSquare; ++r)
-    for (int c = 0; c < kSquare; ++c) dst[c * dst_stride + r] = to_f32(src[r * src_stride + c]);
+HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, float factor,
+                                    float* dst, int64_t dst_stride) {
+  for (int r = 0; r < kSquare; ++r) {
+    for (int c = 0; c < kSquare; ++c) {
+      dst[c * dst_stride + r] = to_f32(src[r * src_stride + c]) * factor;
+    }
+  }
 }
 KEYHOLE_SIMD_END

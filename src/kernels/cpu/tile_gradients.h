@@ -31,7 +31,7 @@ class TileGradients {
         work_(size_t(p_.threads)) {
     if (p_.plan.tiles.empty()) return;
     for (Work& work : work_) {
-      std::fill_n(work.zero.reserve(q_cols_), q_cols_, T(0));
+      std::fill_n(work.zero.reserve(kMostQueries * q_cols_), kMostQueries * q_cols_, T(0));
       work.p.reserve(kStripQueries * kScoreStride);
       work.ds.reserve(kStripQueries * kScoreStride);
       work.keys.reserve(p_.head_dim * kPanel);
@@ -65,22 +65,43 @@ class TileGradients {
         follow_t_lists(view, chunk, int32_t(k_tile / view.k_tiles), int32_t(k_tile % view.k_tiles),
                        work_[size_t(thread)]);
       }
+      // Queries that no other chunk reaches are finished while they are near.
+      for (int64_t g = 0; g < p_.group; ++g) {
+        const QueryRange& range = chunk.queries[size_t(g)];
+        for (int64_t row = range.begin; row < range.end; row += view.tile.q) {
+          if (chunks.num_reaching(chunk.unit, g, row) != 1) continue;
+          finish_query_tile(view, chunks, chunk.unit * p_.group + g, row, work_[size_t(thread)]);
+        }
+      }
     });
-    add_buffers(RowMap::of_queries(view), chunks);
+    const int64_t tiles = int64_t{view.classes} * view.q_tiles;
+    parallel_for(rows_.num_heads() * tiles, p_.threads, [&](int64_t item, int thread) {
+      const int64_t i = item / tiles, row = item % tiles * view.tile.q;
+      if (chunks.num_reaching(i / p_.group, i % p_.group, row) == 1) return;
+      finish_query_tile(view, chunks, i, row, work_[size_t(thread)]);
+    });
   }
 
  private:
-  static constexpr int64_t kMostKeys = 64;                     // of the widest tile offered
+  static constexpr int64_t kMostQueries = 64, kMostKeys = 64;  // of the largest tile offered
   static constexpr int64_t kScoreStride = kMostKeys;           // a row of scores of a key tile
   static constexpr int64_t kBufferBytes = int64_t{512} << 20;  // of the dq buffers
 
   struct Work {
-    Scratch<T> zero;          // [q_cols_]  dq of a query that no chunk reaches
+    Scratch<T> zero;          // [kMostQueries][q_cols_]  dq of queries that no chunk reaches
     Scratch<T> p, ds;         // [kStripQueries][kScoreStride]
     Scratch<T> dk, dv;        // [kMostKeys][cols]
     Scratch<T> keys, values;  // [cols][kPanel]  transposed, the panel that holds the key tile
-    Scratch<T> key_rows;      // [kPanel][q_cols_]  in row panels
+    Scratch<T> key_rows;      // [kPanel][q_cols_]  in row panels, if not read where they lie
     int64_t packed_unit = -1, packed_panel = -1;  // which panel that is
+    Prefetch soon;
+  };
+
+  // One key tile, as the products read it.
+  struct KeyTile {
+    int64_t keys;                // that exist
+    const T *keys_t, *values_t;  // [cols][kPanel]
+    MatrixRows<T> key_rows;
   };
 
   // A key tile is followed by one thread, so that is who packs it, and when.
@@ -89,12 +110,33 @@ class TileGradients {
     const Head head = rows_.kv_head(unit);
     const auto k = rows_of<const Storage>(rows_.args.k, head.batch, head.kv_head);
     const auto v = rows_of<const Storage>(rows_.args.v, head.batch, head.kv_head);
-    pack_columns(simd_, map, k, p_.head_dim, panel * kPanel, work.keys.data());
-    pack_columns(simd_, map, v, p_.v_head_dim, panel * kPanel, work.values.data());
-    pack_rows(simd_, map, k, p_.head_dim, panel * kPanel, kPanel,
-              RowPanels<T>{work.key_rows.data(), kPanel, q_cols_}, 0);
+    pack_columns(simd_, map, k, p_.head_dim, panel * kPanel, T(1), work.keys.data());
+    pack_columns(simd_, map, v, p_.v_head_dim, panel * kPanel, T(1), work.values.data());
+    if (!reads_in_place<Storage>(rows_.args.k, map.stride, simd_.lanes)) {
+      pack_rows(simd_, map, k, p_.head_dim, panel * kPanel, kPanel,
+                RowPanels<T>{work.key_rows.data(), kPanel, q_cols_}, 0);
+    }
     work.packed_unit = unit;
     work.packed_panel = panel;
+    prefetch_packed(map, k, p_.head_dim, (panel + 1) * kPanel, kPanel, work.soon);
+    prefetch_packed(map, v, p_.v_head_dim, (panel + 1) * kPanel, kPanel, work.soon);
+  }
+
+  // The tile of `keys`, which begins at `packed_key` among all packed keys.
+  KeyTile key_tile(const TileView& view, int64_t unit, const SpacedRows& keys, int64_t packed_key,
+                   Work& work) const {
+    pack_keys(RowMap::of_keys(view), unit, packed_key / kPanel, work);
+    const int64_t col = packed_key % kPanel;
+    const RowPanels<T> packed = {work.key_rows.data(), kPanel, q_cols_};
+    MatrixRows<T> rows = {packed.row(col), packed.stride(), packed.panel_size(), q_cols_};
+    if constexpr (std::is_same_v<Storage, T>) {
+      if (reads_in_place<Storage>(rows_.args.k, view.stride, simd_.lanes)) {
+        const Head head = rows_.kv_head(unit);
+        const auto k = rows_of<const T>(rows_.args.k, head.batch, head.kv_head);
+        rows = {k[keys.first], k.stride * keys.stride, kPanel, q_cols_};
+      }
+    }
+    return {keys.count, work.keys.data() + col, work.values.data() + col, rows};
   }
 
   // dk and dv of one key tile, from all heads of the group.
@@ -102,68 +144,71 @@ class TileGradients {
                       Work& work) const {
     const ResidueClass& residue = view.residues[c];
     const int64_t first = int64_t{k_tile} * view.tile.k;
-    const int64_t keys = std::min<int64_t>(view.tile.k, residue.num_k - first);
-    if (keys <= 0) return;
+    const SpacedRows keys = {residue.first_k + view.stride * first, view.stride,
+                             std::min<int64_t>(view.tile.k, residue.num_k - first)};
+    if (keys.count <= 0) return;
     const int64_t packed_key = int64_t{c} * view.k_tiles * view.tile.k + first;
-    pack_keys(RowMap::of_keys(view), chunk.unit, packed_key / kPanel, work);
-    std::fill_n(work.dk.data(), keys * q_cols_, T(0));
-    std::fill_n(work.dv.data(), keys * v_cols_, T(0));
+    work.soon.clear();
+    const KeyTile tile = key_tile(view, chunk.unit, keys, packed_key, work);
+    rows_.prefetch_keys(chunk.unit, keys, work.soon);
+    std::fill_n(work.dk.data(), keys.count * q_cols_, T(0));
+    std::fill_n(work.dv.data(), keys.count * v_cols_, T(0));
     for (int64_t g = 0; g < p_.group; ++g) {
       const int64_t head = chunk.unit * p_.group + g;
       const int32_t group = view.group_of[rows_.head(head).index(p_)];
-      for_each_strip(
-          t_list_of(view, group, c, k_tile), view.tile.q, kStripQueries, [&](const Strip& strip) {
-            for (const Strip::Piece& piece : strip.pieces()) {
-              follow_piece(view, strip, piece, chunk, g, c, packed_key % kPanel, keys, work);
-            }
-          });
+      for_each_strip(t_list_of(view, group, c, k_tile), view.tile.q, kStripQueries,
+                     [&](const Strip& strip) {
+                       for (const Strip::Piece& piece : strip.pieces()) {
+                         follow_piece(view, strip, piece, chunk, g, c, tile, work);
+                       }
+                     });
     }
-    for (int64_t r = 0; r < keys; ++r) {
-      const int64_t key = residue.first_k + view.stride * (first + r);
-      rows_.add_key(chunk.unit, key, work.dk.data() + r * q_cols_, work.dv.data() + r * v_cols_);
-    }
+    rows_.add_keys(chunk.unit, keys, work.dk.data(), work.dv.data());
   }
 
-  // Some neighbouring query rows against one key tile, whose columns begin at `col` of the packed
-  // panel: the five products.
+  // Some neighbouring query rows against one key tile: the five products.
   void follow_piece(const TileView& view, const Strip& strip, const Strip::Piece& piece,
-                    const Chunk& chunk, int64_t g, int32_t c, int64_t col, int64_t keys,
+                    const Chunk& chunk, int64_t g, int32_t c, const KeyTile& tile,
                     Work& work) const {
     const int64_t rows = std::min(piece.count, view.residues[c].num_q - piece.row);
     const int64_t head = chunk.unit * p_.group + g;
     const MatrixRows<T> q = queries_.q(head, c, piece.row);
     const MatrixRows<T> dout = queries_.dout(head, c, piece.row);
     T *p = work.p.data(), *ds = work.ds.data();
+    // The next key tile is likely to reach as much further as it has keys.
+    const int64_t next = std::min<int64_t>(view.tile.k, view.residues[c].num_q - piece.row - rows);
+    work.soon.add(q.data + rows * q.stride, q.stride, next, std::min(q.cols, kPanel));
+    work.soon.add(dout.data + rows * dout.stride, dout.stride, next, std::min(dout.cols, kPanel));
 
-    multiply(q, rows, work.keys.data() + col, view.tile.k, p_.head_dim, p);  // s = q . k
-    multiply(dout, rows, work.values.data() + col, view.tile.k, p_.v_head_dim,
-             ds);  // dp = dout . v
+    multiply(q, rows, tile.keys_t, view.tile.k, p_.head_dim, p, work.soon);  // s = q . k
+    multiply(dout, rows, tile.values_t, view.tile.k, p_.v_head_dim, ds,
+             work.soon);  // dp = dout . v
     score_gradients(view, strip, piece, rows, queries_.lse(head, c, piece.row),
                     queries_.delta(head, c, piece.row), work);
-    add_transposed(p, keys, rows, dout, work.dv.data());  // dv += p' dout
-    add_transposed(ds, keys, rows, q, work.dk.data());    // dk += ds' q
+    add_transposed(p, tile.keys, rows, dout, work.dv.data(), work.soon);  // dv += p' dout
+    add_transposed(ds, tile.keys, rows, q, work.dk.data(), work.soon);    // dk += ds' q
 
     const QueryRange& range = chunk.queries[size_t(g)];
     const int64_t row = int64_t{c} * view.q_tiles * view.tile.q + piece.row;  // packed
-    const RowPanels<T> key_rows = {work.key_rows.data(), kPanel, q_cols_};
-    for (int64_t n = 0; n < key_rows.num_panels(); ++n) {  // dq += ds k
-      simd_.gemm(
-          {.rows = rows,
-           .cols = key_rows.width(n),
-           .depth = keys,
-           .a = ds,
-           .a_stride = kScoreStride,
-           .b = key_rows.panel(n) + col * key_rows.stride(),
-           .b_stride = key_rows.stride(),
-           .c = dq_buffers_.data() + (range.offset + row - range.begin) * q_cols_ + n * kPanel,
-           .c_stride = q_cols_,
-           .accumulate = true});
+    T* dq = dq_buffers_.data() + (range.offset + row - range.begin) * q_cols_;
+    for (int64_t col = 0; col < q_cols_; col += kPanel) {  // dq += ds k
+      simd_.gemm({.rows = rows,
+                  .cols = std::min(q_cols_ - col, kPanel),
+                  .depth = tile.keys,
+                  .a = ds,
+                  .a_stride = kScoreStride,
+                  .b = tile.key_rows.data + col / kPanel * tile.key_rows.panel,
+                  .b_stride = tile.key_rows.stride,
+                  .c = dq + col,
+                  .c_stride = q_cols_,
+                  .accumulate = true,
+                  .meanwhile = &work.soon});
     }
   }
 
   // c = a . b, where b is [depth][kPanel]
-  void multiply(const MatrixRows<T>& a, int64_t rows, const T* b, int64_t cols, int64_t depth,
-                T* c) const {
+  void multiply(const MatrixRows<T>& a, int64_t rows, const T* b, int64_t cols, int64_t depth, T* c,
+                Prefetch& soon) const {
     simd_.gemm({.rows = rows,
                 .cols = cols,
                 .depth = depth,
@@ -173,10 +218,12 @@ class TileGradients {
                 .b = b,
                 .b_stride = kPanel,
                 .c = c,
-                .c_stride = kScoreStride});
+                .c_stride = kScoreStride,
+                .meanwhile = &soon});
   }
   // c += a' . b, where a is [rows][kScoreStride]
-  void add_transposed(const T* a, int64_t keys, int64_t rows, const MatrixRows<T>& b, T* c) const {
+  void add_transposed(const T* a, int64_t keys, int64_t rows, const MatrixRows<T>& b, T* c,
+                      Prefetch& soon) const {
     for (int64_t col = 0; col < b.cols; col += kPanel) {
       simd_.gemm({.rows = keys,
                   .cols = std::min(b.cols - col, kPanel),
@@ -188,7 +235,8 @@ class TileGradients {
                   .c = c + col,
                   .c_stride = b.cols,
                   .accumulate = true,
-                  .a_transposed = true});
+                  .a_transposed = true,
+                  .meanwhile = &soon});
     }
   }
 
@@ -223,27 +271,28 @@ class TileGradients {
     apply(done, rows, nullptr);
   }
 
-  // dq of every row: the buffers of all chunks that reach it, in the order of the chunks.
-  void add_buffers(const RowMap& map, const Chunks& chunks) const {
-    rows_.for_each_row(rows_.num_heads(), map.rows(), [&](int64_t i, int64_t row, int thread) {
-      const int64_t c = row / map.per_class, in_class = row % map.per_class;
-      if (in_class >= map.count(c)) return;
-      const int64_t unit = i / p_.group, query = map.source(c, in_class);
-      T* sum = nullptr;
-      for (int64_t n = chunks.first_of_unit[size_t(unit)];
-           n < chunks.first_of_unit[size_t(unit + 1)]; ++n) {
-        const QueryRange& range = chunks.chunks[size_t(n)].queries[size_t(i % p_.group)];
-        if (row < range.begin || row >= range.end) continue;
-        T* term = dq_buffers_.data() + (range.offset + row - range.begin) * q_cols_;
-        if (sum == nullptr) {
-          sum = term;
-        } else {
-          simd_.add_row(term, q_cols_, sum);
-        }
+  // dq of the query tile that begins at a packed row, of head i of the wave: the buffers of all
+  // chunks that reach it, in the order of the chunks.
+  void finish_query_tile(const TileView& view, const Chunks& chunks, int64_t i, int64_t row,
+                         const Work& work) const {
+    const int64_t per_class = int64_t{view.q_tiles} * view.tile.q;
+    const ResidueClass& residue = view.residues[row / per_class];
+    const int64_t first = row % per_class;
+    const SpacedRows queries = {residue.first_q + view.stride * first, view.stride,
+                                std::min<int64_t>(view.tile.q, residue.num_q - first)};
+    if (queries.count <= 0) return;
+    T* sum = nullptr;
+    for (const Chunk& chunk : chunks.of_unit(i / p_.group)) {
+      const QueryRange& range = chunk.queries[size_t(i % p_.group)];
+      if (!range.has(row)) continue;
+      T* term = dq_buffers_.data() + (range.offset + row - range.begin) * q_cols_;
+      if (sum == nullptr) {
+        sum = term;
+      } else {
+        simd_.add_row(term, queries.count * q_cols_, sum);
       }
-      if (sum == nullptr) sum = work_[size_t(thread)].zero.data();
-      rows_.add_query(i, query, sum);
-    });
+    }
+    rows_.add_queries(i, queries, sum != nullptr ? sum : work.zero.data());
   }
 
   const GradientRows<Storage>& rows_;
