@@ -142,7 +142,6 @@ class ForwardPass {
     const auto out = rows_of<const Storage>(args_.out, head.batch, head.head);
     const int64_t next = queries[queries.count];
     const int64_t left = (residue.first_q + residue.num_q * queries.stride - next) / queries.stride;
-    soon.clear();
     soon.add(q[next], q.stride * queries.stride, std::min(queries.count, left), p_.head_dim);
     soon.add(out[queries.first], out.stride * queries.stride, queries.count, p_.v_head_dim);
   }

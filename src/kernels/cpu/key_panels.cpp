@@ -2,6 +2,7 @@
 #include "kernels/cpu/key_panels.h"
 
 namespace keyhole::cpu {
+namespace {
 
 bool suits_a_cache(const TileView& view, int64_t num_slots) {
   const int64_t rows = int64_t{view.k_tiles} * view.tile.k;  // of a class
@@ -23,6 +24,16 @@ bool suits_a_cache(const TileView& view, int64_t num_slots) {
     }
   }
   return true;
+}
+
+}  // namespace
+
+int64_t slots_that_suit(const TileView& view, int64_t most) {
+  constexpr int64_t kFewest = 4;
+  for (int64_t slots = kFewest;; slots = std::min(2 * slots, most)) {
+    if (suits_a_cache(view, slots)) return slots;
+    if (slots == most) return 0;
+  }
 }
 
 }  // namespace keyhole::cpu

@@ -51,14 +51,16 @@ class PanelSlots {
   int64_t clock_ = 0;
 };
 
-// How many panels a cache holds, when a panel takes `bytes`: half of a usual second-level cache.
-inline int64_t cache_slots(int64_t bytes) {
+// How many panels a cache holds at most, when a panel takes `bytes`: half of a usual second-level
+// cache.
+inline int64_t most_slots(int64_t bytes) {
   return std::clamp<int64_t>((int64_t{1} << 20) / bytes, 8, 16);
 }
 
-// Whether a thread that follows all lists in order finds most panels in its cache: packs each panel
-// at most twice.
-bool suits_a_cache(const TileView& view, int64_t num_slots);
+// The fewest slots with which a thread that follows all lists in order finds most panels in its
+// cache: packs each panel at most twice. 0 when `most` are not enough. Few slots stay near: a panel
+// is written over one that was read a moment ago.
+int64_t slots_that_suit(const TileView& view, int64_t most);
 
 // Rows of values, as the matrix product reads them.
 template <class T>
@@ -80,18 +82,16 @@ class KeyPanels {
         p_(problem),
         simd_(primitives<Storage>()),
         v_cols_(round_up(p_.v_head_dim, simd_.lanes)),
-        panel_size_(p_.head_dim * kPanel + RowPanels<T>::size(kPanel, v_cols_)),
-        num_slots_(cache_slots(panel_size_ * int64_t(sizeof(T)))),
         caches_(size_t(p_.threads)) {
-    for (const TileView& view : p_.plan.tiles)
-      uses_cache_.push_back(suits_a_cache(view, num_slots_));
+    const int64_t most = most_slots(panel_size(false) * int64_t(sizeof(T)));
+    for (const TileView& view : p_.plan.tiles) slots_.push_back(slots_that_suit(view, most));
   }
 
   int64_t bytes_per_unit() const {
     int64_t most = 0;
     for (size_t i = 0; i < p_.plan.tiles.size(); ++i) {
       const int64_t panels = ceil_div(RowMap::of_keys(p_.plan.tiles[i]).rows(), kPanel);
-      if (!uses_cache_[i]) most = std::max(most, panels * panel_size_);
+      if (slots_[i] == 0) most = std::max(most, panels * panel_size(false));
     }
     return most * int64_t(sizeof(T));
   }
@@ -101,12 +101,14 @@ class KeyPanels {
     map_ = RowMap::of_keys(p_.plan.tiles[size_t(part)]);
     panels_per_unit_ = ceil_div(map_.rows(), kPanel);
     first_unit_ = first_unit;
-    is_cached_ = uses_cache_[size_t(part)];
+    const int64_t num_slots = slots_[size_t(part)];
+    is_cached_ = num_slots > 0;
     // Values used a few times are best left where they are.
     reads_in_place_ = is_cached_ && reads_in_place<Storage>(args_.v, map_.stride, simd_.lanes);
+    panel_size_ = panel_size(reads_in_place_);
     for (Cache& cache : caches_) {
-      cache.slots = PanelSlots(num_slots_);
-      if (is_cached_) cache.panels.reserve(num_slots_ * panel_size_);
+      cache.slots = PanelSlots(num_slots);
+      if (is_cached_) cache.panels.reserve(num_slots * panel_size_);
     }
     if (is_cached_) return;
     packed_.reserve(num_units * panels_per_unit_ * panel_size_);
@@ -156,6 +158,10 @@ class KeyPanels {
     PanelSlots slots;
   };
 
+  int64_t panel_size(bool has_only_keys) const {
+    return p_.head_dim * kPanel + (has_only_keys ? 0 : RowPanels<T>::size(kPanel, v_cols_));
+  }
+
   // k and v of a unit.
   std::pair<Rows<const Storage>, Rows<const Storage>> rows(int64_t unit) const {
     const Head head = head_of(p_, first_unit_ + unit, 0);
@@ -175,13 +181,13 @@ class KeyPanels {
   const ForwardArgs& args_;
   const Problem& p_;
   const Primitives<Storage>& simd_;
-  const int64_t v_cols_, panel_size_, num_slots_;
-  std::vector<bool> uses_cache_;       // [parts of tiles]
+  const int64_t v_cols_;
+  std::vector<int64_t> slots_;         // [parts of tiles]  of a cache; 0: all is packed before
   mutable std::vector<Cache> caches_;  // [threads]
 
   // Of the part at hand.
   RowMap map_ = RowMap::plain(0);
-  int64_t panels_per_unit_ = 0, first_unit_ = 0;
+  int64_t panel_size_ = 0, panels_per_unit_ = 0, first_unit_ = 0;
   bool is_cached_ = false, reads_in_place_ = false;
   Scratch<T> packed_;  // [units][panels_per_unit_]
 };

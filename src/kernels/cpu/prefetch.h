@@ -3,6 +3,7 @@
 // few times only: what they wait for is memory, unless something else is computed meanwhile.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -16,12 +17,11 @@ namespace keyhole::cpu {
 // than were asked for.
 class Prefetch {
  public:
-  void clear() { num_ = 0; }
-
   // `cols` elements of each of `rows` rows.
   template <class T>
   void add(const T* data, int64_t stride, int64_t rows, int64_t cols) {
-    if (num_ == kMost || rows <= 0) return;
+    if (rows <= 0) return;
+    if (num_ == kMost) std::copy(asked_.begin() + 1, asked_.begin() + num_--, asked_.begin());
     const char* begin = reinterpret_cast<const char*>(data);
     const int64_t lines = ceil_div(cols * int64_t(sizeof(T)), kLine);
     asked_[size_t(num_++)] = stride == cols

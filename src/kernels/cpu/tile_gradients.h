@@ -148,7 +148,6 @@ class TileGradients {
                              std::min<int64_t>(view.tile.k, residue.num_k - first)};
     if (keys.count <= 0) return;
     const int64_t packed_key = int64_t{c} * view.k_tiles * view.tile.k + first;
-    work.soon.clear();
     const KeyTile tile = key_tile(view, chunk.unit, keys, packed_key, work);
     rows_.prefetch_keys(chunk.unit, keys, work.soon);
     std::fill_n(work.dk.data(), keys.count * q_cols_, T(0));
