@@ -49,15 +49,35 @@ void add_chunks_of_unit(const Problem& p, const TileView& view, int64_t first_un
   for (int64_t i = 1; i <= num_chunks && begin < tiles; ++i) {
     const auto past = std::lower_bound(work.begin(), work.end(), work.back() * i / num_chunks);
     const int64_t end = i == num_chunks ? tiles : std::max(begin + 1, past - work.begin());
-    Chunk chunk = {unit, begin, end, {}};
+    Chunk chunk = {.unit = unit, .begin = begin, .end = end, .queries = {}};
     for (int64_t g = 0; g < p.group; ++g) {
-      QueryRange range = query_range(p, view, first_unit + unit, g, begin, end);
-      range.offset = into.buffer_rows;
-      into.buffer_rows += range.rows();
-      chunk.queries.push_back(range);
+      chunk.queries.push_back(query_range(p, view, first_unit + unit, g, begin, end));
     }
     into.chunks.push_back(std::move(chunk));
     begin = end;
+  }
+}
+
+bool share_queries(const Chunk& one, const Chunk& other) {
+  for (size_t g = 0; g < one.queries.size(); ++g) {
+    const QueryRange &a = one.queries[g], &b = other.queries[g];
+    if (std::max(a.begin, b.begin) < std::min(a.end, b.end)) return true;
+  }
+  return false;
+}
+
+// Gives the query ranges of all chunks their rows in a buffer.
+void place_in_buffers(Chunks& chunks) {
+  for (Chunk& chunk : chunks.chunks) {
+    chunk.is_alone = std::ranges::none_of(chunks.of_unit(chunk.unit), [&](const Chunk& other) {
+      return &other != &chunk && share_queries(chunk, other);
+    });
+    int64_t offset = chunk.is_alone ? 0 : chunks.wave_rows;
+    for (QueryRange& range : chunk.queries) {
+      range.offset = offset;
+      offset += range.rows();
+    }
+    if (!chunk.is_alone) chunks.wave_rows = offset;
   }
 }
 
@@ -72,7 +92,8 @@ Chunks chunk_key_tiles(const Problem& p, const TileView& view, int64_t first_uni
       add_chunks_of_unit(p, view, first_unit, unit, per_unit, result);
     }
     result.first_of_unit.push_back(int64_t(result.chunks.size()));
-    if (per_unit == 1 || result.buffer_rows <= most_rows) return result;
+    place_in_buffers(result);
+    if (per_unit == 1 || result.wave_rows <= most_rows) return result;
   }
 }
 

@@ -109,7 +109,7 @@ class ForwardPass {
 
     Work& work = work_[size_t(thread)];
     const Rows<const T> q = query_rows(rows_.head(head), queries, work);
-    look_ahead(rows_.head(head), queries, residue, work.soon);
+    look_ahead(rows_.head(head), queries, residue.num_q - first_row - queries.count, work.soon);
     const int64_t unit = head / p_.group, rows = queries.count;
     rows_.begin(work.rows, head, queries);
     for_each_strip(list, view.tile.k, kStripKeys, [&](const Strip& strip) {
@@ -135,14 +135,12 @@ class ForwardPass {
   }
 
   // What is likely to be needed after the keys and values of a list: its rows of out, and the
-  // queries that follow.
-  void look_ahead(const Head& head, const SpacedRows& queries, const ResidueClass& residue,
-                  Prefetch& soon) const {
+  // queries that follow, of which the class has `left`.
+  void look_ahead(const Head& head, const SpacedRows& queries, int64_t left, Prefetch& soon) const {
     const auto q = rows_of<const Storage>(args_.q, head.batch, head.head);
     const auto out = rows_of<const Storage>(args_.out, head.batch, head.head);
-    const int64_t next = queries[queries.count];
-    const int64_t left = (residue.first_q + residue.num_q * queries.stride - next) / queries.stride;
-    soon.add(q[next], q.stride * queries.stride, std::min(queries.count, left), p_.head_dim);
+    soon.add(q[queries[queries.count]], q.stride * queries.stride, std::min(queries.count, left),
+             p_.head_dim);
     soon.add(out[queries.first], out.stride * queries.stride, queries.count, p_.v_head_dim);
   }
 
@@ -208,9 +206,10 @@ class ForwardPass {
                       .b_panel = values.panel_step,
                       .c = work.rows.out.data() + col,
                       .c_stride = rows_.cols,
-                      .accumulate = true,
+                      .accumulate = work.rows.has_out,
                       .meanwhile = &work.soon});
         }
+        work.rows.has_out = true;
         done += values.count;
       }
     }
@@ -285,6 +284,7 @@ class ForwardPass {
                     q_cols_, T(p_.score_factor()), work.q.data(), q_cols_);
     const SpacedRows queries = {query, 1, 1};
     rows_.begin(work.rows, head, queries);
+    rows_.define_out(work.rows, 1);
     T* scores = work.scores.data();
     while (!list.empty()) {
       const int64_t count = std::min(int64_t(list.size()), kStripKeys);

@@ -59,8 +59,8 @@ void OutputRows<Storage>::reserve(Block& block) const {
 template <class Storage>
 void OutputRows<Storage>::begin(Block& block, int64_t i, const SpacedRows& queries) const {
   std::fill_n(block.sum.data(), queries.count * kMaxLanes<T>, T(0));
+  block.has_out = keeps_state;
   if (!keeps_state) {
-    std::fill_n(block.out.data(), queries.count * cols, T(0));
     std::fill_n(block.max.data(), queries.count, kNever);
     return;
   }
@@ -73,7 +73,14 @@ void OutputRows<Storage>::begin(Block& block, int64_t i, const SpacedRows& queri
 }
 
 template <class Storage>
-void OutputRows<Storage>::end(const Block& block, int64_t i, const SpacedRows& queries) const {
+void OutputRows<Storage>::define_out(Block& block, int64_t rows) const {
+  if (!block.has_out) std::fill_n(block.out.data(), rows * cols, T(0));
+  block.has_out = true;
+}
+
+template <class Storage>
+void OutputRows<Storage>::end(Block& block, int64_t i, const SpacedRows& queries) const {
+  define_out(block, queries.count);
   std::array<T, kMost> sum;
   simd.sum_lanes(block.sum.data(), queries.count, sum.data());
   if (!keeps_state) {

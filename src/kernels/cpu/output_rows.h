@@ -23,6 +23,7 @@ class OutputRows {
     Scratch<T> out;  // [kMost][cols]  not yet divided by the sum
     Scratch<T> max;  // [kMost]
     Scratch<T> sum;  // [kMost][kMaxLanes]  one sum per lane
+    bool has_out;    // else nothing was added to out yet, and what it holds is undefined
   };
 
   explicit OutputRows(const ForwardArgs& arguments);
@@ -48,7 +49,9 @@ class OutputRows {
   void reserve(Block& block) const;
   // Some queries of head i, before and after the keys of one part.
   void begin(Block& block, int64_t i, const SpacedRows& queries) const;
-  void end(const Block& block, int64_t i, const SpacedRows& queries) const;
+  // Makes out 0 if nothing was added to it.
+  void define_out(Block& block, int64_t rows) const;
+  void end(Block& block, int64_t i, const SpacedRows& queries) const;
 
  private:
   static constexpr T kNever = -std::numeric_limits<T>::infinity();

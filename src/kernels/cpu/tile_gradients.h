@@ -1,7 +1,8 @@
 // src/kernels/cpu/tile_gradients.h
 // The backward pass over a part of tiles. A work item is a chunk of key tiles of one kv head,
-// followed through the transposed lists: dk and dv of a tile stay with the thread, dq goes to a
-// buffer of the chunk; the buffers are then added in a fixed order. Five matrix products a tile.
+// followed through the transposed lists: dk and dv of a tile stay with the thread, dq is summed up
+// in a buffer of the chunk; buffers of the same queries are then added in a fixed order. Five
+// matrix products a tile.
 //   p = exp(s - lse)    ds = p (dout . v - delta)    dv += p' dout    dk += ds' q    dq += ds k
 #pragma once
 
@@ -55,47 +56,59 @@ class TileGradients {
     for (Work& work : work_) work.packed_unit = -1;
     const int64_t most_rows = kBufferBytes / (q_cols_ * int64_t(sizeof(T)));
     const Chunks chunks = chunk_key_tiles(p_, view, rows_.first_unit, rows_.num_units, most_rows);
-    dq_buffers_.reserve(chunks.buffer_rows * q_cols_);
+    dq_.reserve(chunks.wave_rows * q_cols_);
     parallel_for(int64_t(chunks.chunks.size()), p_.threads, [&](int64_t item, int thread) {
-      const Chunk& chunk = chunks.chunks[size_t(item)];
-      for (const QueryRange& range : chunk.queries) {
-        std::fill_n(dq_buffers_.data() + range.offset * q_cols_, range.rows() * q_cols_, T(0));
-      }
-      for (int64_t k_tile = chunk.begin; k_tile < chunk.end; ++k_tile) {
-        follow_t_lists(view, chunk, int32_t(k_tile / view.k_tiles), int32_t(k_tile % view.k_tiles),
-                       work_[size_t(thread)]);
-      }
-      // Queries that no other chunk reaches are finished while they are near.
-      for (int64_t g = 0; g < p_.group; ++g) {
-        const QueryRange& range = chunk.queries[size_t(g)];
-        for (int64_t row = range.begin; row < range.end; row += view.tile.q) {
-          if (chunks.num_reaching(chunk.unit, g, row) != 1) continue;
-          finish_query_tile(view, chunks, chunk.unit * p_.group + g, row, work_[size_t(thread)]);
-        }
-      }
+      follow_chunk(view, chunks.chunks[size_t(item)], work_[size_t(thread)]);
     });
     const int64_t tiles = int64_t{view.classes} * view.q_tiles;
     parallel_for(rows_.num_heads() * tiles, p_.threads, [&](int64_t item, int thread) {
-      const int64_t i = item / tiles, row = item % tiles * view.tile.q;
-      if (chunks.num_reaching(i / p_.group, i % p_.group, row) == 1) return;
-      finish_query_tile(view, chunks, i, row, work_[size_t(thread)]);
+      finish_shared_queries(view, chunks, item / tiles, item % tiles * view.tile.q,
+                            work_[size_t(thread)]);
     });
   }
 
  private:
   static constexpr int64_t kMostQueries = 64, kMostKeys = 64;  // of the largest tile offered
   static constexpr int64_t kScoreStride = kMostKeys;           // a row of scores of a key tile
-  static constexpr int64_t kBufferBytes = int64_t{512} << 20;  // of the dq buffers
+  static constexpr int64_t kBufferBytes = int64_t{512} << 20;  // of dq_
 
   struct Work {
     Scratch<T> zero;          // [kMostQueries][q_cols_]  dq of queries that no chunk reaches
     Scratch<T> p, ds;         // [kStripQueries][kScoreStride]
     Scratch<T> dk, dv;        // [kMostKeys][cols]
+    bool has_sums;            // in dk and dv; else what they hold is undefined
+    Scratch<T> dq;            // [chunk.rows()][q_cols_]  of a chunk that is alone
     Scratch<T> keys, values;  // [cols][kPanel]  transposed, the panel that holds the key tile
     Scratch<T> key_rows;      // [kPanel][q_cols_]  in row panels, if not read where they lie
     int64_t packed_unit = -1, packed_panel = -1;  // which panel that is
     Prefetch soon;
   };
+
+  // Where a chunk sums up dq of head g of its group, from a packed row on.
+  T* dq_rows(const Chunk& chunk, int64_t g, int64_t row, Work& work) const {
+    const QueryRange& range = chunk.queries[size_t(g)];
+    T* buffer = chunk.is_alone ? work.dq.data() : dq_.data();
+    return buffer + (range.offset + row - range.begin) * q_cols_;
+  }
+
+  void follow_chunk(const TileView& view, const Chunk& chunk, Work& work) const {
+    if (chunk.is_alone) work.dq.reserve(chunk.rows() * q_cols_);
+    for (int64_t g = 0; g < p_.group; ++g) {
+      const QueryRange& range = chunk.queries[size_t(g)];
+      std::fill_n(dq_rows(chunk, g, range.begin, work), range.rows() * q_cols_, T(0));
+    }
+    for (int64_t k_tile = chunk.begin; k_tile < chunk.end; ++k_tile) {
+      follow_t_lists(view, chunk, int32_t(k_tile / view.k_tiles), int32_t(k_tile % view.k_tiles),
+                     work);
+    }
+    if (!chunk.is_alone) return;
+    for (int64_t g = 0; g < p_.group; ++g) {
+      const QueryRange& range = chunk.queries[size_t(g)];
+      for (int64_t row = range.begin; row < range.end; row += view.tile.q) {
+        finish_query_tile(view, chunk.unit * p_.group + g, row, dq_rows(chunk, g, row, work));
+      }
+    }
+  }
 
   // One key tile, as the products read it.
   struct KeyTile {
@@ -150,8 +163,7 @@ class TileGradients {
     const int64_t packed_key = int64_t{c} * view.k_tiles * view.tile.k + first;
     const KeyTile tile = key_tile(view, chunk.unit, keys, packed_key, work);
     rows_.prefetch_keys(chunk.unit, keys, work.soon);
-    std::fill_n(work.dk.data(), keys.count * q_cols_, T(0));
-    std::fill_n(work.dv.data(), keys.count * v_cols_, T(0));
+    work.has_sums = false;
     for (int64_t g = 0; g < p_.group; ++g) {
       const int64_t head = chunk.unit * p_.group + g;
       const int32_t group = view.group_of[rows_.head(head).index(p_)];
@@ -161,6 +173,10 @@ class TileGradients {
                          follow_piece(view, strip, piece, chunk, g, c, tile, work);
                        }
                      });
+    }
+    if (!work.has_sums) {
+      std::fill_n(work.dk.data(), keys.count * q_cols_, T(0));
+      std::fill_n(work.dv.data(), keys.count * v_cols_, T(0));
     }
     rows_.add_keys(chunk.unit, keys, work.dk.data(), work.dv.data());
   }
@@ -184,12 +200,11 @@ class TileGradients {
              work.soon);  // dp = dout . v
     score_gradients(view, strip, piece, rows, queries_.lse(head, c, piece.row),
                     queries_.delta(head, c, piece.row), work);
-    add_transposed(p, tile.keys, rows, dout, work.dv.data(), work.soon);  // dv += p' dout
-    add_transposed(ds, tile.keys, rows, q, work.dk.data(), work.soon);    // dk += ds' q
+    add_transposed(p, tile.keys, rows, dout, work.dv.data(), work);  // dv += p' dout
+    add_transposed(ds, tile.keys, rows, q, work.dk.data(), work);    // dk += ds' q
+    work.has_sums = true;
 
-    const QueryRange& range = chunk.queries[size_t(g)];
-    const int64_t row = int64_t{c} * view.q_tiles * view.tile.q + piece.row;  // packed
-    T* dq = dq_buffers_.data() + (range.offset + row - range.begin) * q_cols_;
+    T* dq = dq_rows(chunk, g, int64_t{c} * view.q_tiles * view.tile.q + piece.row, work);
     for (int64_t col = 0; col < q_cols_; col += kPanel) {  // dq += ds k
       simd_.gemm({.rows = rows,
                   .cols = std::min(q_cols_ - col, kPanel),
@@ -220,9 +235,9 @@ class TileGradients {
                 .c_stride = kScoreStride,
                 .meanwhile = &soon});
   }
-  // c += a' . b, where a is [rows][kScoreStride]
+  // c += a' . b, where a is [rows][kScoreStride] and c one of the sums
   void add_transposed(const T* a, int64_t keys, int64_t rows, const MatrixRows<T>& b, T* c,
-                      Prefetch& soon) const {
+                      Work& work) const {
     for (int64_t col = 0; col < b.cols; col += kPanel) {
       simd_.gemm({.rows = keys,
                   .cols = std::min(b.cols - col, kPanel),
@@ -233,9 +248,9 @@ class TileGradients {
                   .b_stride = b.stride,
                   .c = c + col,
                   .c_stride = b.cols,
-                  .accumulate = true,
+                  .accumulate = work.has_sums,
                   .a_transposed = true,
-                  .meanwhile = &soon});
+                  .meanwhile = &work.soon});
     }
   }
 
@@ -270,28 +285,31 @@ class TileGradients {
     apply(done, rows, nullptr);
   }
 
-  // dq of the query tile that begins at a packed row, of head i of the wave: the buffers of all
-  // chunks that reach it, in the order of the chunks.
-  void finish_query_tile(const TileView& view, const Chunks& chunks, int64_t i, int64_t row,
-                         const Work& work) const {
-    const int64_t per_class = int64_t{view.q_tiles} * view.tile.q;
+  // dq of the query tile that begins at a packed row, of head i of the wave.
+  void finish_query_tile(const TileView& view, int64_t i, int64_t row, const T* dq) const {
+    const int64_t per_class = int64_t{view.q_tiles} * view.tile.q, first = row % per_class;
     const ResidueClass& residue = view.residues[row / per_class];
-    const int64_t first = row % per_class;
-    const SpacedRows queries = {residue.first_q + view.stride * first, view.stride,
-                                std::min<int64_t>(view.tile.q, residue.num_q - first)};
-    if (queries.count <= 0) return;
+    const int64_t count = std::min<int64_t>(view.tile.q, residue.num_q - first);
+    if (count <= 0) return;
+    rows_.add_queries(i, {residue.first_q + view.stride * first, view.stride, count}, dq);
+  }
+
+  // The same for a tile that several chunks reach, in the order of the chunks, or none.
+  void finish_shared_queries(const TileView& view, const Chunks& chunks, int64_t i, int64_t row,
+                             Work& work) const {
+    const int64_t g = i % p_.group;
     T* sum = nullptr;
     for (const Chunk& chunk : chunks.of_unit(i / p_.group)) {
-      const QueryRange& range = chunk.queries[size_t(i % p_.group)];
-      if (!range.has(row)) continue;
-      T* term = dq_buffers_.data() + (range.offset + row - range.begin) * q_cols_;
+      if (!chunk.queries[size_t(g)].has(row)) continue;
+      if (chunk.is_alone) return;  // has finished it
+      T* term = dq_rows(chunk, g, row, work);
       if (sum == nullptr) {
         sum = term;
       } else {
-        simd_.add_row(term, queries.count * q_cols_, sum);
+        simd_.add_row(term, view.tile.q * q_cols_, sum);
       }
     }
-    rows_.add_queries(i, queries, sum != nullptr ? sum : work.zero.data());
+    finish_query_tile(view, i, row, sum != nullptr ? sum : work.zero.data());
   }
 
   const GradientRows<Storage>& rows_;
@@ -301,7 +319,7 @@ class TileGradients {
   QueryRows<Storage> queries_;
   std::vector<Work> work_;  // [threads]
 
-  Scratch<T> dq_buffers_;  // [chunks.buffer_rows][q_cols_]
+  Scratch<T> dq_;  // [chunks.wave_rows][q_cols_]
 };
 
 }  // namespace keyhole::cpu
