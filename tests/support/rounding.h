@@ -141,6 +141,13 @@ struct Rounding {
                 (rounds_weights ? lost : 0),
             heavy * (row.weight + unit() * sum_factor(q_len * heads) + factor_unit()) + lost};
   }
+  // By how much storing a gradient may change it. It may come together from partial sums, of tiles
+  // and of query heads, and additions to memory flush each of them to zero where it is subnormal.
+  KEYHOLE_ON_BOTH double storing_gradient_error(double want) const {
+    constexpr int64_t kSmallestTile = 16;
+    const int64_t partial_sums = heads + (q_len + k_len) / kSmallestTile;
+    return storing_error(dtype, want) + double(partial_sums) * smallest_step(sum_dtype());
+  }
   KEYHOLE_ON_BOTH double sink_error(const RowError& row, double sink_weight) const {
     return sink_weight *
            ((row.weight + unit() * sum_factor(q_len * batch)) * row.delta_size + row.delta);

@@ -186,16 +186,19 @@ void walk_backward(const Walk& walk, const ExpectedForward& forward, ExpectedGra
       grad.dsink.bound[size_t(h)] += rules.sink_error(row_error, double(row.sink_weight));
     }
   });
-  const auto finish = [&](Expected& expected, const std::vector<Compute>& plain, DType dtype) {
+  const auto finish = [&](Expected& expected, const std::vector<Compute>& plain, DType dtype,
+                          auto storing) {
     for (size_t e = 0; e < plain.size(); ++e) {
       expected.plain[e] = rounded_to(dtype, double(plain[e]));
-      expected.bound[e] += storing_error(dtype, expected.want[e]);
+      expected.bound[e] += storing(expected.want[e]);
     }
   };
-  finish(grad.dq, dq, c.dtype);
-  finish(grad.dk, dk, c.dtype);
-  finish(grad.dv, dv, c.dtype);
-  finish(grad.dsink, dsink, DType::f32);
+  const auto storing = [&](double want) { return rules.storing_gradient_error(want); };
+  finish(grad.dq, dq, c.dtype, storing);
+  finish(grad.dk, dk, c.dtype, storing);
+  finish(grad.dv, dv, c.dtype, storing);
+  finish(grad.dsink, dsink, DType::f32,
+         [](double want) { return storing_error(DType::f32, want); });
 }
 
 }  // namespace

@@ -82,9 +82,10 @@ struct KeysFollower {
                                                        dout + first * dout_step, dout_step, count,
                                                        p.sizes.v_head_dim, thread);
   }
-  // Likewise lse2 and delta. Where there are more threads than numbers, some copy the same.
+  // Likewise lse2 and delta. There may be more threads than numbers.
   __device__ __forceinline__ void copy_numbers(int64_t first, int count) {
-    const int number = int(thread % (2 * C::step_q)), row = number % C::step_q;
+    const int number = int(thread), row = number % C::step_q;
+    if (Shape::threads > 2 * C::step_q && number >= 2 * C::step_q) return;
     copy_4_bytes_or_zeros(
         smem_address(shared.lse2) + uint32_t(4 * number),
         (number < C::step_q ? p.lse2 : p.delta) + shared.rows.first + p.view.stride * (first + row),

@@ -149,7 +149,7 @@ __global__ void bound_dq(int64_t count, ReferenceInputs in, Rounding rules, cons
     const int64_t row = at / in.head_dim, x = at % in.head_dim;
     const RowPlace place(in, row);
     float sum = 0;
-    double bound = storing_error(rules.dtype, dq.want[at]);
+    double bound = rules.storing_gradient_error(dq.want[at]);
     for_each_key(in, row, [&](int64_t key, int64_t pair) {
       const double k = load(in.k, place.in_keys(in.k, key) + x * in.k.strides[3]);
       sum += rules.factor(pairs[pair].dscore) * float(k);
@@ -164,7 +164,7 @@ __global__ void bound_dk(int64_t count, ReferenceInputs in, Rounding rules, cons
   for (int64_t at = first_index(); at < count; at += index_step()) {
     const int64_t x = at % in.head_dim;
     float sum = 0;
-    double bound = storing_error(rules.dtype, dk.want[at]);
+    double bound = rules.storing_gradient_error(dk.want[at]);
     for_each_query(in, at / in.head_dim, [&](int64_t row, int64_t pair) {
       const double q = load(in.q, RowPlace(in, row).in_queries(in.q) + x * in.q.strides[3]);
       sum += rules.factor(pairs[pair].dscore) * float(q);
@@ -179,7 +179,7 @@ __global__ void bound_dv(int64_t count, ReferenceInputs in, Rounding rules, cons
   for (int64_t at = first_index(); at < count; at += index_step()) {
     const int64_t x = at % in.v_head_dim;
     float sum = 0;
-    double bound = storing_error(rules.dtype, dv.want[at]);
+    double bound = rules.storing_gradient_error(dv.want[at]);
     for_each_query(in, at / in.v_head_dim, [&](int64_t row, int64_t pair) {
       const double dout =
           load(in.dout, RowPlace(in, row).in_queries(in.dout) + x * in.dout.strides[3]);
