@@ -8,6 +8,8 @@
 # architecture with a letter (90a) runs on no newer GPU, so the letter belongs to the backend that needs it.
 set(KEYHOLE_CUDA_ARCHITECTURES "75;80;86;89;90" CACHE STRING "GPU architectures to compile for, as 75;80;90")
 
+option(KEYHOLE_CUDA_OLDEST_ONLY "compile a backend only for the oldest of these architectures that it serves: enough to see that it compiles" OFF)
+
 set(keyhole_has_cuda FALSE)
 set(keyhole_cuda_summary "off (KEYHOLE_CUDA=OFF)")
 if(NOT KEYHOLE_CUDA MATCHES "^(AUTO|ON|OFF)$")
@@ -65,7 +67,7 @@ if(NOT KEYHOLE_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-# Real code for what is in the list and at least `lowest`, PTX of the newest.
+# Real code for what is in the list and at least `lowest`, PTX of the newest. KEYHOLE_CUDA_OLDEST_ONLY: the oldest alone.
 function(keyhole_architectures lowest result)
   set(chosen "")
   set(newest 0)
@@ -81,7 +83,12 @@ function(keyhole_architectures lowest result)
     message(FATAL_ERROR "KEYHOLE_CUDA_ARCHITECTURES is '${KEYHOLE_CUDA_ARCHITECTURES}'; at least one must be ${lowest} "
                         "or newer.")
   endif()
-  list(APPEND chosen "${newest}-virtual")
+  if(KEYHOLE_CUDA_OLDEST_ONLY)
+    list(SORT chosen COMPARE NATURAL)
+    list(GET chosen 0 chosen)
+  else()
+    list(APPEND chosen "${newest}-virtual")
+  endif()
   set(${result} "${chosen}" PARENT_SCOPE)
 endfunction()
 
