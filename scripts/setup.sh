@@ -137,7 +137,8 @@ nvcc_here() {
 
 # find_nvcc: exports CUDACXX, which CMake takes; where there is no nvcc it comes from PyPI. Status 1: neither is to be had.
 find_nvcc() {
-  if ! CUDACXX=$(nvcc_here); then
+  # One that came from there before is asked for again: the list may have grown, and pip has nothing to do if not.
+  if ! CUDACXX=$(nvcc_here) || [[ $CUDACXX == "$ROOT"/.venv/* ]]; then
     say "Taking nvcc from PyPI into .venv"
     if ! from_pypi scripts/nvcc_requirements.txt; then
       say "No CUDA: nvcc 13 is not here, and pip could not install it (out/pip.log)."
