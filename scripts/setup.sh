@@ -32,6 +32,7 @@ clang-format-19|clang-format-19
 clang-19|clang++-19
 libclang-rt-19-dev|!-fsanitize=thread
 libomp-19-dev|!-fopenmp
+llvm-19|llvm-symbolizer-19
 shellcheck|shellcheck
 chromium|chromium
 "
