@@ -64,7 +64,10 @@ struct Rounding {
   int64_t batch = 1, heads = 1, q_len = 1, k_len = 1, head_dim = 1, v_head_dim = 1;
 
   constexpr DType sum_dtype() const { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-  constexpr double unit() const { return rounding_unit(sum_dtype()); }  // of sums
+  // Of sums. In fp64 the reference is rounded as well, and may be off by as much as the kernel.
+  constexpr double unit() const {
+    return (dtype == DType::f64 ? 2 : 1) * rounding_unit(sum_dtype());
+  }
 
   // A weight or score gradient as it enters a product, by how much of itself that may be off, and
   // below which size it is lost as a whole.
