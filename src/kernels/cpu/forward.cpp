@@ -248,12 +248,12 @@ class ForwardPass {
       const Head head = head_of(p_, rows_.first_unit + unit, 0);
       if (!has_keys) {
         load_packed(simd_, map, rows_of<const Storage>(args_.k, head.batch, head.kv_head),
-                    p_.head_dim, begin, rows, T(1),
+                    p_.head_dim, begin, rows,
                     keys_.data() + unit * keys_per_unit_ + begin * q_cols_, q_cols_);
       }
       if (!has_values) {
         load_packed(simd_, map, rows_of<const Storage>(args_.v, head.batch, head.kv_head),
-                    p_.v_head_dim, begin, rows, T(1),
+                    p_.v_head_dim, begin, rows,
                     values_.data() + unit * values_per_unit_ + begin * rows_.cols, rows_.cols);
       }
     });

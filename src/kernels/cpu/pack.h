@@ -93,15 +93,14 @@ struct MatrixRows {
 // 0.
 template <class Storage, class T = typename Traits<Storage>::Compute>
 void load_packed(const Primitives<Storage>& simd, const RowMap& map, Rows<const Storage> from,
-                 int64_t cols, int64_t begin, int64_t length, T factor, T* dst,
-                 int64_t dst_stride) {
+                 int64_t cols, int64_t begin, int64_t length, T* dst, int64_t dst_stride) {
   int64_t done = 0;
   const auto zero_until = [&](int64_t end) {
     for (; done < end; ++done) std::fill_n(dst + done * dst_stride, dst_stride, T(0));
   };
   map.for_each_stretch(begin, length, [&](int64_t offset, int64_t source, int64_t count) {
     zero_until(offset);
-    simd.load_rows(from[source], from.stride * map.stride, count, cols, dst_stride, factor,
+    simd.load_rows(from[source], from.stride * map.stride, count, cols, dst_stride, T(1),
                    dst + offset * dst_stride, dst_stride);
     done = offset + count;
   });
@@ -137,7 +136,7 @@ void pack_rows(const Primitives<Storage>& simd, const RowMap& map, Rows<const St
                int64_t cols, int64_t begin, int64_t length, RowPanels<T> to, int64_t to_row) {
   for (int64_t p = 0; p < to.num_panels(); ++p) {
     const Rows<const Storage> columns = {from.data + p * kPanel, from.stride};
-    load_packed(simd, map, columns, std::min(cols - p * kPanel, kPanel), begin, length, T(1),
+    load_packed(simd, map, columns, std::min(cols - p * kPanel, kPanel), begin, length,
                 to.panel(p) + to_row * to.stride(), to.stride());
   }
 }
