@@ -1,0 +1,71 @@
+// src/kernels/sm90/row_boxes.cpp
+#include "kernels/sm90/row_boxes.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace keyhole::sm90 {
+namespace {
+
+constexpr int64_t kStrideEnd = int64_t{1} << 40;  // strides are below, in bytes
+constexpr int64_t kSizeEnd = int64_t{1} << 31;    // coordinates are int32
+constexpr const char* kNames[] = {"batch", "heads", "length"};
+
+// Rows of classes `begin` to `end`, each of `rows`.
+BoxedRows boxed(const TensorView& tensor, int64_t stride, int64_t begin, int64_t end,
+                int64_t rows) {
+  const int64_t bytes = bytes_of(tensor.dtype);
+  BoxedRows boxes;
+  boxes.base = static_cast<const std::byte*>(tensor.data);
+  if (end == begin || rows == 0) return boxes;
+  boxes.base = static_cast<const std::byte*>(tensor.data) + begin * tensor.strides[2] * bytes;
+  const int64_t sizes[] = {tensor.shape[3], rows, end - begin, tensor.shape[1], tensor.shape[0]};
+  const int64_t steps[] = {tensor.strides[2], tensor.strides[2], tensor.strides[1],
+                           tensor.strides[0]};
+  for (int d = 0; d < kBoxDims; ++d) boxes.dims[d] = uint64_t(std::max<int64_t>(1, sizes[d]));
+  for (int d = 1; d < kBoxDims; ++d) {
+    // The stride of a dimension of one element is never followed, and may be anything.
+    if (boxes.dims[d] == 1) continue;
+    boxes.strides[d - 1] = uint64_t(steps[d - 1] * (d == 1 ? stride : 1) * bytes);
+  }
+  return boxes;
+}
+
+}  // namespace
+
+RowBoxes row_boxes(const TensorView& tensor, int32_t stride) {
+  const int64_t length = tensor.shape[2], rest = length % stride;
+  // Where classes are equal, all of them are the longer ones.
+  const int64_t num_longer = rest == 0 ? stride : rest;
+  const int64_t rows = length / stride;
+  RowBoxes boxes;
+  boxes.num_longer = int32_t(num_longer);
+  boxes.longer = boxed(tensor, stride, 0, num_longer, rest == 0 ? rows : rows + 1);
+  boxes.shorter = boxed(tensor, stride, num_longer, stride, rows);
+  // A tensor without rows is a row that no coordinate meets: classes count from 1 there.
+  boxes.longer_origin = length == 0 ? -1 : 0;
+  boxes.shorter_origin = int32_t(rows == 0 ? num_longer - 1 : num_longer);
+  return boxes;
+}
+
+std::string why_no_boxes(const TensorView& tensor) {
+  const int64_t bytes = bytes_of(tensor.dtype);
+  for (int d = 0; d < 3; ++d) {
+    const int64_t size = tensor.shape[d], stride = tensor.strides[d];
+    if (size <= 1) continue;
+    if (stride <= 0) {
+      return say("reads tensors whose strides are positive, not ", stride, " for ", kNames[d]);
+    }
+    // A class may step over any number of rows.
+    const int64_t farthest = d == 2 ? size - 1 : 1;
+    if (stride >= kStrideEnd / bytes / farthest) {
+      return say("reads rows that lie less than 2^40 bytes apart, not ", size, " ", kNames[d],
+                 " in steps of ", stride, " elements");
+    }
+    if (size >= kSizeEnd) return say("counts below 2^31, not ", size, " ", kNames[d]);
+  }
+  return {};
+}
+
+}  // namespace keyhole::sm90

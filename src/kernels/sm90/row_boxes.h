@@ -1,0 +1,52 @@
+// src/kernels/sm90/row_boxes.h
+// How TMA sees q, k or v: as a tensor of five dimensions
+//
+//   (column, row of its class, class, head, batch)
+//
+// that is read in boxes of 64 columns x some rows. In residue space (a part of stride s) row i of
+// the class that begins at index `first` is index first + s * i of the tensor; a plain part has one
+// class of stride 1. Nothing is copied: the strides say it.
+//
+// Classes differ by at most one row, and TMA knows one number of rows for all of them: so there are
+// two such tensors, one of the classes that have one row more, one of the others. What lies beyond
+// the last row of a class is never read and arrives as zeros, and so are columns beyond head_dim.
+//
+//   stride 3, 8 rows      longer: classes 0 (0 3 6) and 1 (1 4 7)      shorter: class 2 (2 5)
+//
+// Plain host code, without CUDA: tensor_maps.cu makes the driver's objects of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "keyhole/tensor.h"
+
+namespace keyhole::sm90 {
+
+inline constexpr int kBoxDims = 5;
+inline constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
+
+// Every row of `classes` classes. Dimensions are never 0: one that has no rows is given one that
+// no coordinate meets, see RowBoxes.
+struct BoxedRows {
+  const void* base = nullptr;
+  uint64_t dims[kBoxDims] = {1, 1, 1, 1, 1};
+  uint64_t strides[kBoxDims - 1] = {16, 16, 16, 16};  // of dims 1 to 4, in bytes
+};
+
+// Class `first` has coordinate first - longer_origin in `longer` if first < num_longer, else
+// first - shorter_origin in `shorter`. Where there is no row at all that coordinate lies outside.
+struct RowBoxes {
+  BoxedRows longer, shorter;
+  int32_t num_longer = 0;
+  int32_t longer_origin = 0, shorter_origin = 0;
+};
+
+// tensor: [batch, heads, length, head_dim], as why_no_boxes accepts it. `stride` residue classes.
+RowBoxes row_boxes(const TensorView& tensor, int32_t stride);
+
+// In words, why TMA cannot read the rows of a tensor in place; empty when it can. That they begin
+// at multiples of 16 bytes is Request::is_aligned.
+std::string why_no_boxes(const TensorView& tensor);
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,45 @@
+// src/kernels/sm90/tensor_maps.h
+// The rows of q, k and v as TMA reads them: made on the host for every launch (about a microsecond
+// each), passed to the kernel by value. Nothing outlives the launch, and a CUDA graph keeps them.
+#pragma once
+
+#include <cuda.h>  // types; nothing of libcuda is linked
+
+#include <cstdint>
+
+#include "kernels/device/params.h"
+#include "kernels/sm90/row_boxes.h"
+
+namespace keyhole::sm90 {
+
+// Where the rows of one class of one head begin: give TMA the coordinates
+// (column, row of the class, class_at, head, batch).
+struct ClassRows {
+  const CUtensorMap* map;
+  int32_t class_at;
+};
+
+// All rows of a tensor (row_boxes.h); boxes of 64 columns lie in shared memory as rows of 128 bytes
+// in the 128-byte swizzle.
+struct RowMaps {
+  CUtensorMap longer, shorter;
+  int32_t num_longer;
+  int32_t longer_origin, shorter_origin;
+
+  // first: ResidueClass::first_q or first_k, 0 in a plain part.
+  __device__ ClassRows of_class(int32_t first) const {
+    const bool is_longer = first < num_longer;
+    return {is_longer ? &longer : &shorter, first - (is_longer ? longer_origin : shorter_origin)};
+  }
+};
+
+// A parameter of the kernel: `const __grid_constant__ ForwardMaps maps`, since TMA reads a map from
+// where it lies.
+struct ForwardMaps {
+  RowMaps q, k, v;
+};
+
+// dtype: f16 or bf16. A box of q has q_rows rows, one of k and v has k_rows; at most 256.
+ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows);
+
+}  // namespace keyhole::sm90
