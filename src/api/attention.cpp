@@ -26,6 +26,7 @@ const KernelEntry& choose_for(Operation operation, const TensorView& q, const Te
   if (q.device.kind == Device::Kind::cuda) {
     request.compute_capability = gpu(q.device).compute_capability;
     request.shared_bytes = gpu(q.device).shared_bytes;
+    request.why_no_boxes = why_no_boxes(tensors);
   }
   return choose(kernel_table(), request);
 }

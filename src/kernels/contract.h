@@ -65,6 +65,14 @@ struct Request {
   int64_t shared_bytes = 0;    // of a GPU, per CTA
   bool has_softcap = false;
   bool is_aligned = true;  // every row of every tensor begins at a multiple of 16 bytes
+  // In words, why a GPU's copy unit (TMA) cannot read the tensors in place; empty when it can.
+  std::string why_no_boxes = {};
+};
+
+// A kernel whose CTAs stay on their processor and follow the items of their share (view.h).
+struct Persistence {
+  int ctas_per_processor = 1;
+  double tiles_per_item = 0;  // what an item costs beside its tiles, in tiles
 };
 
 // One row of the kernel table.
@@ -89,6 +97,8 @@ struct KernelEntry {
   bool rounds_weights = false;
   // What else it cannot do, in words; null: nothing.
   std::string (*objection)(const Request& request) = nullptr;
+  // For the tile that is followed; null: a CTA for each item.
+  Persistence (*persistence)(const TileShape& tile) = nullptr;
   // Scratch memory of a call, whose plan's structs are filled and whose pointers need not be
   // valid; null: none.
   int64_t (*forward_workspace)(const ForwardArgs& args) = nullptr;

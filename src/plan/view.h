@@ -27,18 +27,28 @@ struct ResidueClass {
 };
 
 // What one CTA follows: a list, or a chunk of one that is much longer than others. It says where
-// the list's runs are, so that a CTA need not look that up.
+// the runs are, so that a CTA need not look that up.
 struct alignas(16) WorkItem {
   int32_t list;        // class * q_tiles + q_tile; -1: nothing
-  int32_t first_tile;  // where the chunk begins, counted in tiles over the runs of the list
+  int32_t first_tile;  // where the chunk begins, counted in tiles over the runs from first_run on
   int32_t num_tiles;
-  int32_t slot;  // -1: the whole list; else the place of its partial result, per head
-  int64_t first_run = 0;
-  int32_t num_runs = 0;
+  int32_t slot;           // -1: the whole list; else the place of its partial result, per head
+  int64_t first_run = 0;  // of the list; in shares, where the chunk begins
+  int32_t num_runs = 0;   // from there to the end of the list
+  int32_t head = -1;      // in shares: batch * heads + head
 };
+static_assert(sizeof(WorkItem) == 32, "a CTA reads one with two loads");
 // A list that was cut: its partial results lie in slots [first_slot, first_slot + num_slots).
 struct SplitList {
   int32_t list, first_slot, num_slots;
+};
+
+// The items of all heads, dealt out beforehand to CTAs that stay on their processor: CTA c follows
+// items[begin[c]] ... items[begin[c + 1] - 1]. Only items that have rows, empty lists among them.
+struct Shares {
+  const WorkItem* items = nullptr;
+  const int32_t* begin = nullptr;  // [num_ctas + 1]
+  int32_t num_ctas = 0;
 };
 
 // The work of one direction of a part, longest items first. Groups have equal room; what a group
@@ -48,6 +58,7 @@ struct WorkView {
   const SplitList* splits = nullptr;  // [groups][splits_per_group]
   int32_t items_per_group = 0, splits_per_group = 0, slots_per_group = 0;
   bool is_one_group = false;  // every head follows the lists of group 0
+  Shares shares;              // null pointers: a CTA for each item
 };
 
 // Lists of tiles. Tile (c, i) of the query side is tile number c * q_tiles + i and holds the rows

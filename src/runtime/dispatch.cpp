@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "kernels/sm90/row_boxes.h"
 #include "plan/plan_state.h"
 #include "runtime/gpu.h"
 #include "runtime/registry.h"
@@ -34,6 +35,14 @@ bool rows_are_aligned(std::initializer_list<const TensorView*> tensors) {
     }
   }
   return true;
+}
+
+std::string why_no_boxes(std::initializer_list<const TensorView*> tensors) {
+  for (const TensorView* tensor : tensors) {
+    if (!tensor->is_given()) continue;
+    if (std::string why = sm90::why_no_boxes(*tensor); !why.empty()) return why;
+  }
+  return {};
 }
 
 std::string refusal(const KernelEntry& kernel, const Request& request) {

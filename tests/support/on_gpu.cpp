@@ -29,7 +29,8 @@ Request request_of(Operation operation, const Case& c, const CallTensors& tensor
           .compute_capability = gpu(kGpu).compute_capability,
           .shared_bytes = shared_bytes != 0 ? shared_bytes : gpu(kGpu).shared_bytes,
           .has_softcap = c.softcap > 0,
-          .is_aligned = is_aligned(tensors, operation)};
+          .is_aligned = is_aligned(tensors, operation),
+          .why_no_boxes = why_no_boxes({&tensors.q, &tensors.k, &tensors.v})};
 }
 
 const KernelEntry& kernel_or_next(const KernelEntry& wanted, const Case& c,

@@ -54,18 +54,6 @@ Layout layout_of(const ForwardArgs& args) {
   return layout;
 }
 
-// Sections of whole groups of query heads, as equal as they can be: a last section of one head
-// would leave the GPU half empty.
-int32_t heads_per_section(const Sizes& sizes, int64_t element_bytes, int64_t cache_bytes) {
-  const int64_t kv_heads = int64_t{sizes.batch} * sizes.kv_heads;
-  const double kv_head_bytes =
-      double(sizes.k_len) * double(sizes.head_dim + sizes.v_head_dim) * double(element_bytes);
-  const double fitting = kCacheShare * double(cache_bytes) / std::max(1.0, kv_head_bytes);
-  const int64_t at_most = std::max<int64_t>(1, int64_t(std::min(double(kv_heads), fitting)));
-  const int64_t sections = ceil_div(kv_heads, at_most);
-  return int32_t(ceil_div(kv_heads, sections) * (sizes.heads / sizes.kv_heads));
-}
-
 // What ForwardParams and GatherForwardParams share.
 template <class Params>
 Params params_of(const ForwardArgs& args, const Sizes& sizes, const Layout& layout) {
@@ -89,8 +77,7 @@ Params params_of(const ForwardArgs& args, const Sizes& sizes, const Layout& layo
                       .max = reinterpret_cast<float*>(memory + layout.slot_max),
                       .sum = reinterpret_cast<float*>(memory + layout.slot_sum)};
     }
-    params.heads_per_section =
-        heads_per_section(sizes, bytes_of(args.q.dtype), args.launch.l2_cache_bytes);
+    params.heads_per_section = heads_per_section(args);
   }
   return params;
 }
@@ -124,6 +111,19 @@ void launch_fill(const ForwardParams& params, DType dtype, cudaStream_t stream) 
 }  // namespace
 
 int64_t forward_workspace_bytes(const ForwardArgs& args) { return layout_of(args).bytes; }
+
+// As equal as they can be: a last section of one head would leave the GPU half empty.
+int32_t heads_per_section(const ForwardArgs& args) {
+  const Sizes sizes = sizes_of(args);
+  const int64_t kv_heads = int64_t{sizes.batch} * sizes.kv_heads;
+  const double kv_head_bytes = double(sizes.k_len) * double(sizes.head_dim + sizes.v_head_dim) *
+                               double(bytes_of(args.q.dtype));
+  const double fitting =
+      kCacheShare * double(args.launch.l2_cache_bytes) / std::max(1.0, kv_head_bytes);
+  const int64_t at_most = std::max<int64_t>(1, int64_t(std::min(double(kv_heads), fitting)));
+  const int64_t sections = ceil_div(kv_heads, at_most);
+  return int32_t(ceil_div(kv_heads, sections) * (sizes.heads / sizes.kv_heads));
+}
 
 void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles,
                        LaunchGather launch_gather) {

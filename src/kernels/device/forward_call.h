@@ -13,6 +13,10 @@ namespace keyhole::device {
 // split. Reads no device memory.
 int64_t forward_workspace_bytes(const ForwardArgs& args);
 
+// Heads whose keys and values share the second-level cache: whole groups of query heads, at most so
+// many that it holds them. Of batch x heads at least one.
+int32_t heads_per_section(const ForwardArgs& args);
+
 // Queues one launch over a tiles part: num_heads * view.work.items_per_group work items.
 using LaunchTiles = void (*)(const ForwardParams& params, cudaStream_t stream);
 

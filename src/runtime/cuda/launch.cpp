@@ -3,6 +3,7 @@
 // kernel's launches are queued.
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
+#include "kernels/device/forward_call.h"
 #include "kernels/device/merge.h"
 #include "plan/plan_state.h"
 #include "runtime/cuda/upload.h"
@@ -15,6 +16,17 @@ struct Call {
   std::shared_ptr<UploadedPlan> plan;
   cudaStream_t stream;
 };
+
+// How work is dealt out for a kernel whose CTAs stay: only forward passes have such kernels.
+ShareKey shares_of(const KernelEntry& kernel, TileShape tile, const ForwardArgs& args) {
+  if (kernel.persistence == nullptr || args.q.shape[0] * args.q.shape[1] == 0) return {};
+  const Persistence persistence = kernel.persistence(tile);
+  return {.num_ctas = persistence.ctas_per_processor * args.launch.num_processors,
+          .heads_per_section = device::heads_per_section(args),
+          .heads_per_kv_head = int32_t(args.q.shape[1] / args.k.shape[1]),
+          .tiles_per_item = persistence.tiles_per_item};
+}
+ShareKey shares_of(const KernelEntry&, TileShape, const BackwardArgs&) { return {}; }
 
 template <class Args>
 Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool is_backward,
@@ -33,7 +45,8 @@ Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool i
       .with_transposed = is_backward,
       // Query heads that share a kv head are added up list by list, in order.
       .may_split_transposed = !is_deterministic || args.q.shape[1] == args.k.shape[1],
-      .num_processors = device.num_processors};
+      .num_processors = device.num_processors,
+      .shares = shares_of(kernel, tile, args)};
   Call call{uploaded(plan, key, stream), stream};
   args.plan = call.plan->view();
   return call;

@@ -7,6 +7,7 @@
 
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
+#include "plan/deal_shares.h"
 #include "plan/deal_work.h"
 #include "plan/plan_state.h"
 #include "runtime/cuda/bitmap_layout.h"
@@ -44,7 +45,21 @@ class Block {
   std::vector<Placed> places_;
 };
 
-void add_work(Block& block, const TileView& host, const Deal& deal, WorkView& to) {
+void add_shares(Block& block, const TileView& host, const Deal& deal, const DealtWork& work,
+                const ShareKey& key, Shares& to) {
+  const DealtShares dealt = deal_shares(host, work,
+                                        {.group_of = deal.group_of,
+                                         .num_ctas = key.num_ctas,
+                                         .heads_per_section = key.heads_per_section,
+                                         .heads_per_kv_head = key.heads_per_kv_head,
+                                         .tiles_per_item = key.tiles_per_item});
+  to.num_ctas = int32_t(dealt.begin.size()) - 1;
+  block.add(dealt.items.data(), int64_t(dealt.items.size()), &to.items);
+  block.add(dealt.begin.data(), int64_t(dealt.begin.size()), &to.begin);
+}
+
+void add_work(Block& block, const TileView& host, const Deal& deal, const ShareKey& shares,
+              WorkView& to) {
   const DealtWork dealt = deal_work(host, deal);
   to.items_per_group = dealt.items_per_group;
   to.splits_per_group = dealt.splits_per_group;
@@ -53,6 +68,7 @@ void add_work(Block& block, const TileView& host, const Deal& deal, WorkView& to
                                 [](int32_t group) { return group == 0; });
   block.add(dealt.items.data(), int64_t(dealt.items.size()), &to.items);
   block.add(dealt.splits.data(), int64_t(dealt.splits.size()), &to.splits);
+  if (shares.num_ctas > 0) add_shares(block, host, deal, dealt, shares, to.shares);
 }
 
 void add_bitmaps(Block& block, const TileView& host, const UploadKey& key, TileView& to) {
@@ -96,7 +112,8 @@ void add_tiles(Block& block, const TileView& host, const Plan& plan, const Uploa
   block.add(host.runs, num_runs(host.list_begin, host.list_count, lists), &to.runs);
   to.order = nullptr;  // the work items have it
   add_bitmaps(block, host, key, to);
-  add_work(block, host, {.group_of = groups, .num_processors = key.num_processors}, to.work);
+  add_work(block, host, {.group_of = groups, .num_processors = key.num_processors}, key.shares,
+           to.work);
   if (!key.with_transposed) return;
   block.add(host.t_list_begin, t_lists, &to.t_list_begin);
   block.add(host.t_list_count, t_lists, &to.t_list_count);
@@ -106,7 +123,7 @@ void add_tiles(Block& block, const TileView& host, const Plan& plan, const Uploa
             .num_processors = key.num_processors,
             .is_transposed = true,
             .may_split = key.may_split_transposed},
-           to.t_work);
+           /*shares=*/{}, to.t_work);
 }
 
 void add_gather(Block& block, const GatherView& host, const Plan& plan, const UploadKey& key,
@@ -217,7 +234,9 @@ std::shared_ptr<UploadedPlan> uploaded(const Plan& plan, const UploadKey& key,
                                        cudaStream_t stream) {
   const std::string name =
       say("gpu ", key.ordinal, " ", to_string(key.tile), " ", int(key.layout), " ", key.num_heads,
-          " ", key.with_transposed, " ", key.may_split_transposed);
+          " ", key.with_transposed, " ", key.may_split_transposed, " ", key.shares.num_ctas, " ",
+          key.shares.heads_per_section, " ", key.shares.heads_per_kv_head, " ",
+          key.shares.tiles_per_item);
   return std::static_pointer_cast<UploadedPlan>(plan.state().attached(
       name, [&] { return std::make_shared<UploadedPlan>(plan, key, stream); }));
 }

@@ -1,6 +1,7 @@
 // src/runtime/cuda/upload.h
-// The lists of a plan in the memory of a GPU: copied once for (GPU, tile, bitmap layout, heads),
-// kept with the plan, and freed when the last kernel that follows them has ended.
+// The lists of a plan in the memory of a GPU: copied once for (GPU, tile, bitmap layout, heads, and
+// how they are dealt out), kept with the plan, and freed when the last kernel that follows them has
+// ended.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,6 +15,13 @@
 
 namespace keyhole {
 
+// How work is dealt out to CTAs that stay; of no CTAs, not at all.
+struct ShareKey {
+  int32_t num_ctas = 0;
+  int32_t heads_per_section = 1, heads_per_kv_head = 1;
+  double tiles_per_item = 0;
+};
+
 struct UploadKey {
   int ordinal = 0;
   TileShape tile;
@@ -22,6 +30,7 @@ struct UploadKey {
   bool with_transposed = false;
   bool may_split_transposed = true;
   int num_processors = 1;
+  ShareKey shares;
 };
 
 class UploadedPlan {

@@ -1,0 +1,149 @@
+// src/plan/deal_shares.cpp
+#include "plan/deal_shares.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/int_math.h"
+
+namespace keyhole {
+namespace {
+
+// Costs are counted in hundredths of a tile: whole numbers, so that equal loads are equal.
+constexpr int64_t kTileCost = 100;
+
+bool is_longer(const WorkItem& a, const WorkItem& b) { return a.num_tiles > b.num_tiles; }
+
+// The CTAs by what they have to do so far; the first of equals comes first.
+class Loads {
+ public:
+  explicit Loads(int32_t num_ctas) {
+    for (int32_t cta = 0; cta < num_ctas; ++cta) heap_.push_back({0, cta});
+  }
+  // Gives work to the CTA that has least.
+  int32_t add(int64_t cost) {
+    std::pop_heap(heap_.begin(), heap_.end(), comes_later);
+    heap_.back().load += cost;
+    const int32_t cta = heap_.back().cta;
+    std::push_heap(heap_.begin(), heap_.end(), comes_later);
+    return cta;
+  }
+
+ private:
+  struct Load {
+    int64_t load;
+    int32_t cta;
+  };
+  static bool comes_later(const Load& a, const Load& b) {
+    return a.load != b.load ? a.load > b.load : a.cta > b.cta;
+  }
+  std::vector<Load> heap_;
+};
+
+class Dealer {
+ public:
+  Dealer(const TileView& view, const DealtWork& work, const ShareDeal& deal)
+      : view_(view),
+        work_(work),
+        deal_(deal),
+        item_cost_(std::llround(deal.tiles_per_item * kTileCost)),
+        items_(work.items) {
+    for (WorkItem& item : items_) skip_runs(item);
+  }
+
+  DealtShares deal() {
+    const int64_t kv_heads = int64_t(deal_.group_of.size()) / deal_.heads_per_kv_head;
+    const int64_t per_section = deal_.heads_per_section / deal_.heads_per_kv_head;
+    const int64_t sections = ceil_div(kv_heads, per_section);
+    Loads loads(deal_.num_ctas);
+    std::vector<WorkItem> all;
+    std::vector<int32_t> cta_of;  // [all]
+    for (int64_t s = 0; s < sections; ++s) {
+      // As equal as they can be: a last section of one head would leave CTAs without work.
+      const int64_t first = kv_heads * s / sections, end = kv_heads * (s + 1) / sections;
+      const size_t before = all.size();
+      add_section(int32_t(first * deal_.heads_per_kv_head), int32_t(end * deal_.heads_per_kv_head),
+                  all);
+      for (size_t i = before; i < all.size(); ++i) {
+        cta_of.push_back(loads.add(kTileCost * all[i].num_tiles + item_cost_));
+      }
+    }
+    narrow(int64_t(all.size()), "attention: work items of a call; split the batch");
+    return by_cta(all, cta_of);
+  }
+
+ private:
+  // A chunk is given the run it begins in: the one thread that reads lists should not walk there.
+  void skip_runs(WorkItem& item) const {
+    while (item.num_runs > 0 && view_.runs[item.first_run].count <= item.first_tile) {
+      item.first_tile -= view_.runs[item.first_run].count;
+      ++item.first_run;
+      --item.num_runs;
+    }
+  }
+
+  // Longest first; of equals the same list of every head before the next, so that heads stay
+  // together.
+  void add_section(int32_t first_head, int32_t end_head, std::vector<WorkItem>& all) const {
+    const size_t before = all.size();
+    for (int32_t place = 0; place < work_.items_per_group; ++place) {
+      for (int32_t head = first_head; head < end_head; ++head) {
+        WorkItem item = item_of(head, place);
+        if (item.list < 0 || !has_rows(item.list)) continue;
+        item.head = head;
+        all.push_back(item);
+      }
+    }
+    const auto begin = all.begin() + ptrdiff_t(before);
+    if (!std::is_sorted(begin, all.end(), is_longer)) {
+      std::stable_sort(begin, all.end(), is_longer);
+    }
+  }
+
+  // A head without lists here has as many empty ones: its rows must still be finished.
+  WorkItem item_of(int32_t head, int32_t place) const {
+    const int32_t group = deal_.group_of[size_t(head)];
+    if (group >= 0) return items_[size_t(group) * size_t(work_.items_per_group) + size_t(place)];
+    return {place < view_.classes * view_.q_tiles ? place : -1, 0, 0, -1};
+  }
+
+  // Classes have room for the longest of them.
+  bool has_rows(int32_t list) const {
+    const int32_t class_index = list / view_.q_tiles, q_tile = list % view_.q_tiles;
+    const int64_t num_q = view_.stride == 1 ? view_.q_len : view_.residues[class_index].num_q;
+    return int64_t{q_tile} * view_.tile.q < num_q;
+  }
+
+  DealtShares by_cta(const std::vector<WorkItem>& all, const std::vector<int32_t>& cta_of) const {
+    const size_t num_ctas = std::min(size_t(deal_.num_ctas), all.size());
+    DealtShares shares;
+    shares.begin.assign(num_ctas + 1, 0);
+    for (const int32_t cta : cta_of) ++shares.begin[size_t(cta) + 1];
+    for (size_t cta = 0; cta < num_ctas; ++cta) shares.begin[cta + 1] += shares.begin[cta];
+    std::vector<int32_t> next(shares.begin.begin(), shares.begin.end() - 1);
+    shares.items.resize(all.size());
+    for (size_t i = 0; i < all.size(); ++i) {
+      shares.items[size_t(next[size_t(cta_of[i])]++)] = all[i];
+    }
+    return shares;
+  }
+
+  const TileView& view_;
+  const DealtWork& work_;
+  const ShareDeal& deal_;
+  const int64_t item_cost_;
+  std::vector<WorkItem> items_;  // as in work_, chunks with their own runs
+};
+
+}  // namespace
+
+DealtShares deal_shares(const TileView& view, const DealtWork& work, const ShareDeal& deal) {
+  KEYHOLE_ASSERT(deal.num_ctas > 0 && deal.heads_per_kv_head > 0 &&
+                     deal.heads_per_section >= deal.heads_per_kv_head,
+                 "work for ", deal.num_ctas, " CTAs in sections of ", deal.heads_per_section, " / ",
+                 deal.heads_per_kv_head, " heads");
+  return Dealer(view, work, deal).deal();
+}
+
+}  // namespace keyhole

@@ -1,0 +1,252 @@
+// tests/plan/deal_shares_test.cpp
+// Work dealt out to CTAs that stay: whatever the plan, every item of every head is in one share,
+// sections follow one another, and no CTA has much more to do than another.
+#include "plan/deal_shares.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "base/check.h"
+#include "plan/plan_state.h"
+
+namespace keyhole {
+namespace {
+
+constexpr double kTilesPerItem = 1.5;
+
+struct Dealt {
+  DealtWork work;
+  DealtShares shares;
+};
+
+Dealt deal_to(const TileView& view, const std::vector<int32_t>& groups, int32_t num_ctas,
+              int32_t heads_per_section, int32_t heads_per_kv_head = 1) {
+  Dealt dealt{deal_work(view, {.group_of = groups, .num_processors = num_ctas}), {}};
+  dealt.shares = deal_shares(view, dealt.work,
+                             {.group_of = groups,
+                              .num_ctas = num_ctas,
+                              .heads_per_section = heads_per_section,
+                              .heads_per_kv_head = heads_per_kv_head,
+                              .tiles_per_item = kTilesPerItem});
+  return dealt;
+}
+
+// The load of each CTA, in tiles.
+std::vector<double> loads_of(const DealtShares& shares) {
+  std::vector<double> loads;
+  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+    loads.push_back(0);
+    for (int32_t i = shares.begin[cta]; i < shares.begin[cta + 1]; ++i) {
+      loads.back() += shares.items[size_t(i)].num_tiles + kTilesPerItem;
+    }
+  }
+  return loads;
+}
+
+// (tile, bitmap) of every tile of an item: what a kernel will visit.
+std::vector<std::pair<int32_t, int32_t>> tiles_of(const TileView& view, const WorkItem& item) {
+  std::vector<std::pair<int32_t, int32_t>> tiles;
+  int32_t skip = item.first_tile;
+  for (int32_t r = 0; r < item.num_runs && int32_t(tiles.size()) < item.num_tiles; ++r) {
+    const TileRun& run = view.runs[item.first_run + r];
+    for (int32_t i = 0; i < run.count && int32_t(tiles.size()) < item.num_tiles; ++i) {
+      if (skip-- > 0) continue;
+      tiles.emplace_back(run.tile + i, run.bitmap);
+    }
+  }
+  return tiles;
+}
+
+void expect_sound(const TileView& view, const std::vector<int32_t>& groups, int32_t num_ctas,
+                  int32_t heads_per_section, int32_t heads_per_kv_head) {
+  const auto [work, shares] = deal_to(view, groups, num_ctas, heads_per_section, heads_per_kv_head);
+  // What must be there: by head, list and slot.
+  std::map<std::tuple<int32_t, int32_t, int32_t>, WorkItem> wanted;
+  for (int32_t head = 0; head < int32_t(groups.size()); ++head) {
+    const int32_t group = groups[size_t(head)];
+    for (int32_t place = 0; place < work.items_per_group; ++place) {
+      WorkItem item{place < view.classes * view.q_tiles ? place : -1, 0, 0, -1};
+      if (group >= 0) item = work.items[size_t(group * work.items_per_group + place)];
+      if (item.list < 0) continue;
+      const ResidueClass& residue = view.residues[item.list / view.q_tiles];
+      if (int64_t{item.list % view.q_tiles} * view.tile.q >= residue.num_q) continue;
+      wanted[{head, item.list, item.slot}] = item;
+    }
+  }
+  ASSERT_EQ(shares.items.size(), wanted.size());
+  ASSERT_EQ(shares.begin.size(), std::min(size_t(num_ctas), wanted.size()) + 1);
+  ASSERT_EQ(shares.begin.front(), 0);
+  ASSERT_EQ(shares.begin.back(), int32_t(shares.items.size()));
+  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+    ASSERT_LT(shares.begin[cta], shares.begin[cta + 1]) << "no CTA is launched for nothing";
+    for (int32_t i = shares.begin[cta]; i < shares.begin[cta + 1]; ++i) {
+      const WorkItem& item = shares.items[size_t(i)];
+      const auto found = wanted.find({item.head, item.list, item.slot});
+      ASSERT_NE(found, wanted.end()) << "head " << item.head << ", list " << item.list;
+      ASSERT_EQ(item.num_tiles, found->second.num_tiles);
+      ASSERT_EQ(tiles_of(view, item), tiles_of(view, found->second));
+      ASSERT_EQ(int32_t(tiles_of(view, item).size()), item.num_tiles);
+      // The run it begins in, and no run before it.
+      ASSERT_TRUE(item.num_tiles == 0 || item.first_tile < view.runs[item.first_run].count);
+      wanted.erase(found);  // each once
+    }
+  }
+  EXPECT_TRUE(wanted.empty());
+}
+
+TEST(DealShares, EveryItemOfEveryHeadIsInOneShare) {
+  const std::pair<const char*, Shape> cases[] = {
+      {"causal", {.batch = 2, .heads = 4, .q_len = 3000, .k_len = 3000}},
+      {"dense", {.q_len = 1, .k_len = 40000}},
+      // Chunks that begin in the middle of a list of many runs
+      {"global(3) | window(100)", {.heads = 8, .q_len = 3300, .k_len = 3300}},
+      {"causal & dilated(7)", {.heads = 4, .q_len = 1000, .k_len = 1003}},
+      {"causal & dilated(7)", {.heads = 4, .q_len = 5, .k_len = 1003}},  // classes without a query
+      {"~dense", {.q_len = 500, .k_len = 500}},
+      {"per_head(causal, window(3), global(2), strided(32))",
+       {.batch = 2, .heads = 4, .q_len = 2500, .k_len = 2500}},
+  };
+  int64_t num_deals = 0, num_split = 0, num_residues = 0, num_without = 0;
+  for (const auto& [text, shape] : cases) {
+    Plan made = plan(parse(text), shape);
+    const int64_t heads = shape.batch * shape.heads;
+    for (const TileShape tile : {TileShape{64, 64}, {128, 128}, {128, 64}}) {
+      for (const TileView& view : made.state().view(tile, false).tiles) {
+        const std::vector<int32_t> groups(view.group_of, view.group_of + heads);
+        num_residues += view.stride > 1;
+        num_without += std::ranges::count(groups, -1);
+        for (const int32_t ctas : {1, 7, 132, 100000}) {
+          for (const int32_t per_kv_head : {1, 2}) {
+            if (heads % per_kv_head != 0) continue;
+            for (const int32_t per_section : {per_kv_head, 3 * per_kv_head, 1000 * per_kv_head}) {
+              SCOPED_TRACE(say(text, ", tile ", to_string(tile), ", stride ", view.stride, ", ",
+                               ctas, " CTAs, ", per_section, " / ", per_kv_head, " heads"));
+              expect_sound(view, groups, ctas, per_section, per_kv_head);
+              if (HasFatalFailure()) return;
+              num_split +=
+                  deal_work(view, {.group_of = groups, .num_processors = ctas}).slots_per_group > 0;
+              ++num_deals;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GE(num_deals, 300);
+  EXPECT_GE(num_split, 50);
+  EXPECT_GE(num_residues, 6);
+  EXPECT_GE(num_without, 6);
+}
+
+// A part of one group for any number of heads, whose lists have these lengths.
+class LengthsOnly {
+ public:
+  explicit LengthsOnly(const std::vector<int32_t>& lengths) : counts_(lengths.size(), 1) {
+    for (const int32_t length : lengths) {
+      begins_.push_back(int64_t(runs_.size()));
+      runs_.push_back({0, length, kFull});
+    }
+    view_.tile = {64, 64};
+    view_.stride = view_.classes = view_.groups = 1;
+    view_.q_tiles = int32_t(lengths.size());
+    view_.q_len = 64 * int64_t(lengths.size());
+    view_.list_begin = begins_.data();
+    view_.list_count = counts_.data();
+    view_.runs = runs_.data();
+  }
+  DealtShares deal(int32_t heads, int32_t ctas, int32_t per_section,
+                   int32_t per_kv_head = 1) const {
+    return deal_to(view_, std::vector<int32_t>(size_t(heads), 0), ctas, per_section, per_kv_head)
+        .shares;
+  }
+
+ private:
+  std::vector<int64_t> begins_;
+  std::vector<int32_t> counts_;
+  std::vector<TileRun> runs_;
+  TileView view_{};
+};
+
+std::vector<int32_t> causal_lengths(int32_t tiles) {
+  std::vector<int32_t> lengths;
+  for (int32_t i = 1; i <= tiles; ++i) lengths.push_back(i);
+  return lengths;
+}
+
+TEST(DealShares, TheExampleOfTheHeader) {
+  const DealtShares shares = LengthsOnly({5, 3, 2, 4, 3}).deal(1, 2, 1);
+  std::vector<std::vector<int32_t>> got;
+  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+    got.emplace_back();
+    for (int32_t i = shares.begin[cta]; i < shares.begin[cta + 1]; ++i) {
+      got.back().push_back(shares.items[size_t(i)].num_tiles);
+    }
+  }
+  EXPECT_EQ(got, (std::vector<std::vector<int32_t>>{{5, 3}, {4, 3, 2}}));
+}
+
+TEST(DealShares, LoadsAreEven) {
+  struct Case {
+    int32_t tiles, heads, per_section;
+    double most;  // the largest load, of the mean
+  };
+  // Causal attention of 128x128 tiles on 132 CTAs; sections as an H200's cache asks for them.
+  const Case cases[] = {
+      {128, 16, 3, 1.01},                      // 1 x 16 heads x 16,384
+      {32, 64, 14, 1.02},                      // 4 x 16 x 4,096
+      {512, 16, 1, 1.005},                     // 1 x 16 x 65,536
+      {1024, 16, 1, 1.005}, {128, 1, 1, 1.3},  // one head: two or three chunks a CTA
+  };
+  for (const Case& c : cases) {
+    const auto loads =
+        loads_of(LengthsOnly(causal_lengths(c.tiles)).deal(c.heads, 132, c.per_section));
+    double total = 0;
+    for (const double load : loads) total += load;
+    EXPECT_LE(*std::ranges::max_element(loads), c.most * total / 132)
+        << c.tiles << " lists of " << c.heads << " heads in sections of " << c.per_section;
+  }
+}
+
+TEST(DealShares, SectionsFollowOneAnotherAndAreEqual) {
+  // 16 heads, at most 3 together: six sections of 2 or 3, not five of 3 and one of 1.
+  const DealtShares shares = LengthsOnly(causal_lengths(40)).deal(16, 12, 3);
+  const std::vector<int32_t> first_heads = {0, 2, 5, 8, 10, 13, 16};
+  const auto section_of = [&](int32_t head) {
+    return std::ranges::upper_bound(first_heads, head) - first_heads.begin() - 1;
+  };
+  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+    for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
+      const WorkItem &before = shares.items[size_t(i) - 1], &item = shares.items[size_t(i)];
+      ASSERT_LE(section_of(before.head), section_of(item.head));
+      if (section_of(before.head) == section_of(item.head)) {
+        ASSERT_GE(before.num_tiles, item.num_tiles) << "longest first";
+      }
+    }
+  }
+}
+
+TEST(DealShares, HeadsThatShareKeysStayTogether) {
+  // 6 kv heads of 4 query heads, 2 kv heads a section.
+  const DealtShares shares = LengthsOnly(causal_lengths(30)).deal(24, 5, 8, 4);
+  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+    for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
+      ASSERT_LE(shares.items[size_t(i) - 1].head / 8, shares.items[size_t(i)].head / 8);
+    }
+  }
+}
+
+TEST(DealShares, EqualItemsGoRoundInTheOrderOfHeads) {
+  const DealtShares shares = LengthsOnly({2, 2, 2, 2}).deal(3, 4, 3);
+  std::vector<std::pair<int32_t, int32_t>> got;  // (head, list) of CTA after CTA
+  for (const WorkItem& item : shares.items) got.emplace_back(item.head, item.list);
+  const std::vector<std::pair<int32_t, int32_t>> want = {{0, 0}, {1, 1}, {2, 2}, {1, 0},
+                                                         {2, 1}, {0, 3}, {2, 0}, {0, 2},
+                                                         {1, 3}, {0, 1}, {1, 2}, {2, 3}};
+  EXPECT_EQ(got, want);
+}
+
+}  // namespace
+}  // namespace keyhole
