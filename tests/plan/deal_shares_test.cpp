@@ -60,6 +60,26 @@ std::vector<std::pair<int32_t, int32_t>> tiles_of(const TileView& view, const Wo
   return tiles;
 }
 
+// Inside a share: section after section, the longest first.
+void expect_in_order(const DealtShares& shares, int64_t kv_heads, int32_t heads_per_section,
+                     int32_t heads_per_kv_head) {
+  const int64_t per_section = heads_per_section / heads_per_kv_head;
+  const int64_t sections = (kv_heads + per_section - 1) / per_section;
+  std::vector<int64_t> section_of;  // [kv heads]
+  for (int64_t s = 0; s < sections; ++s) {
+    section_of.resize(size_t(kv_heads * (s + 1) / sections), s);  // as equal as they can be
+  }
+  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+    for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
+      const WorkItem &before = shares.items[size_t(i) - 1], &item = shares.items[size_t(i)];
+      const int64_t old_section = section_of[size_t(before.head / heads_per_kv_head)];
+      const int64_t section = section_of[size_t(item.head / heads_per_kv_head)];
+      ASSERT_LE(old_section, section);
+      ASSERT_TRUE(old_section < section || before.num_tiles >= item.num_tiles) << "longest first";
+    }
+  }
+}
+
 void expect_sound(const TileView& view, const std::vector<int32_t>& groups, int32_t num_ctas,
                   int32_t heads_per_section, int32_t heads_per_kv_head) {
   const auto [work, shares] = deal_to(view, groups, num_ctas, heads_per_section, heads_per_kv_head);
@@ -95,6 +115,8 @@ void expect_sound(const TileView& view, const std::vector<int32_t>& groups, int3
     }
   }
   EXPECT_TRUE(wanted.empty());
+  expect_in_order(shares, int64_t(groups.size()) / heads_per_kv_head, heads_per_section,
+                  heads_per_kv_head);
 }
 
 TEST(DealShares, EveryItemOfEveryHeadIsInOneShare) {
@@ -109,14 +131,15 @@ TEST(DealShares, EveryItemOfEveryHeadIsInOneShare) {
       {"per_head(causal, window(3), global(2), strided(32))",
        {.batch = 2, .heads = 4, .q_len = 2500, .k_len = 2500}},
   };
-  int64_t num_deals = 0, num_split = 0, num_residues = 0, num_without = 0;
+  int64_t num_deals = 0, num_split = 0, num_residues = 0, num_without = 0, num_empty = 0;
   for (const auto& [text, shape] : cases) {
-    Plan made = plan(parse(text), shape);
+    Plan made = make_plan(parse(text), shape, SplitPolicy::residues);
     const int64_t heads = shape.batch * shape.heads;
     for (const TileShape tile : {TileShape{64, 64}, {128, 128}, {128, 64}}) {
       for (const TileView& view : made.state().view(tile, false).tiles) {
         const std::vector<int32_t> groups(view.group_of, view.group_of + heads);
         num_residues += view.stride > 1;
+        for (int32_t c = 0; c < view.classes; ++c) num_empty += view.residues[c].num_q == 0;
         num_without += std::ranges::count(groups, -1);
         for (const int32_t ctas : {1, 7, 132, 100000}) {
           for (const int32_t per_kv_head : {1, 2}) {
@@ -139,6 +162,7 @@ TEST(DealShares, EveryItemOfEveryHeadIsInOneShare) {
   EXPECT_GE(num_split, 50);
   EXPECT_GE(num_residues, 6);
   EXPECT_GE(num_without, 6);
+  EXPECT_GE(num_empty, 6);
 }
 
 // A part of one group for any number of heads, whose lists have these lengths.
@@ -212,30 +236,9 @@ TEST(DealShares, LoadsAreEven) {
 
 TEST(DealShares, SectionsFollowOneAnotherAndAreEqual) {
   // 16 heads, at most 3 together: six sections of 2 or 3, not five of 3 and one of 1.
-  const DealtShares shares = LengthsOnly(causal_lengths(40)).deal(16, 12, 3);
-  const std::vector<int32_t> first_heads = {0, 2, 5, 8, 10, 13, 16};
-  const auto section_of = [&](int32_t head) {
-    return std::ranges::upper_bound(first_heads, head) - first_heads.begin() - 1;
-  };
-  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
-    for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
-      const WorkItem &before = shares.items[size_t(i) - 1], &item = shares.items[size_t(i)];
-      ASSERT_LE(section_of(before.head), section_of(item.head));
-      if (section_of(before.head) == section_of(item.head)) {
-        ASSERT_GE(before.num_tiles, item.num_tiles) << "longest first";
-      }
-    }
-  }
-}
-
-TEST(DealShares, HeadsThatShareKeysStayTogether) {
-  // 6 kv heads of 4 query heads, 2 kv heads a section.
-  const DealtShares shares = LengthsOnly(causal_lengths(30)).deal(24, 5, 8, 4);
-  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
-    for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
-      ASSERT_LE(shares.items[size_t(i) - 1].head / 8, shares.items[size_t(i)].head / 8);
-    }
-  }
+  expect_in_order(LengthsOnly(causal_lengths(40)).deal(16, 12, 3), 16, 3, 1);
+  // 6 kv heads of 4 query heads, which stay together.
+  expect_in_order(LengthsOnly(causal_lengths(30)).deal(24, 5, 8, 4), 6, 8, 4);
 }
 
 TEST(DealShares, EqualItemsGoRoundInTheOrderOfHeads) {
