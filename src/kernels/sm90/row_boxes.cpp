@@ -57,11 +57,12 @@ std::string why_no_boxes(const TensorView& tensor) {
     if (stride <= 0) {
       return say("reads tensors whose strides are positive, not ", stride, " for ", kNames[d]);
     }
-    // A class may step over any number of rows.
-    const int64_t farthest = d == 2 ? size - 1 : 1;
-    if (stride >= kStrideEnd / bytes / farthest) {
-      return say("reads rows that lie less than 2^40 bytes apart, not ", size, " ", kNames[d],
-                 " in steps of ", stride, " elements");
+    // A class may step from the first row to the last.
+    if (stride >= kStrideEnd / bytes / (d == 2 ? size - 1 : 1)) {
+      return d == 2
+                 ? say("reads heads of less than 2^40 bytes, not ", size, " rows in steps of ",
+                       stride, " elements")
+                 : say("takes strides below 2^40 bytes, not ", stride, " elements for ", kNames[d]);
     }
     if (size >= kSizeEnd) return say("counts below 2^31, not ", size, " ", kNames[d]);
   }
