@@ -325,7 +325,7 @@ int main(int count, char** words) {
   app.add_option("cases", options.cases, "case file, such as bench/cases/gpu_kernels.txt")
       ->required();
   app.add_option("--only", options.only, "names of cases, comma-separated; * stands for anything");
-  app.add_option("--backend", options.backend, "auto, simple or sm80");
+  app.add_option("--backend", options.backend, "auto, simple, sm80 or sm90");
   app.add_option("--json", options.json, "write a record a case, as JSON lines");
   app.add_option("--profile", options.profile,
                  "one call a case between the marks of a profiler, not timed")
