@@ -110,6 +110,8 @@ function(keyhole_add_cuda_objects target lowest)
   endif()
 endfunction()
 
+set(strict_nvcc "${CMAKE_CURRENT_LIST_DIR}/strict_nvcc.sh")
+
 function(keyhole_add_cuda target)
   file(GLOB_RECURSE runtime_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/runtime/cuda/*.cpp")
   target_sources(${target} PRIVATE ${runtime_sources})
@@ -131,6 +133,11 @@ function(keyhole_add_cuda target)
     set_target_properties(keyhole_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
     # Tuned for one architecture: its registers must suffice. What runs on many may spill a few.
     target_compile_options(keyhole_sm90 PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-warn-spills>)
+    if(KEYHOLE_WERROR)
+      # That it serialises products ptxas says in notes, which no flag turns into errors.
+      set(launchers "${strict_nvcc}" ${CMAKE_CUDA_COMPILER_LAUNCHER})
+      set_target_properties(keyhole_sm90 PROPERTIES CUDA_COMPILER_LAUNCHER "${launchers}")
+    endif()
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:keyhole_sm90>)
   endif()
 endfunction()

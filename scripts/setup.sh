@@ -156,6 +156,13 @@ find_nvcc() {
   export CUDACXX
 }
 
+# find_disassembler: for scripts/sass_facts.py, which reads machine code; not every toolkit has one. Optional.
+find_disassembler() {
+  if scripts/sass_facts.py --tools >/dev/null 2>&1; then return 0; fi
+  say "Taking cuobjdump from PyPI into .venv"
+  from_pypi scripts/sass_requirements.txt || say "No cuobjdump: pip could not install it (out/pip.log)."
+}
+
 # configure PRESET [ARGUMENT...]
 configure() {
   local preset=$1

@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# scripts/sass_facts.py FILE... | --tools | --self-test
+# The machine code that the speed of the sm90 forward kernels rests on, which a compiler changes without a word: given
+# objects, libraries or cubins, checks of every such kernel in them that its main loop
+#   - touches no local memory: nothing is spilled there;
+#   - moves nothing to uniform registers between the matrix instructions of a step (R2UR) and does not ask whether its
+#     warps diverge (BRA.DIV): ptxas takes the loop for uniform, and issues the instructions back to back;
+#   - waits twice a step, once with one group of products under way and once for all, and not after each product;
+#   - takes its exponentials between the two waits, while the second group runs.
+# Disassembled by cuobjdump: from beside nvcc, from PATH, or from .venv, where scripts/test puts it; --tools says which.
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KERNEL = re.compile(r"_ZN7keyhole4sm907forwardI")
+INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
+BRANCH = re.compile(r"\bBRA(?:\.\S+)?\s+(?:!?U?P\d+,\s*)?(?:`\(\S+\)|0x([0-9a-f]+))")
+PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\S*\s+R\d+,\s*(gdesc|R\d+)")
+
+
+def find_tools():
+    """The folder of cuobjdump and nvdisasm, or None."""
+    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    folders = [pathlib.Path(nvcc).resolve().parent, *map(pathlib.Path, os.environ["PATH"].split(os.pathsep))]
+    folders += ROOT.glob(".venv/lib/python3*/site-packages/nvidia/cu13/bin")
+    for folder in folders:
+        if all(os.access(folder / tool, os.X_OK) for tool in ("cuobjdump", "nvdisasm")):
+            return folder
+    return None
+
+
+def disassemble(path, tools):
+    """{mangled name: [(address, instruction)]}"""
+    environment = {**os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    text = subprocess.run([tools / "cuobjdump", "-sass", path], env=environment, check=True, capture_output=True,
+                          text=True).stdout
+    return functions_of(text)
+
+
+def functions_of(text):
+    functions, code = {}, []
+    for line in text.splitlines():
+        if line.strip().startswith("Function : "):
+            code = functions.setdefault(line.split(" : ", 1)[1].strip(), [])
+        elif match := INSTRUCTION.match(line):
+            code.append((int(match[1], 16), match[2]))
+    return functions
+
+
+def short_name(mangled):
+    """forward<__nv_bfloat16, ForwardDim128>: the two template arguments are names with their lengths before them."""
+    names, rest = [], mangled[KERNEL.match(mangled).end():]
+    while match := re.match(r"(?:N?S\d*_)*(\d+)", rest):
+        length, begin = int(match[1]), match.end()
+        names.append(rest[begin:begin + length])
+        rest = rest[begin + length:]
+    return f"forward<{', '.join(names)}>"
+
+
+def main_loops(code):
+    """The innermost loops that multiply, each as a list of instructions."""
+    spans = []
+    for address, text in code:
+        match = BRANCH.search(text)
+        if match and match[1] and int(match[1], 16) < address:
+            spans.append((int(match[1], 16), address))
+    products = [address for address, text in code if "HGMMA" in text]
+    spans = [(a, b) for a, b in spans if any(a <= p <= b for p in products)]
+    inner = [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
+    return [[text for address, text in code if a <= address <= b] for a, b in inner]
+
+
+def objections(loop):
+    """What is wrong with a main loop, in words."""
+    found = []
+    for what in ("LDL", "STL"):
+        if count := sum(bool(re.search(rf"\b{what}\b", text)) for text in loop):
+            found.append(f"{count} {what}: registers are spilled")
+    if any("BRA.DIV" in text for text in loop):
+        found.append("BRA.DIV: the loop is not taken for uniform")
+    waits = [(i, text) for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
+    kinds = [text.rsplit(",", 1)[1].strip() for _, text in waits]
+    if kinds != ["0x1", "0x0"]:
+        found.append(f"waits for {', '.join(kinds) or 'nothing'} groups, not for 0x1 and then 0x0")
+    products = [i for i, text in enumerate(loop) if "HGMMA" in text]
+    between = [text for text in loop[products[0]:products[-1]] if re.search(r"\bR2UR\b", text)]
+    if between:
+        found.append(f"{len(between)} R2UR between the products")
+    if kinds == ["0x1", "0x0"]:
+        columns = next((int(m[1]) for text in loop if (m := PRODUCT.search(text)) and m[2] == "gdesc"), 0)
+        begin, end = waits[0][0], waits[1][0]
+        inside = sum("MUFU.EX2" in text for text in loop[begin:end])
+        outside = sum("MUFU.EX2" in text for text in loop) - inside
+        # A thread holds half a row's worth of scores: 64 rows x columns among 128 threads.
+        if columns == 0 or inside < columns // 2:
+            found.append(f"{inside} exponentials between the waits; a thread has {columns // 2} scores")
+        if outside > 0:
+            found.append(f"{outside} exponentials outside the waits, where no product runs")
+    return found
+
+
+def check(functions):
+    """[(kernel, what is wrong with it)] of the forward kernels among them."""
+    verdicts = []
+    for name, code in functions.items():
+        if not KERNEL.match(name):
+            continue
+        loops = main_loops(code)
+        found = [words for loop in loops for words in objections(loop)]
+        verdicts.append((short_name(name), found if loops else ["no loop multiplies"]))
+    return verdicts
+
+
+GOOD = """
+    Function : _ZN7keyhole4sm907forwardI6__halfNS0_12ForwardDim16EEEvi
+ /*0000*/       R2UR UR4, R2 ;
+ /*0010*/       WARPGROUP.ARRIVE ;
+ /*0020*/       HGMMA.64x16x16.F32 R88, gdesc[UR24], RZ, !UPT, gsb0 ;
+ /*0030*/       HGMMA.64x16x16.F32 R24, R152, gdesc[UR12].tnspB, R24, gsb0 ;
+ /*0040*/       WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+%s
+ /*0100*/  @!P1 BRA 0x120 ;
+ /*0110*/       BRA 0x100 ;
+ /*0120*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+ /*0130*/       R2UR UR4, R2 ;
+ /*0140*/   @P0 BRA 0x10 ;
+ /*0150*/       LDL R1, [R2] ;
+    Function : _ZN7keyhole4sm908backwardIiEEvi
+ /*0000*/       EXIT ;
+""" % "\n".join(f" /*{0x50 + 16 * i:04x}*/       MUFU.EX2 R{i}, R{i} ;" for i in range(8))
+
+
+def self_test():
+    first, second = "R88, gdesc[UR24], RZ, !UPT, gsb0 ;", "WARPGROUP.DEPBAR.LE gsb0, 0x1 ;"
+    cases = [
+        (GOOD, []),
+        (GOOD.replace("/*00a0*/       MUFU", "/*00a0*/       FADD"),
+         ["7 exponentials between the waits; a thread has 8 scores"]),
+        (GOOD.replace("/*0130*/       R2UR UR4", "/*0130*/       MUFU.EX2 R9"),
+         ["1 exponentials outside the waits, where no product runs"]),
+        (GOOD.replace(first, first + "\n /*0028*/       R2UR UR12, R7 ;"), ["1 R2UR between the products"]),
+        (GOOD.replace(second, second + "\n /*0048*/       STL [R2], R1 ;"), ["1 STL: registers are spilled"]),
+        (GOOD.replace(second, second.replace("0x1", "0x0")),
+         ["waits for 0x0, 0x0 groups, not for 0x1 and then 0x0"]),
+        (GOOD.replace("@!P1 BRA 0x120", "BRA.DIV UR4, 0x120"), ["BRA.DIV: the loop is not taken for uniform"]),
+        (GOOD.replace("@P0 BRA 0x10 ", "@P0 BRA 0x200 "), ["no loop multiplies"]),
+    ]
+    failures = 0
+    for text, want in cases:
+        got = check(functions_of(text))
+        if got != [("forward<__half, ForwardDim16>", want)]:
+            failures += 1
+            print(f"wanted {want}, got {got}")
+    print(f"sass_facts: {len(cases)} self-tests, {failures} failures")
+    return failures != 0
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments == ["--self-test"]:
+        sys.exit(self_test())
+    if not arguments:
+        sys.exit("usage: scripts/sass_facts.py FILE... | --tools | --self-test")
+    tools = find_tools()
+    if tools is None:
+        print("sass_facts: skipped: no cuobjdump and nvdisasm beside nvcc, in PATH or in .venv")
+        sys.exit(77)
+    if arguments == ["--tools"]:
+        sys.exit(print(tools))
+    verdicts = [verdict for path in arguments for verdict in check(disassemble(path, tools))]
+    for name, found in verdicts:
+        print(f"{name}: {'; '.join(found) or 'ok'}")
+    num_bad = sum(bool(found) for _, found in verdicts)
+    print(f"sass_facts: {len(verdicts)} kernels, {num_bad} not as they should be")
+    sys.exit(num_bad > 0 or not verdicts)
+
+
+if __name__ == "__main__":
+    main()
