@@ -84,8 +84,8 @@ struct KernelEntry {
   DType dtype;
   int64_t max_head_dim;          // of q, k and of v
   std::vector<TileShape> tiles;  // it can follow; the runtime takes the cheapest for a plan
-  // What `num_tiles` tiles cost, in units of a pair in the best tile.
-  double (*cost)(const TileShape& tile, double num_tiles);
+  // What `num_tiles` tiles in `num_lists` lists cost, in units of a pair in the best tile.
+  double (*cost)(const TileShape& tile, double num_tiles, double num_lists);
   void (*forward)(const ForwardArgs& args);    // null unless operation == forward
   void (*backward)(const BackwardArgs& args);  // null unless operation == backward
 

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/int_math.h"
 #include "kernels/sm90/row_boxes.h"
 #include "plan/plan_state.h"
 #include "runtime/gpu.h"
@@ -81,7 +82,10 @@ TileShape pick_tile(const KernelEntry& kernel, const Plan& plan) {
   for (const TileShape& tile : kernel.tiles) {
     const double num_tiles = plan.state().estimate_tiles(tile);
     if (num_tiles < 0) continue;  // a plan from a file that has no lists of this shape
-    const double cost = kernel.cost(tile, num_tiles);
+    const Shape& shape = plan.shape();
+    const double num_lists =
+        double(shape.batch * shape.heads) * double(ceil_div(shape.q_len, tile.q));
+    const double cost = kernel.cost(tile, num_tiles, num_lists);
     if (cost < best_cost) {
       best_cost = cost;
       best = tile;

@@ -13,6 +13,7 @@
 #endif
 #ifdef KEYHOLE_HAVE_SM90
 #include "kernels/sm90/backward_entries.h"
+#include "kernels/sm90/forward_entries.h"
 #endif
 
 namespace keyhole {
@@ -26,6 +27,7 @@ std::vector<KernelEntry> all_entries() {
   };
 #ifdef KEYHOLE_HAVE_CUDA
 #ifdef KEYHOLE_HAVE_SM90
+  add(sm90::forward_entries());
   add(sm90::backward_entries());
 #endif
   add(sm80::forward_entries());

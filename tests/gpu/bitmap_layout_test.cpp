@@ -19,7 +19,7 @@ struct Place {
 // The way back, as docs/gpu.md has it: stripes of 16 rows, in each 32 lanes, in each a word for
 // every 64 columns; bit 4 * j + e is element e of the j-th product.
 Place place_of(int32_t word, int32_t bit, int32_t cols) {
-  const int32_t words = cols / 64, lane = word / words % 32, stripe = word / words / 32;
+  const int32_t words = (cols + 63) / 64, lane = word / words % 32, stripe = word / words / 32;
   const int32_t j = bit / 4, e = bit % 4;
   return {16 * stripe + lane / 4 + 8 * (e / 2),
           64 * (word % words) + 8 * j + 2 * (lane % 4) + e % 2};
@@ -34,7 +34,7 @@ std::vector<uint64_t> random_bitmaps(const TileShape& tile, int count, uint64_t 
 
 TEST(MmaBitmaps, EveryBitIsWhereKernelsLook) {
   constexpr int kCount = 3;
-  for (const TileShape tile : {TileShape{64, 64}, {128, 64}, {64, 128}, {128, 128}, {192, 64}}) {
+  for (const TileShape tile : {TileShape{64, 64}, {128, 64}, {64, 128}, {128, 128}, {192, 64}, {192, 96}}) {
     const auto bitmaps = random_bitmaps(tile, kCount, uint64_t(tile.q * 1000 + tile.k));
     TileView view{};
     view.tile = tile;

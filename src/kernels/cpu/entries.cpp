@@ -16,11 +16,11 @@ namespace {
 // registers of the matrix product less well, and more so the backward pass, which adds to dq and dk
 // once per tile. From dense attention, 4 heads of 1,024 x 128, followed in each tile on AVX-512
 // (bench/cpu_kernels measures what follows from it).
-double forward_cost(const TileShape& tile, double num_tiles) {
+double forward_cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   const double pair = tile.q >= 64 ? 1 : tile.q >= 32 ? 1.1 : 1.35;
   return num_tiles * tile.q * tile.k * pair;
 }
-double backward_cost(const TileShape& tile, double num_tiles) {
+double backward_cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   const double pair = tile.q >= 64 ? 1 : tile.q >= 32 ? 1.25 : 1.5;
   return num_tiles * tile.q * tile.k * pair;
 }

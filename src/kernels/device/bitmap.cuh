@@ -8,9 +8,10 @@
 
 namespace keyhole::device {
 
-// 32-bit words of one bitmap in the mma layout.
+// 32-bit words of a lane for 16 rows, in the mma layout, and of a whole bitmap.
+__host__ __device__ constexpr int32_t mma_lane_words(int32_t cols) { return (cols + 63) / 64; }
 __host__ __device__ constexpr int64_t mma_words(int32_t rows, int32_t cols) {
-  return int64_t{rows / 16} * 32 * (cols / 64);
+  return int64_t{rows / 16} * 32 * mma_lane_words(cols);
 }
 
 // Where the bit of (row, col) lies in the mma layout of a tile of `cols` columns.
@@ -19,7 +20,7 @@ struct MmaBit {
 };
 __host__ __device__ constexpr MmaBit mma_bit(int32_t row, int32_t col, int32_t cols) {
   const int32_t lane = row % 8 * 4 + col % 8 / 2;
-  const int32_t word = (row / 16 * 32 + lane) * (cols / 64) + col / 64;
+  const int32_t word = (row / 16 * 32 + lane) * mma_lane_words(cols) + col / 64;
   const int32_t element = row % 16 / 8 * 2 + col % 2;
   return {word, col % 64 / 8 * 4 + element};
 }

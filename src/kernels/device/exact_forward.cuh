@@ -123,8 +123,10 @@ __device__ void store_exactly(const Params& p, int32_t head_index, int64_t query
 
 // Computes row `row` of the work item's tile (of its chunk, when it is one) and stores it where the
 // item's result goes. A row of the states must not have been overwritten yet. The whole warp calls.
+// redo_row is a function of its own, redo_row_here a part of its caller.
 template <class T, BitmapLayout kLayout>
-__device__ __noinline__ void redo_row(const ForwardParams& p, const Work& work, int32_t row) {
+__device__ __forceinline__ void redo_row_here(const ForwardParams& p, const Work& work,
+                                              int32_t row) {
   const int64_t index = int64_t{work.row_tile} * p.view.tile.q + row;
   const int64_t query = work.residue.first_q + p.view.stride * index;
   const T* q = p.q.row<T>(work.batch, work.head, query);
@@ -138,6 +140,11 @@ __device__ __noinline__ void redo_row(const ForwardParams& p, const Work& work, 
     p.slots.sum[place] = sum.total;
   }
   sum.store(slot_target<T>(p, place), p.sizes.v_head_dim);
+}
+
+template <class T, BitmapLayout kLayout>
+__device__ __noinline__ void redo_row(const ForwardParams& p, const Work& work, int32_t row) {
+  redo_row_here<T, kLayout>(p, work, row);
 }
 
 // The same for a row of key lists.

@@ -12,6 +12,12 @@
 
 namespace keyhole::device {
 
+// threadIdx.x, asked for anew: what is computed from it is not kept in registers over a loop.
+__device__ __forceinline__ uint32_t thread_index() {
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 __device__ __forceinline__ uint32_t smem_address(const void* shared) {
   return uint32_t(__cvta_generic_to_shared(shared));
 }
@@ -48,6 +54,11 @@ __device__ __forceinline__ uint4 load_shared_vector(uint32_t smem) {
                : "r"(smem)
                : "memory");
   return words;
+}
+__device__ __forceinline__ void store_shared_vector(uint32_t smem, const uint4& words) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(words.x), "r"(words.y),
+               "r"(words.z), "r"(words.w)
+               : "memory");
 }
 __device__ __forceinline__ float2 load_shared_floats(uint32_t smem) {
   float2 two;

@@ -1,4 +1,4 @@
-// src/kernels/sm80/row_objection.h
+// src/kernels/device/row_objection.h
 #pragma once
 
 #include <string>
@@ -6,9 +6,10 @@
 #include "base/check.h"
 #include "kernels/contract.h"
 
-namespace keyhole::sm80 {
+namespace keyhole::device {
 
-// What every sm80 kernel asks of rows, which it copies in pieces of 16 bytes, and of shared memory.
+// What kernels on tensor cores ask of rows, which they copy in pieces of 16 bytes, and of shared
+// memory.
 inline std::string row_objection(const Request& request, int64_t least_shared_bytes) {
   if (!request.is_aligned) return "needs rows that begin at multiples of 16 bytes";
   if (request.head_dim % 8 != 0 || request.v_head_dim % 8 != 0) {
@@ -22,4 +23,4 @@ inline std::string row_objection(const Request& request, int64_t least_shared_by
   return {};
 }
 
-}  // namespace keyhole::sm80
+}  // namespace keyhole::device

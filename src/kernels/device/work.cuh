@@ -37,24 +37,15 @@ struct Work {
   bool is_nothing;  // padding: the CTA has no work at all
 };
 
-// cta: counts CTAs, or groups of CTAs that share an item.
+// What an item of a head means.
 template <bool kTransposed = false>
-__device__ Work my_work(const Sizes& sizes, const TileView& view, int32_t heads_per_section,
-                        int64_t cta = blockIdx.x) {
-  const WorkView& dealt = kTransposed ? view.t_work : view.work;
-  const Place place = place_of(cta, sizes.num_heads(), heads_per_section, dealt.items_per_group);
+__device__ Work work_of(const Sizes& sizes, const TileView& view, const WorkItem& item,
+                        int32_t head_index) {
   Work work;
-  work.head_index = place.head;
-  work.batch = place.head / sizes.heads;
-  work.head = place.head - work.batch * sizes.heads;
+  work.head_index = head_index;
+  work.batch = head_index / sizes.heads;
+  work.head = head_index - work.batch * sizes.heads;
   work.kv_head = sizes.kv_head_of(work.head);
-  const int32_t lists = view.classes * (kTransposed ? view.k_tiles : view.q_tiles);
-  // What is loaded here waits for what was loaded before it, and the CTA for all of it.
-  const int32_t group = dealt.is_one_group ? 0 : view.group_of[place.head];
-  // A head without lists here has as many empty ones: its rows must still be finished.
-  const WorkItem item = group >= 0
-                            ? dealt.items[int64_t{group} * dealt.items_per_group + place.item]
-                            : WorkItem{place.item < lists ? place.item : -1, 0, 0, -1};
   work.is_nothing = item.list < 0;
   const int32_t list = work.is_nothing ? 0 : item.list;
   const int32_t per_class = kTransposed ? view.k_tiles : view.q_tiles;
@@ -68,6 +59,22 @@ __device__ Work my_work(const Sizes& sizes, const TileView& view, int32_t heads_
   work.runs = (kTransposed ? view.t_runs : view.runs) + item.first_run;
   work.num_runs = item.num_runs;
   return work;
+}
+
+// cta: counts CTAs, or groups of CTAs that share an item.
+template <bool kTransposed = false>
+__device__ Work my_work(const Sizes& sizes, const TileView& view, int32_t heads_per_section,
+                        int64_t cta = blockIdx.x) {
+  const WorkView& dealt = kTransposed ? view.t_work : view.work;
+  const Place place = place_of(cta, sizes.num_heads(), heads_per_section, dealt.items_per_group);
+  const int32_t lists = view.classes * (kTransposed ? view.k_tiles : view.q_tiles);
+  // What is loaded here waits for what was loaded before it, and the CTA for all of it.
+  const int32_t group = dealt.is_one_group ? 0 : view.group_of[place.head];
+  // A head without lists here has as many empty ones: its rows must still be finished.
+  const WorkItem item = group >= 0
+                            ? dealt.items[int64_t{group} * dealt.items_per_group + place.item]
+                            : WorkItem{place.item < lists ? place.item : -1, 0, 0, -1};
+  return work_of<kTransposed>(sizes, view, item, place.head);
 }
 
 // Steps through the tiles of a work item in the order of its list.

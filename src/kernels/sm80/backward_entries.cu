@@ -6,10 +6,10 @@
 
 #include "base/check.h"
 #include "kernels/device/backward_call.h"
+#include "kernels/device/row_objection.h"
 #include "kernels/sm80/backward_config.h"
 #include "kernels/sm80/backward_entries.h"
 #include "kernels/sm80/backward_launch.h"
-#include "kernels/sm80/row_objection.h"
 
 namespace keyhole::sm80 {
 namespace {
@@ -19,13 +19,13 @@ namespace {
 // one computes while the other waits. kFine: hundredths of the time of a large tile, measured on
 // an H200 with dense attention.
 template <int kFine>
-double cost(const TileShape& tile, double num_tiles) {
+double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile.k >= 128 ? 1 : kFine / 100.);
 }
 
 std::string objection(const Request& request) {
   if (request.has_softcap) return "does not take a softcap";
-  return row_objection(request, kLeastBackwardShared);
+  return device::row_objection(request, kLeastBackwardShared);
 }
 
 int64_t workspace(const BackwardArgs& args) {
@@ -42,7 +42,7 @@ void add_entries(std::vector<KernelEntry>& entries, DType dtype) {
   struct Padded {
     int64_t head_dim;
     std::vector<TileShape> tiles;
-    double (*cost)(const TileShape& tile, double num_tiles);
+    double (*cost)(const TileShape& tile, double num_tiles, double num_lists);
     void (*backward)(const BackwardArgs& args);
   };
   const Padded all[] = {

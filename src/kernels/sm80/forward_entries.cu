@@ -6,10 +6,10 @@
 
 #include "base/check.h"
 #include "kernels/device/forward_call.h"
+#include "kernels/device/row_objection.h"
 #include "kernels/sm80/config.h"
 #include "kernels/sm80/forward_entries.h"
 #include "kernels/sm80/forward_launch.h"
-#include "kernels/sm80/row_objection.h"
 
 namespace keyhole::sm80 {
 namespace {
@@ -17,11 +17,13 @@ namespace {
 // A pair of a 64-row tile reads more shared memory (16 rows a warp share a key, not 32: 1,280
 // cycles for 64x64 pairs of head_dim 128, against 896 in the tall tile) and twice as much of the
 // second-level cache (64 rows a CTA, not 128). By those numbers; not measured yet.
-double cost(const TileShape& tile, double num_tiles) {
+double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile.q >= 128 ? 1 : 1.5);
 }
 
-std::string objection(const Request& request) { return row_objection(request, kShared99KiB); }
+std::string objection(const Request& request) {
+  return device::row_objection(request, kShared99KiB);
+}
 
 template <class T>
 void add_entries(std::vector<KernelEntry>& entries, DType dtype) {

@@ -14,13 +14,8 @@ using device::copy_async_or_zeros;
 using device::exp2_fast;
 using device::load_shared_vector;
 using device::smem_address;
-
-// threadIdx.x, asked for anew: what is computed from it is not kept in registers over a loop.
-__device__ __forceinline__ uint32_t thread_index() {
-  uint32_t index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
-}
+using device::store_shared_vector;
+using device::thread_index;
 
 // 16 bytes from global to shared memory, past the first-level cache.
 __device__ __forceinline__ void copy_async(uint32_t smem, const void* global) {
@@ -40,12 +35,6 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t smem) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(smem) : "memory");
   return word;
 }
-__device__ __forceinline__ void store_shared_vector(uint32_t smem, const uint4& words) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(words.x), "r"(words.y),
-               "r"(words.z), "r"(words.w)
-               : "memory");
-}
-
 // Order, where the compiler would begin so much at once that the registers do not suffice. Loads of
 // shared memory do not pass keep_order(), nor do the products that need them.
 __device__ __forceinline__ void keep_order() { __syncwarp(); }

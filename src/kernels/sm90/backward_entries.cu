@@ -16,7 +16,7 @@ namespace {
 // A pair of a fine tile, which sm80's kernels follow, takes kFine hundredths of the time of one in
 // a tile that the kernel here follows; measured on an H200 with dense attention.
 template <int kFine>
-double cost(const TileShape& tile, double num_tiles) {
+double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile.k >= 128 ? 1 : kFine / 100.);
 }
 
@@ -24,7 +24,7 @@ using Backward = void (*)(const BackwardArgs& args);
 struct Replaced {
   int64_t head_dim;
   TileShape tile;  // what the kernel here follows
-  double (*cost)(const TileShape& tile, double num_tiles);
+  double (*cost)(const TileShape& tile, double num_tiles, double num_lists);
   Backward bf16, f16;
 };
 const Replaced kReplaced[] = {

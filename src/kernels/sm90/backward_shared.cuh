@@ -7,6 +7,7 @@
 #include "kernels/device/key_rows.cuh"
 #include "kernels/sm90/backward_config.h"
 #include "kernels/sm90/ptx.cuh"
+#include "kernels/sm90/stages.cuh"
 
 namespace keyhole::sm90 {
 
@@ -16,19 +17,6 @@ inline constexpr int kThreads = 3 * kWarpgroup, kMultipliers = 2 * kWarpgroup;
 inline constexpr int kCopiers = kWarpgroup / 2;  // of one tensor
 // What a thread may use: 168 registers are given to each of 384 threads.
 inline constexpr int kMultiplierRegisters = 240, kCopierRegisters = 24;
-
-// A tile in shared memory: panels of 64 columns of 16 bits, as wgmma wants them (ptx.cuh).
-template <int kRows, int kColumns>
-struct Panels {
-  static constexpr int bytes = kRows * 128;  // of a panel
-  static constexpr int count = kColumns / 64;
-  static_assert(kRows % 8 == 0 && kColumns % 64 == 0);
-
-  // Where 8 columns of a row begin, in bytes.
-  static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
-    return chunk / 8 * bytes + row * 128 + (chunk % 8 ^ row % 8) * 16;
-  }
-};
 
 // What the copiers leave for a step beside its rows.
 struct Step {
@@ -58,16 +46,6 @@ struct KeysShared {
       init_barrier(is_full[i], 2 * kCopiers);
       init_barrier(is_empty[i], kMultipliers / 32);
     }
-  }
-};
-
-// Steps take turns at the stages; the parity of a stage's barriers changes each time it is used.
-template <int kStages>
-struct Turn {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
   }
 };
 

@@ -1,7 +1,10 @@
 // src/kernels/sm90/ptx.cuh
 // One function per instruction of sm_90a: matrix products of a warpgroup, barriers in shared
-// memory, additions of whole pieces to global memory. The PTX manual has pictures of the fragments.
+// memory, boxes of tensors copied by TMA, additions of whole pieces to global memory. The PTX
+// manual has pictures of the fragments.
 #pragma once
+
+#include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 
 #include "kernels/device/ptx.cuh"
 
@@ -50,29 +53,45 @@ __device__ __forceinline__ void is_ready(float (&sum)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i]));
 }
 
-// The operands of the sum, 32 or 64 of them, and their names.
+// The operands of the sum and their names.
 #define KEYHOLE_SUM_8(i)                                                                \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define KEYHOLE_SUM_32 KEYHOLE_SUM_8(0), KEYHOLE_SUM_8(8), KEYHOLE_SUM_8(16), KEYHOLE_SUM_8(24)
-#define KEYHOLE_SUM_64 \
-  KEYHOLE_SUM_32, KEYHOLE_SUM_8(32), KEYHOLE_SUM_8(40), KEYHOLE_SUM_8(48), KEYHOLE_SUM_8(56)
-#define KEYHOLE_NAMES_32                                                                       \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define KEYHOLE_NAMES_64                                                                         \
-  KEYHOLE_NAMES_32                                                                               \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
-  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define KEYHOLE_SUM_16(i) KEYHOLE_SUM_8(i), KEYHOLE_SUM_8(i + 8)
+#define KEYHOLE_SUM_32 KEYHOLE_SUM_16(0), KEYHOLE_SUM_16(16)
+#define KEYHOLE_SUM_48 KEYHOLE_SUM_32, KEYHOLE_SUM_16(32)
+#define KEYHOLE_SUM_64 KEYHOLE_SUM_48, KEYHOLE_SUM_16(48)
+#define KEYHOLE_SUM_96 KEYHOLE_SUM_64, KEYHOLE_SUM_16(64), KEYHOLE_SUM_16(80)
+#define KEYHOLE_SUM_128 KEYHOLE_SUM_96, KEYHOLE_SUM_16(96), KEYHOLE_SUM_16(112)
+#define KEYHOLE_NAMES_32                                                   \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define KEYHOLE_NAMES_48 \
+  KEYHOLE_NAMES_32       \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define KEYHOLE_NAMES_64 \
+  KEYHOLE_NAMES_48       \
+  ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define KEYHOLE_NAMES_96                                                             \
+  KEYHOLE_NAMES_64                                                                   \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define KEYHOLE_NAMES_128                                                                    \
+  KEYHOLE_NAMES_96                                                                           \
+  ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
+  "%111"                                                                                     \
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "   \
+  "%126, %127"
 
 template <class T>
 struct Product;
 
 // of_shared: both operands in shared memory; kLeftRows, kRightRows: their rows are terms; kBegins:
-// the
-//   sum begins with this product.
+//   the sum begins with this product.
 // of_registers: the left operand in registers, packed as two neighbouring blocks of 8 columns of a
 //   sum are: {block 0 h 0, block 0 h 1, block 1 h 0, block 1 h 1}. Rows of the right one are terms.
+// columns: of the right operand and of the sum, of which a thread has `count`; a0 to a4: the names
+// of the operands that follow the sum.
 #define KEYHOLE_DEFINE_PRODUCT(type, count, columns, a0, a1, a2, a3, a4)                          \
   template <bool kBegins, bool kLeftRows, bool kRightRows>                                        \
   static __device__ __forceinline__ void of_shared(float(&sum)[count], uint64_t left,             \
@@ -95,21 +114,33 @@ struct Product;
         : KEYHOLE_SUM_##count                                                                     \
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));                    \
   }
+#define KEYHOLE_DEFINE_PRODUCTS(type)                                         \
+  KEYHOLE_DEFINE_PRODUCT(type, 32, "64", "%32", "%33", "%34", "%35", "%36")   \
+  KEYHOLE_DEFINE_PRODUCT(type, 48, "96", "%48", "%49", "%50", "%51", "%52")   \
+  KEYHOLE_DEFINE_PRODUCT(type, 64, "128", "%64", "%65", "%66", "%67", "%68")  \
+  KEYHOLE_DEFINE_PRODUCT(type, 96, "192", "%96", "%97", "%98", "%99", "%100") \
+  KEYHOLE_DEFINE_PRODUCT(type, 128, "256", "%128", "%129", "%130", "%131", "%132")
 template <>
 struct Product<__nv_bfloat16> {
-  KEYHOLE_DEFINE_PRODUCT("bf16", 32, "64", "%32", "%33", "%34", "%35", "%36")
-  KEYHOLE_DEFINE_PRODUCT("bf16", 64, "128", "%64", "%65", "%66", "%67", "%68")
+  KEYHOLE_DEFINE_PRODUCTS("bf16")
 };
 template <>
 struct Product<__half> {
-  KEYHOLE_DEFINE_PRODUCT("f16", 32, "64", "%32", "%33", "%34", "%35", "%36")
-  KEYHOLE_DEFINE_PRODUCT("f16", 64, "128", "%64", "%65", "%66", "%67", "%68")
+  KEYHOLE_DEFINE_PRODUCTS("f16")
 };
+#undef KEYHOLE_DEFINE_PRODUCTS
 #undef KEYHOLE_DEFINE_PRODUCT
+#undef KEYHOLE_NAMES_128
+#undef KEYHOLE_NAMES_96
 #undef KEYHOLE_NAMES_64
+#undef KEYHOLE_NAMES_48
 #undef KEYHOLE_NAMES_32
+#undef KEYHOLE_SUM_128
+#undef KEYHOLE_SUM_96
 #undef KEYHOLE_SUM_64
+#undef KEYHOLE_SUM_48
 #undef KEYHOLE_SUM_32
+#undef KEYHOLE_SUM_16
 #undef KEYHOLE_SUM_8
 
 // Products, and additions, see what this thread has stored in shared memory or copied
@@ -135,20 +166,42 @@ __device__ __forceinline__ void init_barrier(uint64_t& barrier, int count) {
 __device__ __forceinline__ void arrive(uint64_t& barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(smem_address(&barrier)) : "memory");
 }
-// Whether the last phase of this parity is over; before the first one, that of parity 1 is.
-__device__ __forceinline__ bool is_over(uint64_t& barrier, uint32_t parity) {
-  uint32_t is_over;
+// One arrival of a warp, all of whose lanes are here.
+__device__ __forceinline__ void arrive_as_warp(uint64_t& barrier) {
   asm volatile(
       "{\n"
-      ".reg .pred over;\n"
-      "mbarrier.try_wait.parity.shared.b64 over, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, over;\n"
-      "}"
-      : "=r"(is_over)
-      : "r"(smem_address(&barrier)), "r"(parity)
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one mbarrier.arrive.shared.b64 _, [%0];\n"
+      "}" ::"r"(smem_address(&barrier))
       : "memory");
-  return is_over != 0;
 }
+// One of the arrivals, and the phase does not end before so many bytes have been copied, too.
+__device__ __forceinline__ void arrive_and_expect(uint64_t& barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(smem_address(&barrier)),
+               "r"(bytes)
+               : "memory");
+}
+// Barriers that were just made, for TMA; for other threads __syncthreads() must follow.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+// Whether the last phase of this parity is over; before the first one, that of parity 1 is. is_over
+// may sleep a while before it says no; is_over_now never does.
+#define KEYHOLE_DEFINE_IS_OVER(name, instruction)                            \
+  __device__ __forceinline__ bool name(uint64_t& barrier, uint32_t parity) { \
+    uint32_t is_over;                                                        \
+    asm volatile("{\n.reg .pred over;\n" instruction                         \
+                 ".parity.shared.b64 over, [%1], %2;\n"                      \
+                 "selp.u32 %0, 1, 0, over;\n}"                               \
+                 : "=r"(is_over)                                             \
+                 : "r"(smem_address(&barrier)), "r"(parity)                  \
+                 : "memory");                                                \
+    return is_over != 0;                                                     \
+  }
+KEYHOLE_DEFINE_IS_OVER(is_over, "mbarrier.try_wait")
+KEYHOLE_DEFINE_IS_OVER(is_over_now, "mbarrier.test_wait")
+#undef KEYHOLE_DEFINE_IS_OVER
 __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity) {
   while (!is_over(barrier, parity)) {
   }
@@ -158,6 +211,36 @@ __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity) {
 template <int kNumber, int kThreads>
 __device__ __forceinline__ void meet() {
   asm volatile("bar.sync %0, %1;" ::"n"(kNumber), "n"(kThreads) : "memory");
+}
+
+// The same where the number is not known when the kernel is compiled; arrive_at does not wait.
+template <int kThreads>
+__device__ __forceinline__ void meet_at(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
+template <int kThreads>
+__device__ __forceinline__ void arrive_at(int number) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
+}
+
+// ---- Boxes of tensors ----
+// Where a box of a tensor of five dimensions begins (row_boxes.h).
+struct BoxAt {
+  int32_t column, row, row_class, head, batch;
+};
+// Starts to copy a box to shared memory; its bytes count towards the barrier's phase.
+__device__ __forceinline__ void copy_box(uint32_t smem, const CUtensorMap* map, uint64_t& barrier,
+                                         const BoxAt& at) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(smem),
+      "l"(map), "r"(smem_address(&barrier)), "r"(at.column), "r"(at.row), "r"(at.row_class),
+      "r"(at.head), "r"(at.batch)
+      : "memory");
+}
+// Brings the description of a tensor near.
+__device__ __forceinline__ void prefetch(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
 // ---- Additions to global memory ----

@@ -12,7 +12,7 @@ namespace keyhole {
 std::vector<uint32_t> mma_bitmaps(const TileView& view, bool is_transposed) {
   const int32_t rows = is_transposed ? view.tile.k : view.tile.q;
   const int32_t cols = is_transposed ? view.tile.q : view.tile.k;
-  KEYHOLE_ASSERT(rows % 16 == 0 && cols % 64 == 0, "tile ", to_string(view.tile),
+  KEYHOLE_ASSERT(rows % 16 == 0 && cols % 8 == 0, "tile ", to_string(view.tile),
                  " has no mma bitmaps");
   const int64_t words = device::mma_words(rows, cols);
   const int64_t row_words = words_per_row(view.tile.k);

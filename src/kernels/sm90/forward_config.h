@@ -1,0 +1,106 @@
+// src/kernels/sm90/forward_config.h
+// The compile-time choices of the forward kernel, one named type each: the profiler then says
+// `forward<bf16, ForwardDim128>`.
+//
+// What decides, per SM of an H200 (measured; docs/gpu.md has the kernel):
+// - A warpgroup multiplies 64 queries at a time. Its threads hold out (head_dim / 2 registers),
+//   scores (tile_k / 2) and twice the weights (tile_k / 4 each: those being multiplied, and those
+//   being made while the scores they come from may still be needed). Two warpgroups that multiply
+//   may have 240 registers a thread, three 160.
+// - Products of 64 x 64 read 128 bytes of shared memory a cycle, all there is; wider ones less.
+// - Values are given back later than keys, after the exponentials: three stages of them, two of
+//   keys. Two of queries hide the start of the next list behind the end of this one.
+// - Short lists live from a second CTA, which multiplies while the first one starts and ends.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/view.h"
+
+namespace keyhole::sm90 {
+
+// What a CTA must be given, whatever its configuration: all there is on a GPU of sm_90.
+inline constexpr int64_t kForwardSharedBytes = 227 * 1024;
+
+// At most 1,536 exponentials in the time of 1,536 products' cycles: the exponentials decide, and
+// three warpgroups hide each other's. 96 keys: 48 + 32 + 2 x 24 of 160 registers; 128 would spill.
+struct ForwardDim64 {
+  static constexpr int head_dim = 64, tile_q = 192, tile_k = 96;
+  static constexpr int q_stages = 2, k_stages = 3, v_stages = 3;  // 120 KiB
+  static constexpr bool takes_turns = true;  // 522 TFLOP/s without in two warpgroups, 500 with
+  static constexpr int ctas_per_sm = 1;
+};
+struct ForwardDim64Short {
+  static constexpr int head_dim = 64, tile_q = 64, tile_k = 64;
+  static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 56 KiB
+  static constexpr bool takes_turns = false;
+  static constexpr int ctas_per_sm = 2;
+};
+
+// As head_dim 128, a quarter of the columns zeros that are not multiplied: their panel of 64
+// columns is there because wgmma wants whole panels of one width.
+struct ForwardDim96 {
+  static constexpr int head_dim = 96, tile_q = 128, tile_k = 128;
+  static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 224 KiB
+  static constexpr bool takes_turns = false;
+  static constexpr int ctas_per_sm = 1;
+};
+
+struct ForwardDim128 {
+  static constexpr int head_dim = 128, tile_q = 128;
+  static constexpr int tile_k = 128;                              // 64 + 64 + 2 x 32 registers
+  static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 224 of 227 KiB
+  static constexpr bool takes_turns = false;                      // slower by a hundredth
+  static constexpr int ctas_per_sm = 1;
+};
+struct ForwardDim128Short {
+  static constexpr int head_dim = 128, tile_q = 64, tile_k = 64;
+  static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 112 KiB: two CTAs in 228
+  static constexpr bool takes_turns = false;
+  static constexpr int ctas_per_sm = 2;
+};
+
+struct ForwardDim192 {
+  static constexpr int head_dim = 192, tile_q = 128;
+  static constexpr int tile_k = 64;  // 96 + 32 + 2 x 16 registers; 128 keys would want 224
+  static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 216 KiB
+  static constexpr bool takes_turns = false;
+  static constexpr int ctas_per_sm = 1;
+};
+
+struct ForwardDim256 {
+  static constexpr int head_dim = 256, tile_q = 128;
+  static constexpr int tile_k = 64;                               // 128 + 32 + 2 x 16 registers
+  static constexpr int q_stages = 1, k_stages = 2, v_stages = 3;  // 224 KiB
+  static constexpr bool takes_turns = false;
+  static constexpr int ctas_per_sm = 1;
+};
+
+template <class C>
+constexpr TileShape tile_of() {
+  return {C::tile_q, C::tile_k};
+}
+
+// What follows from a configuration.
+template <class C>
+struct ForwardShape {
+  static constexpr int multipliers = C::tile_q / 64;  // warpgroups that multiply
+  static constexpr int threads = 128 * (1 + multipliers);
+  static constexpr int columns = (C::head_dim + 63) / 64 * 64;  // of a row in shared memory
+  static constexpr int mask_words = (C::tile_k + 63) / 64;      // 32 bits each, of a thread
+
+  // What a thread may use, in steps of 8: the SM's 65,536 registers are dealt out evenly at first.
+  static constexpr int given = 65536 / (threads * C::ctas_per_sm) / 8 * 8;
+  static constexpr int loader_registers = multipliers == 2 ? 40 : multipliers == 3 ? 32 : 40;
+  static constexpr int multiplier_registers = multipliers == 2 ? 232 : multipliers == 3 ? 160 : 208;
+
+  static_assert(C::tile_q % 64 == 0, "a warpgroup multiplies 64 queries");
+  static_assert(C::tile_k % 32 == 0, "a word of a bitmap is 64 columns or half of them");
+  static_assert(C::head_dim % 16 == 0, "a product sums up 16 terms");
+  static_assert(C::q_stages >= 1 && C::k_stages >= 2 && C::v_stages >= 2,
+                "with one stage, loading and multiplying cannot overlap");
+  static_assert(loader_registers + multipliers * multiplier_registers <= given * (1 + multipliers),
+                "more registers than the SM has");
+};
+
+}  // namespace keyhole::sm90

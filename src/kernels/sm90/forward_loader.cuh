@@ -1,0 +1,140 @@
+// src/kernels/sm90/forward_loader.cuh
+// The warpgroup that brings: one thread plans, one loads (forward_shared.cuh has the picture).
+#pragma once
+
+#include "kernels/device/shares.cuh"
+#include "kernels/sm90/forward_shared.cuh"
+#include "kernels/sm90/tensor_maps.h"
+
+namespace keyhole::sm90 {
+
+__device__ __forceinline__ Job job_of(const ForwardParams& p, const WorkItem& item) {
+  const device::Work work = device::work_of(p.sizes, p.view, item, item.head);
+  Job job;
+  job.result.item = &item;
+  job.result.head_index = work.head_index;
+  job.result.row_tile = work.row_tile;
+  job.result.slot = work.slot;
+  job.result.first_q = int32_t(work.residue.first_q);
+  job.result.num_q = int32_t(work.residue.num_q);
+  job.batch = work.batch;
+  job.head = work.head;
+  job.kv_head = work.kv_head;
+  job.first_k = int32_t(work.residue.first_k);
+  job.num_tiles = work.num_tiles;
+  job.run = {0, 1, kNobody};
+  job.next_run = work.runs + 1;
+  if (work.num_tiles > 0) {
+    job.run = *work.runs;
+    job.run.tile += work.first_tile;  // a chunk may begin inside a run
+    job.run.count -= work.first_tile;
+  } else {
+    job.num_tiles = 1;
+  }
+  return job;
+}
+
+// The next job is known before its stage is free: what it takes to find out is waited for while
+// the one before it is worked on.
+template <class C>
+__device__ __forceinline__ void plan(const ForwardParams& p, ForwardShared<C>& shared) {
+  Turn<C::q_stages> turn;
+  for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next(), turn.next()) {
+    const Job job = job_of(p, at.item());
+    shared.await(shared.q_empty[turn.stage], turn.parity ^ 1);
+    shared.job[turn.stage] = job;
+    arrive(shared.is_planned[turn.stage]);
+  }
+  shared.await(shared.q_empty[turn.stage], turn.parity ^ 1);
+  shared.job[turn.stage].num_tiles = 0;
+  arrive(shared.is_planned[turn.stage]);
+}
+
+template <class C>
+class Loader {
+ public:
+  __device__ Loader(const ForwardMaps& maps, ForwardShared<C>& shared)
+      : maps_(maps), shared_(shared) {
+    for (const RowMaps* rows : {&maps.q, &maps.k, &maps.v}) prefetch(&rows->longer);
+  }
+
+  __device__ __forceinline__ void load() {
+    while (true) {
+      const int stage = q_.stage;
+      shared_.await(shared_.is_planned[stage], q_.parity);
+      q_.next();
+      const Job& job = shared_.job[stage];
+      int32_t left = job.num_tiles;
+      if (left == 0) return arrive(shared_.q_full[stage]);
+      const Head head = {maps_.k.of_class(job.first_k), maps_.v.of_class(job.first_k).map,
+                         job.kv_head, job.batch};
+      const TileRun* next_run = job.next_run;
+      TileRun run = job.run, next = {};
+      int32_t tile = run.tile;
+      load_keys(head, tile, run.bitmap);
+      load_queries(job, stage);
+      while (true) {
+        run.count = min(run.count, left);
+        left -= run.count;
+        if (left > 0) next = *next_run++;  // on its way while this run is loaded
+        for (const int32_t end = run.tile + run.count; ++tile < end;) {
+          load_keys(head, tile, run.bitmap);
+          load_values(head, tile - 1);
+        }
+        --tile;  // its values are still to come
+        if (left == 0) break;
+        run = next;
+        load_keys(head, run.tile, run.bitmap);
+        load_values(head, tile);
+        tile = run.tile;
+      }
+      load_values(head, tile);
+    }
+  }
+
+ private:
+  struct Head {
+    ClassRows keys;
+    const CUtensorMap* values;
+    int32_t head, batch;
+  };
+
+  template <class Tile>
+  static __device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtensorMap* map,
+                                                   uint64_t& barrier, BoxAt at) {
+    arrive_and_expect(barrier, Tile::bytes * Tile::count);
+#pragma unroll
+    for (int panel = 0; panel < Tile::count; ++panel, at.column += 64) {
+      copy_box(smem_address(to) + uint32_t(panel * Tile::bytes), map, barrier, at);
+    }
+  }
+  __device__ __forceinline__ void load_queries(const Job& job, int stage) {
+    const ClassRows rows = maps_.q.of_class(job.result.first_q);
+    copy_tile<typename ForwardShared<C>::Queries>(
+        shared_.q[stage], rows.map, shared_.q_full[stage],
+        {0, job.result.row_tile * C::tile_q, rows.class_at, job.head, job.batch});
+  }
+  __device__ __forceinline__ void load_keys(const Head& head, int32_t tile, int32_t bitmap) {
+    shared_.await(shared_.k_empty[k_.stage], k_.parity ^ 1);
+    shared_.bitmap[k_.stage] = bitmap;
+    copy_tile<typename ForwardShared<C>::Keys>(
+        shared_.k[k_.stage], head.keys.map, shared_.k_full[k_.stage],
+        {0, tile * C::tile_k, head.keys.class_at, head.head, head.batch});
+    k_.next();
+  }
+  __device__ __forceinline__ void load_values(const Head& head, int32_t tile) {
+    shared_.await(shared_.v_empty[v_.stage], v_.parity ^ 1);
+    copy_tile<typename ForwardShared<C>::Keys>(
+        shared_.v[v_.stage], head.values, shared_.v_full[v_.stage],
+        {0, tile * C::tile_k, head.keys.class_at, head.head, head.batch});
+    v_.next();
+  }
+
+  const ForwardMaps& maps_;
+  ForwardShared<C>& shared_;
+  Turn<C::q_stages> q_;
+  Turn<C::k_stages> k_;
+  Turn<C::v_stages> v_;
+};
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,240 @@
+// src/kernels/sm90/forward_multiplier.cuh
+// The warpgroups that multiply. While the tensor cores add up the values of one tile, a thread
+// makes the weights of the next one:
+//
+//   scores(i) = q . k(i)'   |  out += weights(i - 1) . v(i - 1)   both started, in this order
+//   ... scores(i) are there |  mask, exponentials, weights(i)     while the second one still runs
+//
+// The order inside a step, what is looked at early and what is waited for late were measured; so
+// was how ptxas takes them: scripts/sass.py says what must hold.
+#pragma once
+
+#include "kernels/sm90/forward_result.cuh"
+
+namespace keyhole::sm90 {
+
+// A warpgroup's 64 queries times the sign of the scale: 0 x NaN and the sign of infinity follow
+// the definition.
+template <class C>
+__device__ __forceinline__ void change_sign_of_queries(uint32_t queries, int32_t sign,
+                                                       int warpgroup) {
+  using Queries = typename ForwardShared<C>::Queries;
+#pragma unroll 1
+  for (int panel = 0; panel < Queries::count; ++panel) {
+#pragma unroll 1
+    for (int at = 16 * int(threadIdx.x % kWarpgroup); at < 64 * 128; at += 16 * kWarpgroup) {
+      const uint32_t place = queries + uint32_t(panel * Queries::bytes + at);
+      uint4 eight = device::load_shared_vector(place);
+      for (uint32_t* two : {&eight.x, &eight.y, &eight.z, &eight.w}) {
+        *two = sign < 0 ? *two ^ 0x80008000u : 0;
+      }
+      device::store_shared_vector(place, eight);
+    }
+  }
+  publish_stores();
+  meet_at<kWarpgroup>(kSignBarrier + warpgroup);
+}
+
+template <class T, class C>
+class Multiplier {
+ public:
+  __device__ Multiplier(const ForwardParams& p, const ScoreRule& rule, ForwardShared<C>& shared,
+                        int warpgroup)
+      : p_(p), rule_(rule), shared_(shared), warpgroup_(warpgroup) {}
+
+  __device__ __forceinline__ void multiply() {
+    if (warpgroup_ == kMultipliers - 1) give_turn();
+    for (int32_t tiles = await_job(); tiles > 0; tiles = await_job()) follow(tiles);
+  }
+
+ private:
+  using Shape = ForwardShape<C>;
+  using Queries = typename ForwardShared<C>::Queries;
+  using Keys = typename ForwardShared<C>::Keys;
+  static constexpr int kMultipliers = Shape::multipliers, kMaskWords = Shape::mask_words;
+  using Scores = float[C::tile_k / 2];
+  using Out = float[C::head_dim / 2];
+  using Weights = uint32_t[C::tile_k / 16][4];
+
+  static __device__ __forceinline__ int thread() {
+    return int(device::thread_index() % kWarpgroup);
+  }
+
+  // How many tiles the next job has; 0: there is none. The same number for all lanes, which the
+  // compiler must see: or operands would not stay in uniform registers.
+  __device__ __forceinline__ int32_t await_job() {
+    shared_.await(shared_.q_full[q_.stage], q_.parity);
+    return __shfl_sync(~0u, shared_.job[q_.stage].num_tiles, 0);
+  }
+
+  // Warpgroups take turns at starting their products, so that one's exponentials are made while
+  // another's products run.
+  __device__ __forceinline__ void await_turn() const {
+    if constexpr (C::takes_turns) meet_at<2 * kWarpgroup>(kTurnBarrier + warpgroup_);
+  }
+  __device__ __forceinline__ void give_turn() const {
+    if constexpr (C::takes_turns) {
+      const int next = warpgroup_ + 1 == kMultipliers ? 0 : warpgroup_ + 1;
+      arrive_at<2 * kWarpgroup>(kTurnBarrier + next);
+    }
+  }
+
+  // Predicated, not branched around: nothing may stand between the products' beginnings. A plain
+  // load: others sink below the wait that follows.
+  __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords]) const {
+    const uint32_t* const at =
+        bitmaps_ + int64_t{bitmap_} * (kMultipliers * kWarpgroup * kMaskWords);
+    if constexpr (kMaskWords == 1) {
+      asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n@p ld.global.u32 %0, [%2];\n}"
+                   : "+r"(bits[0])
+                   : "r"(bitmap_), "l"(at)
+                   : "memory");
+    } else {
+      static_assert(kMaskWords == 2);
+      asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %2, 0;\n@p ld.global.v2.u32 {%0, %1}, [%3];\n}"
+                   : "+r"(bits[0]), "+r"(bits[1])
+                   : "r"(bitmap_), "l"(at)
+                   : "memory");
+    }
+  }
+  // Pairs that do not attend are selected away, whatever their score.
+  static __device__ __forceinline__ void apply_mask(Scores& scores,
+                                                    const uint32_t (&bits)[kMaskWords]) {
+#pragma unroll
+    for (int i = 0; i < C::tile_k / 2; ++i) {
+      scores[i] = (bits[i / 32] >> i % 32 & 1) != 0 ? scores[i] : -INFINITY;
+    }
+  }
+
+  __device__ __forceinline__ void multiply_keys(Scores& scores, uint64_t queries) const {
+    const uint64_t keys = operand(smem_address(shared_.k[k_.stage]), Keys::bytes);
+    Product<T>::template of_shared<true, false, false>(scores, queries, keys);
+#pragma unroll
+    for (int d = 1; d < C::head_dim / 16; ++d) {
+      Product<T>::template of_shared<false, false, false>(
+          scores, further(queries, d / 4 * Queries::bytes + d % 4 * 32),
+          further(keys, d / 4 * Keys::bytes + d % 4 * 32));
+    }
+    commit_products();
+  }
+  __device__ __forceinline__ void multiply_values(Out& out) const {
+    const uint64_t values = operand(smem_address(shared_.v[v_.stage]), Keys::bytes);
+#pragma unroll
+    for (int b = 0; b < C::tile_k / 16; ++b) {
+      Product<T>::of_registers(out, weights_[b], further(values, b * 16 * 128));
+    }
+    commit_products();
+  }
+
+  __device__ __forceinline__ void follow(int32_t tiles) {
+    const uint32_t rows = smem_address(shared_.q[q_.stage]) + uint32_t(warpgroup_ * 64 * 128);
+    if (rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
+    const uint64_t queries = operand(rows, Queries::bytes);
+    bitmaps_ = reinterpret_cast<const uint32_t*>(p_.view.bitmaps) +
+               (warpgroup_ * kWarpgroup + thread()) * kMaskWords;
+    asm volatile("" : "+l"(bitmaps_));  // kept, not computed again for each tile
+    uint32_t bits[kMaskWords] = {};
+    Scores scores;
+    Out out;
+    // Not by a product that does not add: then ptxas would keep the registers over the end of the
+    // list before, where rows may have to be done again.
+#pragma unroll
+    for (int i = 0; i < C::head_dim / 2; ++i) out[i] = 0;
+    is_ready(out);
+
+    begin_list(scores, bits, queries, tiles > 1);
+    int32_t count = tiles;
+    asm volatile("" : "+r"(count));  // a test that the compiler knows uniform would wait for others
+    for (int32_t i = 1; i < tiles; ++i) follow_tile(scores, out, bits, queries, i + 1 < count);
+
+    const JobResult result = shared_.job[q_.stage].result;
+    arrive_as_warp(shared_.q_empty[q_.stage]);
+    q_.next();
+    begin_products();
+    multiply_values(out);
+    await_products<0>();
+    is_ready(out);
+    arrive_as_warp(shared_.v_empty[v_.stage]);
+    v_.next();
+    store_rows<T, C>(p_, result, warpgroup_ * 64 + thread() / 32 * 16, out, rows_);
+  }
+
+  // The first tile of a list: nothing to multiply beside it yet, and bases are found.
+  __device__ __forceinline__ void begin_list(Scores& scores, uint32_t (&bits)[kMaskWords],
+                                             uint64_t queries, bool has_more) {
+    shared_.await(shared_.k_full[k_.stage], k_.parity);
+    bitmap_ = shared_.bitmap[k_.stage];
+    load_bits(bits);
+    begin_products();
+    multiply_keys(scores, queries);
+    await_products<0>();
+    is_ready(scores);
+    arrive_as_warp(shared_.k_empty[k_.stage]);
+    k_.next();
+    if (bitmap_ != kFull) apply_mask(scores, bits);
+    rows_.minus_base[0] = rows_.minus_base[1] = FLT_MAX;
+    raise_base(rows_, scores, rule_.factor);
+    make_weights<T>(weights_, rows_.sum, scores, rows_, rule_.factor);
+    if (has_more) {
+      shared_.await(shared_.k_full[k_.stage], k_.parity);
+      bitmap_ = shared_.bitmap[k_.stage];
+    }
+    shared_.await(shared_.v_full[v_.stage], v_.parity);
+  }
+
+  // One more tile, whose keys are there, and the values of the one before it, which are there, too:
+  // nothing stands between the two products.
+  __device__ __forceinline__ void follow_tile(Scores& scores, Out& out,
+                                              uint32_t (&bits)[kMaskWords], uint64_t queries,
+                                              bool has_more) {
+    load_bits(bits);
+    await_turn();
+    begin_products();
+    multiply_keys(scores, queries);
+    multiply_values(out);
+    give_turn();
+    await_products<1>();
+    is_ready(scores);
+    arrive_as_warp(shared_.k_empty[k_.stage]);
+    k_.next();
+    const int old_values = v_.stage;
+    v_.next();
+    if (bitmap_ != kFull) apply_mask(scores, bits);
+
+    // Asked here, needed behind the exponentials; after the mask, which takes all predicates.
+    const bool has_keys = is_over_now(shared_.k_full[k_.stage], k_.parity);
+    const bool has_values = is_over_now(shared_.v_full[v_.stage], v_.parity);
+    Weights next;
+    const bool is_raised = add_weights<T>(next, rows_, scores, rule_.factor);
+
+    // These loops keep ptxas from moving the wait for products up above the exponentials.
+    if (has_more && !has_keys) shared_.await(shared_.k_full[k_.stage], k_.parity);
+    shared_.await(shared_.v_full[v_.stage], v_.parity, has_values);
+    bitmap_ = shared_.bitmap[k_.stage];  // after the last tile: of another list, and not used
+    await_products<0>();
+    is_ready(out);
+    arrive_as_warp(shared_.v_empty[old_values]);
+#pragma unroll
+    for (int i = 0; i < C::tile_k / 4; ++i) {
+      weights_[i / 4][i % 4] = renewed<T>(next[i / 4][i % 4], rule_.two_ones);
+    }
+    if (__builtin_expect(is_raised, 0)) {
+#pragma unroll
+      for (int i = 0; i < C::head_dim / 2; ++i) out[i] *= rows_.shrink[i / 2 % 2];
+    }
+  }
+
+  const ForwardParams& p_;
+  const ScoreRule& rule_;
+  ForwardShared<C>& shared_;
+  const int warpgroup_;      // among those that multiply
+  const uint32_t* bitmaps_;  // this thread's words of the first one
+  Turn<C::q_stages> q_;
+  Turn<C::k_stages> k_;
+  Turn<C::v_stages> v_;
+  int32_t bitmap_;   // of the tile to come
+  Weights weights_;  // of the tile before
+  Rows rows_;
+};
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,139 @@
+// src/kernels/sm90/forward_result.cuh
+// From a warp's sums to out and lse, to the state between parts, or to a slot: 16 rows, straight
+// from registers.
+#pragma once
+
+#include "kernels/device/exact_forward.cuh"
+#include "kernels/sm90/forward_shared.cuh"
+#include "kernels/sm90/forward_softmax.cuh"
+
+namespace keyhole::sm90 {
+
+// Does rows of the tile again that came out not finite; bit i: row first_row + i. Not a function of
+// its own: where a kernel calls one, ptxas keeps nothing in uniform registers.
+template <class T>
+__device__ __forceinline__ void redo_rows(const ForwardParams& p, const WorkItem& item,
+                                          int32_t first_row, uint32_t rows) {
+  const device::Work work = device::work_of(p.sizes, p.view, item, item.head);
+  for (; rows != 0; rows &= rows - 1) {
+    device::redo_row_here<T, BitmapLayout::mma>(p, work, first_row + __ffs(int(rows)) - 1);
+  }
+}
+
+__device__ __forceinline__ float sum_of_four_lanes(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Lane c of four has columns 2 c and 2 c + 1 of four blocks of 8, packed. It gets all of block c.
+__device__ __forceinline__ uint4 exchange_blocks(const uint32_t (&two)[4], int c) {
+  const bool is_odd = c & 1, is_high = c & 2;
+  const uint32_t x = __shfl_xor_sync(~0u, is_odd ? two[0] : two[1], 1);
+  const uint32_t y = __shfl_xor_sync(~0u, is_odd ? two[2] : two[3], 1);
+  const uint32_t a0 = is_odd ? x : two[0], a1 = is_odd ? two[1] : x;
+  const uint32_t b0 = is_odd ? y : two[2], b1 = is_odd ? two[3] : y;
+  const uint32_t from0 = __shfl_xor_sync(~0u, is_high ? a0 : b0, 2);
+  const uint32_t from1 = __shfl_xor_sync(~0u, is_high ? a1 : b1, 2);
+  return is_high ? uint4{from0, from1, b0, b1} : uint4{a0, a1, from0, from1};
+}
+
+// Element (4 j + 2 h + e) of `out` is row first_row + lane / 4 + 8 h of the tile, column
+// 8 j + 2 (lane % 4) + e.
+template <class T, class C>
+__device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResult& job,
+                                           int32_t first_row, float (&out)[C::head_dim / 2],
+                                           const Rows& rows) {
+  const int lane = int(device::thread_index() % 32), c = lane % 4;
+  const bool is_slot = job.slot >= 0;
+  const bool is_wide = is_slot || !p.is_last;  // fp32, in the workspace
+  uint32_t bad_rows = 0;
+
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int32_t row = first_row + lane / 4 + 8 * h, index = job.row_tile * C::tile_q + row;
+    const bool is_row = index < job.num_q;
+    const int64_t query = job.first_q + int64_t{p.view.stride} * index;
+    const float sum = sum_of_four_lanes(rows.sum[h]);
+    const float max2 = rows.minus_base[h] == FLT_MAX ? -INFINITY : -rows.minus_base[h];
+
+    device::RowTarget<T> target = {1, 0, nullptr, nullptr, nullptr};
+    float lse2 = -INFINITY;
+    int64_t slot_row = 0;
+    bool is_bad = false;
+    if (is_row && is_slot) {
+      slot_row = device::slot_row(p, job.head_index, job.slot, row);
+      target = device::slot_target<T>(p, slot_row);
+      is_bad = !device::is_finite(sum) || max2 == INFINITY;
+    } else if (is_row) {
+      const device::RowFinish finish = device::finish_row(p, job.head_index, query, max2, sum);
+      target = device::row_target<T>(p, job.head_index, query, finish);
+      lse2 = finish.lse2;
+      is_bad = !(lse2 < INFINITY);
+    }
+    const auto for_each_two = [&](auto visit) {
+#pragma unroll
+      for (int j = 0; j < C::head_dim / 8; ++j) {
+        visit(8 * j + 2 * c, out[4 * j + 2 * h], out[4 * j + 2 * h + 1]);
+      }
+    };
+    for_each_two([&](int, float& x, float& y) {
+      x *= target.factor;
+      y *= target.factor;
+    });
+    if (target.before != nullptr) {
+      for_each_two([&](int col, float& x, float& y) {
+        if (col >= p.sizes.v_head_dim) return;
+        const float2 before = *reinterpret_cast<const float2*>(target.before + col);
+        x += target.state_factor * before.x;
+        y += target.state_factor * before.y;
+      });
+    }
+    float not_finite = 0;  // NaN when any value is infinite or NaN
+    for_each_two(
+        [&](int, float x, float y) { not_finite = fmaf(x, 0.f, fmaf(y, 0.f, not_finite)); });
+    is_bad = is_row && (is_bad || not_finite != 0);
+    const uint32_t votes = __ballot_sync(~0u, is_bad);
+    is_bad = (votes >> (lane & ~3) & 0xf) != 0;  // in any of the four lanes that hold the row
+    if (votes != 0) {
+      for (int i = 0; i < 8; ++i) bad_rows |= uint32_t((votes >> 4 * i & 0xf) != 0) << (8 * h + i);
+    }
+
+    const bool is_stored = is_row && !is_bad;
+    if (is_stored && c == 0) {
+      if (is_slot) {
+        p.slots.max[slot_row] = max2;
+        p.slots.sum[slot_row] = sum;
+      } else {
+        device::store_lse(p, job.head_index, query, lse2);
+      }
+    }
+    if (is_wide) {
+      for_each_two([&](int col, float x, float y) {  // v_head_dim % 8 == 0: aligned
+        if (is_stored && col < p.sizes.v_head_dim) {
+          *reinterpret_cast<float2*>(target.wide + col) = {x, y};
+        }
+      });
+      continue;
+    }
+#pragma unroll
+    for (int j = 0; j < C::head_dim / 8; j += 4) {  // four lanes write 64 bytes of a row
+      uint32_t two[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = 4 * (j + i) + 2 * h;
+        two[i] = device::pack_two<T>(out[at], out[at + 1]);
+      }
+      const uint4 eight = exchange_blocks(two, c);
+      const int col = 8 * (j + c);
+      if (is_stored && col < p.sizes.v_head_dim) {
+        *reinterpret_cast<uint4*>(target.out + col) = eight;
+      }
+    }
+  }
+  if (bad_rows != 0) {
+    __syncwarp();
+    redo_rows<T>(p, *job.item, first_row, bad_rows);
+  }
+}
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,127 @@
+// src/kernels/sm90/forward_shared.cuh
+// The pipeline of the forward kernel: who does what, what they share, and who waits for whom.
+//
+// A CTA stays on its SM and follows one list after the other. Its first warpgroup brings, the
+// others multiply; a ring of stages lies between them for queries, for keys and for values.
+//
+//   planner   1 thread     reads the CTA's work items and makes a Job of each
+//   loader    1 thread     walks the job's list and starts the copies by TMA: keys one tile ahead
+//   of
+//                          values, because scores come before weights
+//   multipliers  1 to 3 warpgroups, 64 queries each: scores, weights, out; they never see a list
+//
+//                 job                      Q, K, V and masks                      results
+//     planner ----------> loader ------------------------------> multipliers ---------------->
+//     memory
+//        ^   is_planned          q/k/v_full (TMA counts bytes)       |
+//        |                 ^                                         |
+//        |                 +----------- k_empty, v_empty ------------+   a stage may be overwritten
+//        +----------------------------- q_empty ---------------------+   and so may its job
+//
+// Barrier        ends a phase when                                     who waits
+//   is_planned   the planner has written the job of that stage         loader
+//   q_full       the queries have arrived (or it is the last job)      multipliers
+//   q_empty      every warp has used queries and job for the last time planner
+//   k_full       the keys and the number of the bitmap have arrived    multipliers
+//   k_empty      every warp has its scores                             loader
+//   v_full       the values have arrived                               multipliers
+//   v_empty      every warp has added them                             loader
+#pragma once
+
+#include "kernels/device/work.cuh"
+#include "kernels/sm90/forward_config.h"
+#include "kernels/sm90/ptx.cuh"
+#include "kernels/sm90/stages.cuh"
+
+namespace keyhole::sm90 {
+
+using device::ForwardParams;
+
+// A bitmap of a tile in which nobody attends: what the list of a query tile without keys becomes,
+// so that nothing else is special about it.
+inline constexpr int32_t kNobody = -2;
+
+// Barriers of the CTA by their numbers, one for each warpgroup that multiplies.
+inline constexpr int kTurnBarrier = 1, kSignBarrier = 4;
+
+// Where the result of a job goes.
+struct JobResult {
+  const WorkItem* item;
+  int32_t head_index, row_tile, slot;
+  int32_t first_q, num_q;  // of the residue class
+};
+
+// One query tile of one head and the tiles it attends to, or a chunk of them.
+struct alignas(16) Job {
+  int32_t num_tiles;  // 0: there is no more work
+  JobResult result;
+  TileRun run;              // where the list begins
+  const TileRun* next_run;  // what follows it
+  int32_t batch, head, kv_head;
+  int32_t first_k;  // of the residue class
+};
+
+template <class C>
+struct ForwardShared {
+  using Queries = Panels<C::tile_q, ForwardShape<C>::columns>;
+  using Keys = Panels<C::tile_k, ForwardShape<C>::columns>;  // and values
+  static constexpr uint32_t q_bytes = Queries::bytes * Queries::count;
+  static constexpr uint32_t k_bytes = Keys::bytes * Keys::count;
+
+  alignas(1024) unsigned char q[C::q_stages][q_bytes];  // 1024: the swizzle begins anew
+  unsigned char k[C::k_stages][k_bytes], v[C::v_stages][k_bytes];
+  uint64_t is_planned[C::q_stages], q_full[C::q_stages], q_empty[C::q_stages];
+  uint64_t k_full[C::k_stages], k_empty[C::k_stages];
+  uint64_t v_full[C::v_stages], v_empty[C::v_stages];
+  Job job[C::q_stages];
+  int32_t bitmap[C::k_stages];
+  int32_t gave_up;  // a wait has: all others give up, too
+
+  __device__ void init() {
+    constexpr int kWarps = 4 * ForwardShape<C>::multipliers;
+    for (int i = 0; i < C::q_stages; ++i) {
+      init_barrier(is_planned[i], 1);
+      init_barrier(q_full[i], 1);
+      init_barrier(q_empty[i], kWarps);
+    }
+    for (int i = 0; i < C::k_stages; ++i) {
+      init_barrier(k_full[i], 1);
+      init_barrier(k_empty[i], kWarps);
+    }
+    for (int i = 0; i < C::v_stages; ++i) {
+      init_barrier(v_full[i], 1);
+      init_barrier(v_empty[i], kWarps);
+    }
+    gave_up = 0;
+    publish_barriers();
+  }
+
+  // Until a phase is over; `is_over_already`: is_over_now said so a while ago.
+  //
+  // With KEYHOLE_BOUNDED_WAITS, for tests, a wait that never ends gives up after some seconds, and
+  // so do all that come after it; then end() makes an error of it.
+  __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity,
+                                        bool is_over_already = false) {
+#ifdef KEYHOLE_BOUNDED_WAITS
+    constexpr int kFew = 1 << 8, kMany = 1 << 21;
+    volatile int32_t& given_up = gave_up;
+    for (int polls = 0; !is_over_already; ++polls) {
+      is_over_already = is_over(barrier, parity);
+      if (polls >= kFew && (polls >= kMany || given_up != 0)) {
+        given_up = 1;
+        is_over_already = true;
+      }
+    }
+#else
+    while (!is_over_already) is_over_already = is_over(barrier, parity);
+#endif
+  }
+  // An illegal address: because of a trap, here as in a wait, ptxas would serialise the products.
+  __device__ __forceinline__ void end() const {
+#ifdef KEYHOLE_BOUNDED_WAITS
+    if (gave_up != 0) *reinterpret_cast<volatile int32_t*>(16) = gave_up;
+#endif
+  }
+};
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,128 @@
+// src/kernels/sm90/forward_softmax.cuh
+// From scores to weights: what a thread does with its share of a tile, rows r and r + 8 of its
+// warp's 16. Element 4 * j + 2 * h + e of a sum is row h, so that i / 2 % 2 is the row of element
+// i.
+//
+// The maximum is guessed: a row keeps the base it got from its first keys for as long as no weight
+// 2^(score - base) passes a limit; out is divided by the sum of weights in any case. The sum, which
+// is needed anyway and is larger than each of its terms, tells when the guess was wrong: then the
+// warp raises the base and makes the tile's weights again. So the common tile has no maximum, no
+// exchange between lanes and no rescaling, and the scores must be kept until the weights are
+// accepted: weights are made in registers of their own.
+#pragma once
+
+#include <cfloat>
+#include <cmath>
+
+#include "kernels/device/params.h"
+#include "kernels/sm90/ptx.cuh"
+
+namespace keyhole::sm90 {
+
+template <class T>
+struct Weight;
+template <>
+struct Weight<__nv_bfloat16> {
+  static constexpr float limit = 16777216;  // 2^24: the range of fp32, with room for sums
+  static constexpr uint32_t two_ones = 0x3f803f80;
+};
+template <>
+struct Weight<__half> {
+  static constexpr float limit = 32768;  // 2^15: the largest power of two of an fp16
+  static constexpr uint32_t two_ones = 0x3c003c00;
+};
+
+// What multipliers need of a call, beside its tensors.
+struct ScoreRule {
+  float factor;       // > 0, makes a product a score in base 2; -inf stays -inf
+  int32_t sign;       // of the scale: -1, 0 or 1; not 1: the queries are multiplied by it first
+  uint32_t two_ones;  // see renewed()
+};
+template <class T>
+ScoreRule score_rule(float scale) {
+  return {scale == 0 ? 1.f : std::fabs(scale) * device::kLog2E, (scale > 0) - (scale < 0),
+          Weight<T>::two_ones};
+}
+
+// The two rows of a thread. Sums are of the thread's own columns: the four lanes that share a row
+// add theirs up at the end.
+struct Rows {
+  // FLT_MAX: the row has not attended to anything yet. Any score then passes the limit.
+  float minus_base[2];
+  float sum[2];
+  float shrink[2];  // what a raised base does to what was added up before
+};
+
+// The largest score of each row in this tile becomes its base, unless that is higher already.
+template <int kCount>
+__device__ __forceinline__ void raise_base(Rows& rows, const float (&scores)[kCount],
+                                           float factor) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float top[2] = {scores[2 * h], scores[2 * h + 1]};  // passes over NaN, which stays in the sum
+#pragma unroll
+    for (int i = 4 + 2 * h; i < kCount; i += 4) {
+      top[0] = fmaxf(top[0], scores[i]);
+      top[1] = fmaxf(top[1], scores[i + 1]);
+    }
+    float of_row = fmaxf(top[0], top[1]);
+    of_row = fmaxf(of_row, __shfl_xor_sync(~0u, of_row, 1));
+    of_row = fmaxf(of_row, __shfl_xor_sync(~0u, of_row, 2));
+    const float old_base = -rows.minus_base[h], base = fmaxf(old_base, of_row * factor);
+    rows.shrink[h] = device::exp2_fast(old_base - base);
+    rows.minus_base[h] = -base;
+  }
+}
+
+// Weights as the next product reads them, and their sums.
+template <class T, int kCount>
+__device__ __forceinline__ void make_weights(uint32_t (&weights)[kCount / 8][4], float (&sum)[2],
+                                             const float (&scores)[kCount], const Rows& rows,
+                                             float factor) {
+  float part[2][2] = {};
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const int h = i % 2;
+    const float x = device::exp2_fast(fmaf(scores[2 * i], factor, rows.minus_base[h]));
+    const float y = device::exp2_fast(fmaf(scores[2 * i + 1], factor, rows.minus_base[h]));
+    part[h][0] += x;
+    part[h][1] += y;
+    weights[i / 4][i % 4] = device::pack_two<T>(x, y);
+  }
+  sum[0] = part[0][0] + part[0][1];
+  sum[1] = part[1][0] + part[1][1];
+}
+
+// Weights of one more tile, their sums added. True: the base was raised, and out must shrink.
+template <class T, int kCount>
+__device__ __forceinline__ bool add_weights(uint32_t (&weights)[kCount / 8][4], Rows& rows,
+                                            const float (&scores)[kCount], float factor) {
+  float sum[2];
+  make_weights<T>(weights, sum, scores, rows, factor);
+  const bool is_raised = __any_sync(~0u, sum[0] > Weight<T>::limit || sum[1] > Weight<T>::limit);
+  if (__builtin_expect(is_raised, 0)) {
+    raise_base(rows, scores, factor);
+    make_weights<T>(weights, sum, scores, rows, factor);
+    rows.sum[0] *= rows.shrink[0];
+    rows.sum[1] *= rows.shrink[1];
+  }
+  rows.sum[0] += sum[0];
+  rows.sum[1] += sum[1];
+  return is_raised;
+}
+
+// Weights go to the registers that products read only when no product is under way. ptxas sees
+// through a copy, moves what made it up, and then serialises all products (C7513); it does not see
+// through a multiplication by ones that come from outside, which costs as little.
+template <class T>
+__device__ __forceinline__ uint32_t renewed(uint32_t two, uint32_t two_ones) {
+  uint32_t same;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm volatile("mul.rn.bf16x2 %0, %1, %2;" : "=r"(same) : "r"(two), "r"(two_ones));
+  } else {
+    asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(same) : "r"(two), "r"(two_ones));
+  }
+  return same;
+}
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,32 @@
+// src/kernels/sm90/stages.cuh
+// How tiles lie in shared memory, and how a ring of them is used again and again.
+#pragma once
+
+#include <cstdint>
+
+namespace keyhole::sm90 {
+
+// A tile in shared memory: panels of 64 columns of 16 bits, as wgmma wants them (ptx.cuh).
+template <int kRows, int kColumns>
+struct Panels {
+  static constexpr int bytes = kRows * 128;  // of a panel
+  static constexpr int count = kColumns / 64;
+  static_assert(kRows % 8 == 0 && kColumns % 64 == 0);
+
+  // Where 8 columns of a row begin, in bytes.
+  static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
+    return chunk / 8 * bytes + row * 128 + (chunk % 8 ^ row % 8) * 16;
+  }
+};
+
+// Steps take turns at the stages; the parity of a stage's barriers changes each time it is used.
+template <int kStages>
+struct Turn {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+}  // namespace keyhole::sm90
