@@ -57,6 +57,20 @@ std::string tiles_text(const KernelEntry& kernel) {
   return text;
 }
 
+// What the kernels of a backend do not take, whatever their width and dtype; empty: nothing.
+std::string left_to_the_next() {
+  Table table({});
+  std::string last;
+  for (const KernelEntry& kernel : kernel_table()) {
+    const std::string name = say(kernel.backend, ".", to_string(kernel.operation));
+    const std::vector<std::string> objections = objections_of(kernel);
+    if (name == last || objections.empty()) continue;
+    last = name;
+    table.add({name, fmt::format("{}", fmt::join(objections, "; "))});
+  }
+  return last.empty() ? "" : table.text();
+}
+
 int list_patterns(const Context& context) {
   if (context.json) {
     Json list = Json::array();
@@ -108,6 +122,7 @@ int info_json(const bench::Machine& machine, const bench::Commit& commit) {
                                {"dtype", to_string(kernel.dtype)},
                                {"max_head_dim", kernel.max_head_dim},
                                {"why_not_here", why_not_here(kernel)},
+                               {"objections", objections_of(kernel)},
                                {"tiles", Json::array()}});
     for (const TileShape& tile : kernel.tiles)
       json["kernels"].back()["tiles"].push_back(to_string(tile));
@@ -148,7 +163,11 @@ int info(const Context& context) {
                  why_not.empty() ? "yes" : "no: " + why_not},
                 why_not.empty() ? Ink::plain : Ink::dim);
   }
-  print("\n{}\n{} patterns: keyhole info --patterns\n", kernels.text(), catalog().size());
+  print("\n{}", kernels.text());
+  if (const std::string left = left_to_the_next(); !left.empty()) {
+    print("\nleft to the next backend of this table\n{}", left);
+  }
+  print("\n{} patterns: keyhole info --patterns\n", catalog().size());
   return kDone;
 }
 

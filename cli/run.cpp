@@ -12,7 +12,9 @@
 #include "cli/files.h"
 #include "cli/verbs.h"
 #include "reference/attention.h"
+#include "runtime/dispatch.h"
 #include "runtime/gpu.h"
+#include "runtime/registry.h"
 
 namespace keyhole::cli {
 namespace {
@@ -130,6 +132,20 @@ void run_reference(const Pattern& pattern, const Options& options,
   }
 }
 
+// The faster kernels that do not take this call, and why.
+void log_passed_over(const Environment& environment, const AttentionOptions& attention,
+                     const TensorView& q, const TensorView& k, const TensorView& v,
+                     const TensorView& out) {
+  Request request = request_for(q.device, Operation::forward, q.dtype, q.shape[3], v.shape[3]);
+  request.backend = attention.backend;
+  request.has_softcap = attention.softcap > 0;
+  request.is_aligned = rows_are_aligned({&q, &k, &v, &out});
+  request.why_no_boxes = why_no_boxes({&q, &k, &v});
+  for (const std::string& kernel : passed_over(kernel_table(), request)) {
+    environment.log("not {}", kernel);
+  }
+}
+
 void report(const Plan& plan, const Options& options, const Context& context, const Call& call) {
   if (context.json) {
     Json json = {{"pattern", plan.pattern_text()},
@@ -188,6 +204,7 @@ int run(const Options& options, const Context& context) {
     if (is_gpu(device)) synchronize(device);
     call.run_ms = ms_between(there, Clock::now());
     copies.finish();
+    log_passed_over(options.environment, attention, q, k, v, out);
     call.kernel = kernel_for_forward(q, v, made, attention);
     if (is_gpu(device)) {
       call.kernel += fmt::format(" on {}, {}", device_text(device), gpu(device).name);

@@ -76,6 +76,17 @@ const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& r
   throw Error(ErrorKind::unsupported, say("no kernel for ", to_string(request), reasons));
 }
 
+std::vector<std::string> passed_over(std::span<const KernelEntry> kernels, const Request& request) {
+  std::vector<std::string> better;
+  for (const KernelEntry& kernel : kernels) {
+    const std::string why_not = refusal(kernel, request);
+    if (why_not.empty()) return better;
+    const bool is_own = kernel.objection != nullptr && kernel.objection(request) == why_not;
+    if (is_own) better.push_back(say(kernel.name, ": ", why_not));
+  }
+  return {};  // there is none to run at all
+}
+
 TileShape pick_tile(const KernelEntry& kernel, const Plan& plan) {
   TileShape best = kernel.tiles.front();
   double best_cost = std::numeric_limits<double>::infinity();

@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "kernels/contract.h"
 #include "keyhole/plan.h"
@@ -24,6 +25,10 @@ std::string refusal(const KernelEntry& kernel, const Request& request);
 
 // The first kernel without an objection; when all object, the objections are the error.
 const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request);
+
+// What stands before that one in the table and is made for such tensors, but not for this call,
+// each with its objection: "sm90.forward.bf16.d64: has no softcap".
+std::vector<std::string> passed_over(std::span<const KernelEntry> kernels, const Request& request);
 
 // The tile shape of `kernel` that makes this plan cheapest.
 TileShape pick_tile(const KernelEntry& kernel, const Plan& plan);

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/entries.h"
+#include "kernels/sm90/row_boxes.h"
 #include "runtime/gpu.h"
 
 #ifdef KEYHOLE_HAVE_CUDA
@@ -61,6 +62,29 @@ std::string why_not_here(const KernelEntry& kernel) {
   return say("needs a GPU of sm_", kernel.min_compute_capability,
              has_end ? say(" to sm_", kernel.max_compute_capability) : " or newer", "; here is ",
              here);
+}
+
+std::vector<std::string> objections_of(const KernelEntry& kernel) {
+  const Request plain{.backend = "auto",
+                      .operation = kernel.operation,
+                      .dtype = kernel.dtype,
+                      .head_dim = kernel.max_head_dim,
+                      .v_head_dim = kernel.max_head_dim,
+                      .device = {kernel.device, 0},
+                      .compute_capability = kernel.min_compute_capability,
+                      .shared_bytes = INT64_MAX};
+  Request with_softcap = plain, unaligned = plain, repeated = plain;
+  with_softcap.has_softcap = true;
+  unaligned.is_aligned = false;
+  // Heads that are one and the same in memory.
+  repeated.why_no_boxes =
+      sm90::why_no_boxes(TensorView(nullptr, kernel.dtype, {1, 2, 1, 8}, {8, 0, 8, 1}));
+  std::vector<std::string> objections;
+  for (const Request& request : {with_softcap, unaligned, repeated}) {
+    std::string objection = kernel.objection != nullptr ? kernel.objection(request) : "";
+    if (!objection.empty()) objections.push_back(std::move(objection));
+  }
+  return objections;
 }
 
 }  // namespace keyhole

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/contract.h"
 
@@ -13,5 +14,9 @@ std::span<const KernelEntry> kernel_table();
 
 // In words, why a kernel cannot run on this machine at all; empty when it can.
 std::string why_not_here(const KernelEntry& kernel);
+
+// In words, what a kernel leaves to the next one of the table on any GPU: softcaps, tensors that
+// lie in memory as it cannot read them.
+std::vector<std::string> objections_of(const KernelEntry& kernel);
 
 }  // namespace keyhole

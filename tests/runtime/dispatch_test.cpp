@@ -1,0 +1,83 @@
+// tests/runtime/dispatch_test.cpp
+// Which kernel of a table is taken, and what is said of those that are not.
+#include "runtime/dispatch.h"
+
+#include <gtest/gtest.h>
+
+#include "keyhole/error.h"
+#include "runtime/registry.h"
+
+namespace keyhole {
+namespace {
+
+KernelEntry entry(const char* name, DType dtype, std::string (*objection)(const Request&)) {
+  KernelEntry kernel{};
+  kernel.name = name;
+  kernel.backend = "cpu";
+  kernel.operation = Operation::forward;
+  kernel.dtype = dtype;
+  kernel.max_head_dim = 128;
+  kernel.objection = objection;
+  return kernel;
+}
+
+std::string no_softcap(const Request& request) {
+  return request.has_softcap ? "has no softcap" : "";
+}
+std::string no_odd_strides(const Request& request) { return request.why_no_boxes; }
+
+const KernelEntry kTable[] = {
+    entry("other", DType::f32, no_softcap),       entry("first", DType::bf16, no_softcap),
+    entry("second", DType::bf16, no_odd_strides), entry("third", DType::bf16, nullptr),
+    entry("last", DType::bf16, no_softcap),
+};
+
+Request request(bool has_softcap, const char* why_no_boxes = "") {
+  return {.backend = "auto",
+          .dtype = DType::bf16,
+          .head_dim = 64,
+          .v_head_dim = 64,
+          .has_softcap = has_softcap,
+          .why_no_boxes = why_no_boxes};
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Dispatch, TheFirstWithoutAnObjectionRunsAndTheOthersSayWhyNot) {
+  EXPECT_EQ(choose(kTable, request(false)).name, "first");
+  EXPECT_EQ(passed_over(kTable, request(false)), Names{});
+  EXPECT_EQ(choose(kTable, request(true)).name, "second");
+  EXPECT_EQ(passed_over(kTable, request(true)), Names{"first: has no softcap"});
+  EXPECT_EQ(choose(kTable, request(true, "odd strides")).name, "third");
+  EXPECT_EQ(passed_over(kTable, request(true, "odd strides")),
+            (Names{"first: has no softcap", "second: odd strides"}));
+  // Nothing runs: that error names every kernel.
+  Request wide = request(true);
+  wide.head_dim = 129;
+  EXPECT_EQ(passed_over(kTable, wide), Names{});
+  EXPECT_THROW(choose(kTable, wide), Error);
+}
+
+TEST(Dispatch, StridesThatTmaCannotFollowAreFoundInAnyTensor) {
+  const TensorView plain(nullptr, DType::bf16, {1, 2, 5, 8}), missing;
+  const TensorView repeated(nullptr, DType::bf16, {1, 2, 5, 8}, {80, 0, 8, 1});
+  EXPECT_EQ(why_no_boxes({&plain, &missing, &plain}), "");
+  EXPECT_EQ(why_no_boxes({&plain, &missing, &repeated}),
+            "reads tensors whose strides are positive, not 0 for heads");
+}
+
+// What `keyhole info` says of them.
+TEST(Dispatch, KernelsNameWhatTheyDoNotTake) {
+  EXPECT_EQ(objections_of(kTable[1]), Names{"has no softcap"});
+  EXPECT_EQ(objections_of(kTable[2]),
+            Names{"reads tensors whose strides are positive, not 0 for heads"});
+  EXPECT_EQ(objections_of(kTable[3]), Names{});
+  for (const KernelEntry& kernel : kernel_table()) {
+    if (kernel.device == Device::Kind::cpu) {
+      EXPECT_EQ(objections_of(kernel), Names{}) << kernel.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace keyhole
