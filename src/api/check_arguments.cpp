@@ -1,6 +1,7 @@
 // src/api/check_arguments.cpp
 #include "api/check_arguments.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -60,14 +61,10 @@ void check_tensor(const TensorView& tensor, const char* name, int rank, const ch
 
 void check_sizes(const TensorView& tensor, const char* name, std::initializer_list<int64_t> want,
                  const char* meaning) {
-  int d = 0;
-  bool fits = true;
-  std::string expected = "[";
-  for (const int64_t size : want) {
-    expected += say(d ? ", " : "", size);
-    fits = fits && tensor.shape[d++] == size;
-  }
-  KEYHOLE_CHECK(fits, "attention: ", name, " has shape ", shape_text(tensor), "; expected ",
+  if (std::equal(want.begin(), want.end(), tensor.shape)) return;
+  std::string expected;
+  for (const int64_t size : want) expected += say(expected.empty() ? "[" : ", ", size);
+  KEYHOLE_CHECK(false, "attention: ", name, " has shape ", shape_text(tensor), "; expected ",
                 expected, "], ", meaning);
 }
 

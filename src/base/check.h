@@ -3,20 +3,43 @@
 // caller's mistakes, KEYHOLE_ASSERT our own.
 #pragma once
 
+#include <charconv>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "keyhole/error.h"
 
 namespace keyhole {
 
-// Everything streamed into one string.
+// As a stream writes it in the classic locale (1048576, never 1.048.576), without making a stream
+// for what needs none: that takes longer than the text of a whole sentence.
+template <class Part>
+void append_to(std::string& text, const Part& part) {
+  if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
+    text += std::string_view(part);
+  } else if constexpr (std::is_same_v<Part, char>) {
+    text += part;
+  } else if constexpr (std::is_same_v<Part, bool>) {
+    text += part ? '1' : '0';
+  } else if constexpr (std::is_integral_v<Part> && sizeof(Part) > 1) {
+    char digits[24];
+    text.append(digits, std::to_chars(digits, digits + sizeof digits, part).ptr);
+  } else {
+    std::ostringstream stream;
+    stream.imbue(std::locale::classic());
+    stream << part;
+    text += stream.str();
+  }
+}
+
+// All of it in one string.
 template <class... Parts>
 std::string say(const Parts&... parts) {
-  std::ostringstream text;
-  text.imbue(std::locale::classic());  // 1048576, never 1.048.576
-  (text << ... << parts);
-  return text.str();
+  std::string text;
+  (append_to(text, parts), ...);
+  return text;
 }
 
 }  // namespace keyhole

@@ -3,16 +3,16 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string_view>
-
 #include "base/check.h"
 
 namespace keyhole {
 
-// CUDA's own errors, with what we were doing when they surfaced.
-inline void check_cuda(cudaError_t status, std::string_view doing) {
-  if (status == cudaSuccess) return;
-  throw Error(ErrorKind::device, say("while ", doing, ": ", cudaGetErrorString(status)));
+// CUDA's own errors, with what we were doing when they surfaced; put into words only then.
+template <class... Doing>
+void check_cuda(cudaError_t status, const Doing&... doing) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  throw Error(ErrorKind::device, say("while ", doing..., ": ", cudaGetErrorString(status)));
 }
 
 }  // namespace keyhole

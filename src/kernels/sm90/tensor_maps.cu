@@ -16,7 +16,7 @@ Encode find_encode() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
   check_cuda(cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result),
-             say("asking the driver for ", name));
+             "asking the driver for ", name);
   if (result != cudaDriverEntryPointSuccess || found == nullptr) {
     throw Error(ErrorKind::device,
                 say("the CUDA driver has no ", name,

@@ -61,7 +61,7 @@ void with_workspace(Launch& launch, int64_t bytes, cudaStream_t stream, auto run
     return run();
   }
   check_cuda(cudaMallocAsync(&launch.workspace, size_t(bytes), stream),
-             say("allocating a workspace of ", bytes, " bytes"));
+             "allocating a workspace of ", bytes, " bytes");
   launch.workspace_bytes = bytes;
   try {
     run();

@@ -10,8 +10,8 @@ namespace keyhole {
 GpuMemory::GpuMemory(const Device& device, int64_t bytes) : device_(device), bytes_(bytes) {
   if (bytes == 0) return;
   const OnGpu here(device_.ordinal);
-  check_cuda(cudaMallocAsync(&data_, size_t(bytes), nullptr),
-             say("allocating ", bytes, " bytes on GPU ", device.ordinal));
+  check_cuda(cudaMallocAsync(&data_, size_t(bytes), nullptr), "allocating ", bytes,
+             " bytes on GPU ", device.ordinal);
 }
 GpuMemory::~GpuMemory() {
   if (data_ == nullptr) return;

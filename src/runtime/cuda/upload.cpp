@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
@@ -162,6 +163,21 @@ bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+// What a plan keeps of its uploads.
+class Uploads {
+ public:
+  std::shared_ptr<UploadedPlan> of(const Plan& plan, const UploadKey& key, cudaStream_t stream) {
+    const std::lock_guard lock(mutex_);
+    std::shared_ptr<UploadedPlan>& found = plans_[key];
+    if (found == nullptr) found = std::make_shared<UploadedPlan>(plan, key, stream);
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<UploadKey, std::shared_ptr<UploadedPlan>> plans_;
+};
+
 }  // namespace
 
 OnGpu::OnGpu(int ordinal) : ordinal_(ordinal) {
@@ -194,8 +210,8 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
   // A stream of its own: what is waited for here, once, is this copy and nothing else. From then on
   // the lists are there for every stream.
   const OwnStream own;
-  check_cuda(cudaMallocAsync(&memory_, bytes, own.stream),
-             say("allocating ", bytes, " bytes for the lists of a plan"));
+  check_cuda(cudaMallocAsync(&memory_, bytes, own.stream), "allocating ", bytes,
+             " bytes for the lists of a plan");
   block.point_into(memory_);
   check_cuda(
       cudaMemcpyAsync(memory_, block.bytes().data(), bytes, cudaMemcpyHostToDevice, own.stream),
@@ -232,13 +248,9 @@ void UploadedPlan::was_used_on(cudaStream_t stream) {
 
 std::shared_ptr<UploadedPlan> uploaded(const Plan& plan, const UploadKey& key,
                                        cudaStream_t stream) {
-  const std::string name =
-      say("gpu ", key.ordinal, " ", to_string(key.tile), " ", int(key.layout), " ", key.num_heads,
-          " ", key.with_transposed, " ", key.may_split_transposed, " ", key.shares.num_ctas, " ",
-          key.shares.heads_per_section, " ", key.shares.heads_per_kv_head, " ",
-          key.shares.tiles_per_item);
-  return std::static_pointer_cast<UploadedPlan>(plan.state().attached(
-      name, [&] { return std::make_shared<UploadedPlan>(plan, key, stream); }));
+  const auto uploads = std::static_pointer_cast<Uploads>(
+      plan.state().attached("gpu uploads", [] { return std::make_shared<Uploads>(); }));
+  return uploads->of(plan, key, stream);
 }
 
 }  // namespace keyhole

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <compare>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -20,6 +21,7 @@ struct ShareKey {
   int32_t num_ctas = 0;
   int32_t heads_per_section = 1, heads_per_kv_head = 1;
   double tiles_per_item = 0;
+  auto operator<=>(const ShareKey&) const = default;
 };
 
 struct UploadKey {
@@ -31,6 +33,7 @@ struct UploadKey {
   bool may_split_transposed = true;
   int num_processors = 1;
   ShareKey shares;
+  auto operator<=>(const UploadKey&) const = default;
 };
 
 class UploadedPlan {
