@@ -187,25 +187,26 @@ Shape read_shape(const Json& json, const std::string& path) {
 
 }  // namespace
 
-void Plan::save(const std::string& path) const {
+std::vector<std::byte> plan_file_bytes(const Plan& plan) {
+  PlanState& state = plan.state();
   // A plan nobody has used yet holds no lists; 64x64 is a shape that every backend can follow.
-  if (state_->compiled_shapes().empty()) state_->tiles({64, 64});
-  const Shape& shape = state_->shape();
+  if (state.compiled_shapes().empty()) state.tiles({64, 64});
+  const Shape& shape = state.shape();
   Json header;
-  header["pattern"] = state_->pattern_text();
+  header["pattern"] = state.pattern_text();
   header["shape"] = {{"batch", shape.batch},
                      {"heads", shape.heads},
                      {"q_len", shape.q_len},
                      {"k_len", shape.k_len},
                      {"offset", shape.q_offset()}};
   // Lists of another tile shape, made from the text later, must be split in the same way.
-  header["forms"] = int(state_->policy());
+  header["forms"] = int(state.policy());
   header["tiles"] = Json::array();
   header["gathers"] = Json::array();
   Writer arrays;
-  for (const TileShape& tile : state_->compiled_shapes()) {
+  for (const TileShape& tile : state.compiled_shapes()) {
     Json entry = {{"q", tile.q}, {"k", tile.k}, {"parts", Json::array()}};
-    for (const TileLists& part : state_->tiles(tile).parts) {
+    for (const TileLists& part : state.tiles(tile).parts) {
       entry["parts"].push_back(describe(part));
       arrays.put_array(part.group_of);
       arrays.put_array(part.list_count);
@@ -215,7 +216,7 @@ void Plan::save(const std::string& path) const {
     }
     header["tiles"].push_back(std::move(entry));
   }
-  for (const KeyLists& part : state_->gathers()) {
+  for (const KeyLists& part : state.gathers()) {
     header["gathers"].push_back({{"groups", part.groups}, {"keys", part.keys.size()}});
     arrays.put_array(part.group_of);
     arrays.put_array(part.list_count);
@@ -232,7 +233,11 @@ void Plan::save(const std::string& path) const {
   file.pad();
   file.put_bytes(arrays.bytes().data(), arrays.bytes().size());
   file.put(fnv1a64(file.bytes().data(), file.bytes().size()));
-  write_file_atomically(path, file.bytes());
+  return std::move(file.bytes());
+}
+
+void Plan::save(const std::string& path) const {
+  write_file_atomically(path, plan_file_bytes(*this));
 }
 
 Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {

@@ -1,0 +1,38 @@
+// python/bindings/convert.h
+// From Python's objects to the library's types. A wrong type is a TypeError that names the argument
+// and says what was found; what only the library can judge (shapes that do not fit) is left to it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "keyhole/attention.h"
+#include "pattern/catalog.h"
+
+namespace keyhole::python {
+
+namespace nb = nanobind;
+
+// "q: a tuple was expected, found str"
+[[noreturn]] void raise_type_error(const char* name, const char* expected, nb::handle found);
+
+// (pointer, dtype, shape, strides, device): dtype is DType as an int, strides count elements,
+// device is -1 for host memory or the ordinal of a GPU.
+TensorView tensor_from(nb::handle tuple, const char* name);
+// The same, or None: not given.
+TensorView optional_tensor_from(nb::handle tuple, const char* name);
+
+// Any int; a bool is refused, because True as a length is a mistake.
+int64_t integer_from(nb::handle number, const char* name);
+std::optional<int64_t> optional_integer_from(nb::handle number, const char* name);
+// Any number that is not complex.
+double number_from(nb::handle number, const char* name);
+
+// The arguments of one catalog entry. An integer is an int, or float("inf") where the entry takes
+// inf; a list is bytes that hold int64; rows are (bits, q_len, k_len), eight pairs a byte, lowest
+// bit first; a pattern is a _core.Pattern.
+std::vector<Value> values_from(const CatalogEntry& entry, nb::handle arguments);
+
+}  // namespace keyhole::python

@@ -1,0 +1,40 @@
+// python/bindings/module.cpp
+// keyhole._core: the library as Python sees it, without conveniences; those are in python/keyhole/.
+#include "module.h"
+
+#include "keyhole/error.h"
+#include "keyhole/version.h"
+
+namespace keyhole::python {
+
+static PyObject* exception_for(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::usage:
+      return PyExc_ValueError;
+    case ErrorKind::unsupported:
+      return PyExc_NotImplementedError;
+    case ErrorKind::device:
+    case ErrorKind::internal:
+      return PyExc_RuntimeError;
+  }
+  return PyExc_RuntimeError;
+}
+
+static void translate_error(const std::exception_ptr& pointer, void* /*payload*/) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const Error& error) {
+    PyErr_SetString(exception_for(error.kind()), error.what());
+  }
+}
+
+}  // namespace keyhole::python
+
+NB_MODULE(_core, module) {
+  module.doc() = "The C++ library of Keyhole; use the package keyhole instead.";
+  nanobind::register_exception_translator(keyhole::python::translate_error);
+  module.def("version", &keyhole::version, "The version of the C++ library.");
+  keyhole::python::add_patterns(module);
+  keyhole::python::add_plans(module);
+  keyhole::python::add_ops(module);
+}

@@ -1,0 +1,14 @@
+// python/bindings/module.h
+// The parts of the extension, one file each; module.cpp puts them together.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace keyhole::python {
+
+void add_patterns(nanobind::module_& module);
+void add_plans(nanobind::module_& module);
+void add_ops(nanobind::module_& module);
+void add_command_line(nanobind::module_& module);
+
+}  // namespace keyhole::python

@@ -1,0 +1,105 @@
+// python/bindings/ops.cpp
+// Forward, backward and merge. The GIL is released while they run; tensors are tuples (convert.h),
+// so that nothing of NumPy or torch is linked and one build serves all their releases.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+
+#include "convert.h"
+#include "keyhole/attention.h"
+#include "module.h"
+
+namespace keyhole::python {
+namespace {
+
+// None and "auto" by name are the common cases: neither builds a string.
+void set_backend(AttentionOptions& options, nb::handle backend) {
+  if (!PyUnicode_Check(backend.ptr())) raise_type_error("backend", "a str", backend);
+  if (PyUnicode_CompareWithASCIIString(backend.ptr(), "auto") == 0) return;
+  options.backend = nb::cast<std::string>(backend);
+}
+
+void* stream_from(nb::handle stream) {
+  if (!PyLong_CheckExact(stream.ptr())) raise_type_error("stream", "an int", stream);
+  void* pointer = PyLong_AsVoidPtr(stream.ptr());
+  if (pointer == nullptr && PyErr_Occurred()) throw nb::python_error();
+  return pointer;
+}
+
+AttentionOptions options_from(nb::handle sink, nb::handle scale, nb::handle softcap,
+                              nb::handle backend, nb::handle threads, nb::handle stream) {
+  AttentionOptions options;
+  options.sink = optional_tensor_from(sink, "sink");
+  if (!scale.is_none()) options.scale = number_from(scale, "scale");
+  options.softcap = number_from(softcap, "softcap");
+  set_backend(options, backend);
+  options.threads = int(std::clamp<int64_t>(integer_from(threads, "threads"), 0, 1 << 16));
+  options.stream = stream_from(stream);
+  return options;
+}
+
+void forward(nb::handle q, nb::handle k, nb::handle v, const Plan& plan, nb::handle out,
+             nb::handle lse, nb::handle sink, nb::handle scale, nb::handle softcap,
+             nb::handle backend, nb::handle threads, nb::handle stream) {
+  const AttentionOptions options = options_from(sink, scale, softcap, backend, threads, stream);
+  const TensorView q_view = tensor_from(q, "q"), k_view = tensor_from(k, "k");
+  const TensorView v_view = tensor_from(v, "v"), out_view = tensor_from(out, "out");
+  const TensorView lse_view = optional_tensor_from(lse, "lse");
+  const nb::gil_scoped_release release;
+  attention_forward(q_view, k_view, v_view, plan, out_view, lse_view, options);
+}
+
+void backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle out,
+              nb::handle lse, const Plan& plan, nb::handle dq, nb::handle dk, nb::handle dv,
+              nb::handle sink, nb::handle dsink, nb::handle scale, nb::handle softcap,
+              bool deterministic, nb::handle backend, nb::handle threads, nb::handle stream) {
+  AttentionOptions options = options_from(sink, scale, softcap, backend, threads, stream);
+  options.deterministic = deterministic;
+  const TensorView dout_view = tensor_from(dout, "dout"), q_view = tensor_from(q, "q");
+  const TensorView k_view = tensor_from(k, "k"), v_view = tensor_from(v, "v");
+  const TensorView out_view = tensor_from(out, "out"), lse_view = tensor_from(lse, "lse");
+  const Gradients gradients{tensor_from(dq, "dq"), tensor_from(dk, "dk"), tensor_from(dv, "dv"),
+                            optional_tensor_from(dsink, "dsink")};
+  const nb::gil_scoped_release release;
+  attention_backward(dout_view, q_view, k_view, v_view, out_view, lse_view, plan, gradients,
+                     options);
+}
+
+void merge_results(nb::handle into_out, nb::handle into_lse, nb::handle from_out,
+                   nb::handle from_lse, nb::handle stream) {
+  const TensorView out = tensor_from(into_out, "into_out"), lse = tensor_from(into_lse, "into_lse");
+  const TensorView other_out = tensor_from(from_out, "from_out");
+  const TensorView other_lse = tensor_from(from_lse, "from_lse");
+  void* const queue = stream_from(stream);
+  const nb::gil_scoped_release release;
+  merge(out, lse, other_out, other_lse, queue);
+}
+
+std::string kernel_for(nb::handle q, nb::handle v, const Plan& plan, nb::handle sink,
+                       nb::handle scale, nb::handle softcap, nb::handle backend) {
+  AttentionOptions options;
+  options.sink = optional_tensor_from(sink, "sink");
+  if (!scale.is_none()) options.scale = number_from(scale, "scale");
+  options.softcap = number_from(softcap, "softcap");
+  set_backend(options, backend);
+  return kernel_for_forward(tensor_from(q, "q"), tensor_from(v, "v"), plan, options);
+}
+
+}  // namespace
+
+void add_ops(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("forward", &forward, "q"_a, "k"_a, "v"_a, "plan"_a, "out"_a, "lse"_a.none(),
+             "sink"_a.none(), "scale"_a.none(), "softcap"_a, "backend"_a, "threads"_a, "stream"_a);
+  module.def("backward", &backward, "dout"_a, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "plan"_a,
+             "dq"_a, "dk"_a, "dv"_a, "sink"_a.none(), "dsink"_a.none(), "scale"_a.none(),
+             "softcap"_a, "deterministic"_a, "backend"_a, "threads"_a, "stream"_a);
+  module.def("merge", &merge_results, "into_out"_a, "into_lse"_a, "from_out"_a, "from_lse"_a,
+             "stream"_a);
+  module.def("kernel_for_forward", &kernel_for, "q"_a, "v"_a, "plan"_a, "sink"_a.none(),
+             "scale"_a.none(), "softcap"_a, "backend"_a,
+             "The name of the kernel that forward() would run.");
+}
+
+}  // namespace keyhole::python

@@ -1,0 +1,84 @@
+# python/keyhole/__init__.py
+"""Attention only where it matters: a pattern, a plan, a kernel.
+
+>>> import numpy as np
+>>> import keyhole
+>>> pattern = keyhole.causal() & (keyhole.window(63) | keyhole.sinks(4))
+>>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 256, 32), dtype=np.float32)
+>>> keyhole.attention(q, k, v, pattern).shape
+(1, 2, 256, 32)
+
+Importing keyhole imports neither torch nor NumPy, and touches no GPU.
+"""
+
+from __future__ import annotations
+
+from . import _core
+from .functional import attention, attention_backward, merge
+from .leaves import (
+    at,
+    bigbird,
+    blocks,
+    causal,
+    csr,
+    dense,
+    dilated,
+    documents,
+    exponential,
+    fixed,
+    global_,
+    global_at,
+    grid,
+    longformer,
+    mask,
+    per_batch,
+    per_head,
+    prefix,
+    random,
+    sinks,
+    streaming,
+    strided,
+    tiles,
+    tree,
+    window,
+)
+from .pattern import Pattern, parse
+from .plan import Plan, plan, plan_cache
+
+__version__ = _core.version()
+
+__all__ = [
+    "Pattern",
+    "Plan",
+    "at",
+    "attention",
+    "attention_backward",
+    "bigbird",
+    "blocks",
+    "causal",
+    "csr",
+    "dense",
+    "dilated",
+    "documents",
+    "exponential",
+    "fixed",
+    "global_",
+    "global_at",
+    "grid",
+    "longformer",
+    "mask",
+    "merge",
+    "parse",
+    "per_batch",
+    "per_head",
+    "plan",
+    "plan_cache",
+    "prefix",
+    "random",
+    "sinks",
+    "streaming",
+    "strided",
+    "tiles",
+    "tree",
+    "window",
+]

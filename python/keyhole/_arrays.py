@@ -1,0 +1,55 @@
+# python/keyhole/_arrays.py
+"""What users pass as arrays, as NumPy arrays of the one type that recipes keep. Loaded when first needed, because
+importing NumPy takes longer than all of keyhole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["boolean_rows", "integers", "packed"]
+
+
+def as_numpy(values: Any) -> np.ndarray[Any, Any]:
+    """Lists, iterators, NumPy arrays and tensors of any framework that gives NumPy arrays; GPU tensors are copied."""
+    if hasattr(values, "detach") and hasattr(values, "cpu"):  # torch, which refuses np.asarray for both
+        values = values.detach().cpu()
+    if isinstance(values, Iterable) and not hasattr(values, "__len__") and not hasattr(values, "__array__"):
+        values = list(values)
+    return np.asarray(values)
+
+
+def integers(name: str, parameter: str, values: Any) -> npt.NDArray[np.int64]:
+    """Whole numbers, flattened; those that are not whole are a TypeError, those beyond 64 bits a ValueError."""
+    array = as_numpy(values)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{name}: {parameter} must be integers, found {array.dtype}")
+    if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name}: {parameter} has {array.max()}, which does not fit into 64 bits with a sign")
+    return np.ascontiguousarray(array, np.int64).reshape(-1)
+
+
+def boolean_rows(name: str, parameter: str, values: Any) -> npt.NDArray[np.bool_]:
+    """A matrix of bools, or of numbers that are 0 or 1."""
+    array = as_numpy(values)
+    if array.ndim != 2:
+        raise ValueError(f"{name}: {parameter} has shape {list(array.shape)}; expected [q_len, k_len]")
+    if array.dtype == np.bool_ or array.size == 0:
+        return array.astype(np.bool_)
+    if not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"{name}: {parameter} must be bools, found {array.dtype}; write rows != 0, or rows > -inf")
+    if ((array != 0) & (array != 1)).any():
+        raise ValueError(f"{name}: {parameter} has entries other than 0 and 1; write rows != 0")
+    return array.astype(np.bool_)
+
+
+def packed(rows: npt.NDArray[np.bool_]) -> bytes:
+    """Eight pairs a byte, lowest bit first, rows one behind the other."""
+    return np.packbits(rows, axis=None, bitorder="little").tobytes()

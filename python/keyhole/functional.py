@@ -1,0 +1,140 @@
+# python/keyhole/functional.py
+"""The front door: finds out whether NumPy arrays or torch tensors were passed, and calls what serves them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .plan import PlanLike
+
+__all__ = ["attention", "attention_backward", "merge"]
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    pattern_or_plan: PlanLike,
+    *,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    softcap: float = 0.0,
+    sink: Any = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    backend: str = "auto",
+) -> Any:
+    """Attention of `q` over `k` and `v`, restricted to the pairs of a pattern. Differentiable for torch tensors.
+
+    q           [batch, q_heads, q_len, head_dim]
+    k           [batch, kv_heads, k_len, head_dim]; q_heads is a multiple of kv_heads
+    v           [batch, kv_heads, k_len, v_head_dim]
+    pattern_or_plan
+                a pattern, its text, or a plan from `keyhole.plan(...)`
+    scale       multiplies q . k; head_dim ** -0.5 unless given
+    layout      "bhsd" as above; "bshd": q, k, v and the result are [batch, length, heads, head_dim]
+    softcap     c > 0: a score s becomes c * tanh(s / c), before masking
+    sink        [q_heads], fp32: one more logit for each head, without a value
+    return_lse  also return the logarithm of the sum of exp(score), [batch, q_heads, q_len], fp32 (fp64 for fp64)
+    deterministic
+                gradients that are equal from run to run; the CPU's always are
+    backend     "auto", or one of those that `keyhole info` lists, such as "cpu"
+    returns     [batch, q_heads, q_len, v_head_dim] of q's kind and dtype, or (that, lse)
+
+    A query that attends to nothing gets zeros, and -inf in lse.
+
+    >>> import numpy as np
+    >>> import keyhole
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 4, 128, 64), dtype=np.float32)
+    >>> keyhole.attention(q, k, v, keyhole.causal() & keyhole.window(31)).shape
+    (1, 4, 128, 64)
+    >>> out, lse = keyhole.attention(q, k, v, "causal & window(31)", return_lse=True)
+    >>> lse.shape
+    (1, 4, 128)
+    """
+    torch = sys.modules.get("torch")  # never imported here: whoever passes a tensor has imported it
+    if torch is not None and isinstance(q, torch.Tensor):
+        from .torch_attention import call
+
+        return call.attention(
+            q,
+            k,
+            v,
+            pattern_or_plan,
+            scale=scale,
+            layout=layout,
+            softcap=softcap,
+            sink=sink,
+            return_lse=return_lse,
+            deterministic=deterministic,
+            backend=backend,
+        )
+    from . import numpy_attention
+
+    return numpy_attention.attention(
+        q, k, v, pattern_or_plan, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
+        backend=backend,
+    )  # fmt: skip
+
+
+def attention_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    pattern_or_plan: PlanLike,
+    *,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    softcap: float = 0.0,
+    sink: Any = None,
+    backend: str = "auto",
+) -> Any:
+    """The gradients of `attention` for NumPy arrays; torch users call `backward()` on the result instead.
+
+    dout        the gradient of the result, shaped like it
+    out, lse    what `attention(..., return_lse=True)` gave; for attention over parts of the keys, the merged ones
+    returns     (dq, dk, dv), or (dq, dk, dv, dsink) when there is a sink
+
+    >>> import numpy as np
+    >>> import keyhole
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 16, 8))
+    >>> out, lse = keyhole.attention(q, k, v, "causal", return_lse=True)
+    >>> dq, dk, dv = keyhole.attention_backward(np.ones_like(out), q, k, v, out, lse, "causal")
+    >>> bool(np.allclose(dv.sum(), out.size))  # the weights of every query add up to 1
+    True
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(q, torch.Tensor):
+        raise TypeError("attention_backward takes NumPy arrays; for torch tensors call backward() on what attention gave")
+    from . import numpy_attention
+
+    return numpy_attention.attention_backward(
+        dout, q, k, v, out, lse, pattern_or_plan, scale=scale, layout=layout, softcap=softcap, sink=sink,
+        backend=backend,
+    )  # fmt: skip
+
+
+def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "bhsd") -> Any:
+    """Attention over two disjoint sets of keys, from the results over each. Rows that saw nothing (lse -inf) are neutral.
+
+    >>> import numpy as np
+    >>> import keyhole
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 1, 8, 4))
+    >>> near = keyhole.attention(q, k, v, "causal & window(2)", return_lse=True)
+    >>> far = keyhole.attention(q, k, v, "causal & ~window(2)", return_lse=True)
+    >>> out, lse = keyhole.merge(*near, *far)
+    >>> bool(np.allclose(out, keyhole.attention(q, k, v, "causal")))
+    True
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(out, torch.Tensor):
+        from .torch_attention import call
+
+        return call.merge(out, lse, other_out, other_lse, layout=layout)
+    from . import numpy_attention
+
+    return numpy_attention.merge(out, lse, other_out, other_lse, layout=layout)

@@ -1,0 +1,355 @@
+# python/keyhole/leaves.py
+"""The patterns of the catalog, one function each. q and k are positions; `/` is floor division.
+
+Query i of q_len stands at position i + (k_len - q_len), so that the last query is the last key: causal masks are
+aligned at the bottom right. None is causal by itself unless its definition says k <= q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Union
+
+from .pattern import Pattern, PatternLike, as_pattern, make, parse
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "at",
+    "bigbird",
+    "blocks",
+    "causal",
+    "csr",
+    "dense",
+    "dilated",
+    "documents",
+    "exponential",
+    "fixed",
+    "global_",
+    "global_at",
+    "grid",
+    "longformer",
+    "mask",
+    "per_batch",
+    "per_head",
+    "prefix",
+    "random",
+    "sinks",
+    "streaming",
+    "strided",
+    "tiles",
+    "tree",
+    "window",
+]
+
+Integers = Union["npt.ArrayLike", Iterable[int]]
+_LONGEST_TEXT = 64  # entries: arrays up to here are kept as text, which people can read
+
+
+def dense() -> Pattern:
+    """Every query sees every key: plain attention.
+
+    >>> print(dense().picture(2))
+    # #
+    # #
+    """
+    return make("dense")
+
+
+def causal() -> Pattern:
+    """A token sees itself and what came before: k <= q.
+
+    >>> print(causal().picture(3))
+    # . .
+    # # .
+    # # #
+    >>> print(causal().picture(2, 4))  # the last query is the last key
+    # # # .
+    # # # #
+    """
+    return make("causal")
+
+
+def window(left: int | float, right: int | float | None = None) -> Pattern:
+    """Neighbours only, both ends included: -left <= k - q <= right.
+
+    `right` is `left` unless given; float("inf") leaves a side open. `causal() & window(1023)` keeps 1,024 tokens.
+
+    >>> print(window(1, 0).picture(4))
+    # . . .
+    # # . .
+    . # # .
+    . . # #
+    >>> window(float("inf"), 0).count_pairs(4) == causal().count_pairs(4)
+    True
+    """
+    return make("window", left, right)
+
+
+def sinks(count: int) -> Pattern:
+    """Every query sees the first `count` tokens, where trained models park their attention: k < count.
+
+    >>> print(sinks(1).picture(3))
+    # . .
+    # . .
+    # . .
+    """
+    return make("sinks", count)
+
+
+def blocks(size: int) -> Pattern:
+    """The sequence is cut into equal pieces, and each attends to itself: q/size == k/size.
+
+    >>> print(blocks(2).picture(4))
+    # # . .
+    # # . .
+    . . # #
+    . . # #
+    """
+    return make("blocks", size)
+
+
+def prefix(count: int) -> Pattern:
+    """Causal, but a prompt of `count` tokens is seen whole by everyone: k <= q or k < count.
+
+    >>> print(prefix(2).picture(3))
+    # # .
+    # # .
+    # # #
+    """
+    return make("prefix", count)
+
+
+def global_(count: int) -> Pattern:
+    """The first tokens see everybody and are seen by everybody: q < count or k < count.
+
+    `global` in text; the underscore is there because Python keeps that word for itself.
+
+    >>> print(global_(1).picture(3))
+    # # #
+    # . .
+    # . .
+    >>> global_(1)
+    keyhole.parse('global(1)')
+    """
+    return make("global", count)
+
+
+def global_at(positions: Integers) -> Pattern:
+    """Chosen tokens, such as separators, see everybody and are seen by everybody: q or k is one of `positions`.
+
+    >>> print(global_at([1]).picture(3))
+    . # .
+    # # #
+    . # .
+    """
+    return make("global_at", _integers("global_at", "positions", positions))
+
+
+def documents(lengths: Integers) -> Pattern:
+    """Documents of the given lengths packed into one sequence, none seeing another.
+
+    >>> print((causal() & documents([2, 1])).picture(3))
+    # . .
+    # # .
+    . . #
+    """
+    return make("documents", _integers("documents", "lengths", lengths))
+
+
+def tree(parents: Integers) -> Pattern:
+    """A token sees itself and its ancestors; a root has parent -1. For speculative decoding over a tree of drafts.
+
+    >>> print(tree([-1, 0, 0]).picture(3))
+    # . .
+    # # .
+    # . #
+    """
+    return make("tree", _integers("tree", "parents", parents))
+
+
+def dilated(stride: int, count: int | None = None) -> Pattern:
+    """Every stride-th token, `count` of them on each side when given:
+    (q - k) % stride == 0 and |q - k| < stride * count.
+
+    >>> print(dilated(2).picture(4))
+    # . # .
+    . # . #
+    # . # .
+    . # . #
+    """
+    return make("dilated", stride, count)
+
+
+def strided(stride: int) -> Pattern:
+    """The last `stride` tokens and every stride-th before them (Sparse Transformers).
+
+    >>> strided(4).mask(8)[7].astype(int)
+    array([0, 0, 0, 1, 1, 1, 1, 1])
+    """
+    return make("strided", stride)
+
+
+def fixed(stride: int, columns: int) -> Pattern:
+    """The own piece of `stride` tokens, and the last `columns` of every earlier piece (Sparse Transformers).
+
+    >>> print(fixed(2, 1).picture(4))
+    # . . .
+    # # . .
+    . # # .
+    . # # #
+    """
+    return make("fixed", stride, columns)
+
+
+def exponential() -> Pattern:
+    """Distances 0, 1, 2, 4, 8, ...: any two tokens are a few layers apart.
+
+    >>> (causal() & exponential()).mask(9)[8].astype(int)
+    array([1, 0, 0, 0, 1, 0, 1, 1, 1])
+    """
+    return make("exponential")
+
+
+def random(block: int, count: int, seed: int) -> Pattern:
+    """`count` distinct key blocks, drawn for each query block; equal for all heads and on every machine.
+
+    >>> random(2, 1, seed=7).count_pairs(8)
+    16
+    """
+    return make("random", block, count, seed)
+
+
+def grid(height: int, width: int, row_radius: int, column_radius: int) -> Pattern:
+    """A neighbourhood in two dimensions, for images of height x width read row by row.
+
+    >>> grid(2, 3, 0, 1).mask(6)[1].astype(int)  # one row, one column to either side
+    array([1, 1, 1, 0, 0, 0])
+    """
+    return make("grid", height, width, row_radius, column_radius)
+
+
+def streaming(sinks: int, window: int) -> Pattern:
+    """The last `window` tokens, itself included, and the first `sinks`: endless generation (StreamingLLM).
+
+    >>> streaming(1, 2).mask(5)[4].astype(int)
+    array([1, 0, 0, 1, 1])
+    """
+    return make("streaming", sinks, window)
+
+
+def longformer(window: int, globals: int) -> Pattern:
+    """window/2 neighbours on each side, and `globals` first tokens that connect the text (Longformer).
+
+    >>> longformer(2, 1).mask(5)[3].astype(int)
+    array([1, 0, 1, 1, 1])
+    """
+    return make("longformer", window, globals)
+
+
+def bigbird(block: int, window: int, randoms: int, globals: int, seed: int) -> Pattern:
+    """Window, global and random blocks together; `window` is odd (BigBird).
+
+    >>> bigbird(block=2, window=3, randoms=0, globals=1, seed=0).mask(8)[7].astype(int)
+    array([1, 1, 0, 0, 1, 1, 1, 1])
+    """
+    return make("bigbird", block, window, randoms, globals, seed)
+
+
+def tiles(tile_q: int, tile_k: int, offsets: Integers, keys: Integers) -> Pattern:
+    """Tiles chosen by you, as block-sparse rows (BSR): the queries at positions i * tile_q and following see the key
+    tiles keys[offsets[i]:offsets[i + 1]].
+
+    >>> print(tiles(1, 2, offsets=[0, 1, 2], keys=[0, 1]).picture(4))
+    # # . .
+    . . # #
+    . . . .
+    . . . .
+    """
+    return _from_arrays("tiles", [tile_q, tile_k], {"offsets": offsets, "keys": keys})
+
+
+def csr(offsets: Integers, keys: Integers) -> Pattern:
+    """Pairs chosen by you, as compressed sparse rows (CSR): the query at position i sees
+    keys[offsets[i]:offsets[i + 1]].
+
+    >>> print(csr(offsets=[0, 1, 3], keys=[0, 0, 1]).picture(2))
+    # .
+    # #
+    """
+    return _from_arrays("csr", [], {"offsets": offsets, "keys": keys})
+
+
+def mask(rows: npt.ArrayLike) -> Pattern:
+    """Pairs chosen by you, as a boolean matrix: row i is for the query at position i.
+
+    As for every pattern, query 0 of fewer queries than keys stands at position k_len - q_len; for a matrix whose
+    row 0 is query 0 whatever the lengths, use `keyhole.from_dense`.
+
+    >>> print(mask([[True, False], [True, True]]).picture(2))
+    # .
+    # #
+    """
+    from . import _arrays
+
+    bits = _arrays.boolean_rows("mask", "rows", rows)
+    if 0 < bits.size <= _LONGEST_TEXT:
+        return parse("mask([" + ", ".join("[" + ", ".join(str(int(bit)) for bit in row) + "]" for row in bits) + "])")
+    return make("mask", (_arrays.packed(bits), *bits.shape))
+
+
+def per_head(*patterns: PatternLike) -> Pattern:
+    """One pattern for each query head, head 0 first.
+
+    >>> per_head(causal(), "window(2)")
+    keyhole.parse('per_head(causal, window(2))')
+    """
+    return make("per_head", _patterns("per_head", patterns))
+
+
+def per_batch(*patterns: PatternLike) -> Pattern:
+    """One pattern for each batch entry, entry 0 first.
+
+    >>> ragged = per_batch(causal() & documents([2, 2]), causal() & documents([1, 3]))
+    >>> ragged.mask(4, batch=1)[3].astype(int)
+    array([0, 1, 1, 1])
+    """
+    return make("per_batch", _patterns("per_batch", patterns))
+
+
+def at(q_positions: Integers, k_positions: Integers, pattern: PatternLike) -> Pattern:
+    """`pattern` with explicit positions: query i stands at q_positions[i], key j at k_positions[j].
+
+    Each array is [length], [batch, length] or [batch, heads, length].
+
+    >>> print(at([0, 2], [2, 1, 0], causal()).picture(2, 3))
+    . . #
+    # # #
+    """
+    return make(
+        "at",
+        _integers("at", "q_positions", q_positions),
+        _integers("at", "k_positions", k_positions),
+        as_pattern(pattern, "at: pattern"),
+    )
+
+
+def _integers(name: str, parameter: str, values: Integers) -> bytes:
+    from . import _arrays
+
+    return _arrays.integers(name, parameter, values).tobytes()
+
+
+def _from_arrays(name: str, numbers: list[int], arrays: dict[str, Integers]) -> Pattern:
+    """Short arrays as text, so that the pattern prints them and equals one that was parsed; long ones as bytes."""
+    from . import _arrays
+
+    lists = [_arrays.integers(name, parameter, values) for parameter, values in arrays.items()]
+    if sum(map(len, lists)) <= _LONGEST_TEXT:
+        return parse(f"{name}({', '.join(str(a) for a in [*numbers, *(x.tolist() for x in lists)])})")
+    return make(name, *numbers, *(values.tobytes() for values in lists))
+
+
+def _patterns(name: str, patterns: tuple[PatternLike, ...]) -> tuple[Any, ...]:
+    return tuple(as_pattern(pattern, f"{name}: pattern {i}") for i, pattern in enumerate(patterns))

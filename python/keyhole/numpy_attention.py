@@ -1,0 +1,164 @@
+# python/keyhole/numpy_attention.py
+"""Attention over NumPy arrays, on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from .plan import PlanLike, plan_for
+
+__all__ = ["attention", "attention_backward", "merge"]
+
+Array = np.ndarray[Any, Any]
+TensorTuple = tuple[int, int, tuple[int, ...], tuple[int, ...], int]
+
+# NumPy has no bfloat16 of its own; the package ml_dtypes adds one, under this name.
+_DTYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
+_HOST = -1
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    pattern_or_plan: PlanLike,
+    *,
+    scale: float | None,
+    layout: str,
+    softcap: float,
+    sink: Array | None,
+    return_lse: bool,
+    backend: str,
+) -> Array | tuple[Array, Array]:
+    """keyhole.attention for NumPy arrays."""
+    q, k, v = (_heads_first(_checked("attention", name, x, 4), layout) for name, x in _named(q=q, k=k, v=v))
+    batch, heads, q_len, _ = q.shape
+    plan = plan_for(pattern_or_plan, q_len, k.shape[2], batch, heads)
+    out = _empty(q, (batch, heads, q_len, v.shape[3]), layout)
+    lse = np.empty((batch, heads, q_len), _lse_dtype(q)) if return_lse else None
+    sink = _sink("attention", sink)
+    _core.forward(
+        _tensor(q), _tensor(k), _tensor(v), plan.core, _tensor(out), _optional(lse), _optional(sink), scale, softcap,
+        backend, 0, 0,
+    )  # fmt: skip
+    out = _heads_first(out, layout)
+    return (out, lse) if lse is not None else out
+
+
+def attention_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    pattern_or_plan: PlanLike,
+    *,
+    scale: float | None,
+    layout: str,
+    softcap: float,
+    sink: Array | None,
+    backend: str,
+) -> tuple[Array, ...]:
+    """keyhole.attention_backward."""
+    name = "attention_backward"
+    dout, q, k, v, out = (
+        _heads_first(_checked(name, what, x, 4), layout) for what, x in _named(dout=dout, q=q, k=k, v=v, out=out)
+    )
+    lse = _checked(name, "lse", lse, 3)
+    plan = plan_for(pattern_or_plan, q.shape[2], k.shape[2], q.shape[0], q.shape[1])
+    dq, dk, dv = (_empty(x, x.shape, layout) for x in (q, k, v))
+    sink = _sink(name, sink)
+    dsink = None if sink is None else np.empty_like(sink)
+    _core.backward(
+        _tensor(dout), _tensor(q), _tensor(k), _tensor(v), _tensor(out), _tensor(lse), plan.core, _tensor(dq),
+        _tensor(dk), _tensor(dv), _optional(sink), _optional(dsink), scale, softcap, True, backend, 0, 0,
+    )  # fmt: skip
+    gradients = tuple(_heads_first(x, layout) for x in (dq, dk, dv))
+    return gradients if dsink is None else (*gradients, dsink)
+
+
+def merge(out: Array, lse: Array, other_out: Array, other_lse: Array, *, layout: str) -> tuple[Array, Array]:
+    """keyhole.merge for NumPy arrays."""
+    outs = [_heads_first(_checked("merge", n, x, 4), layout) for n, x in _named(out=out, other_out=other_out)]
+    lses = [_checked("merge", n, x, 3) for n, x in _named(lse=lse, other_lse=other_lse)]
+    into_out, into_lse = _empty(outs[0], outs[0].shape, layout), lses[0].copy()
+    into_out[...] = outs[0]
+    _core.merge(_tensor(into_out), _tensor(into_lse), _tensor(outs[1]), _tensor(lses[1]), 0)
+    return _heads_first(into_out, layout), into_lse
+
+
+def _named(**arrays: Any) -> list[tuple[str, Any]]:
+    return list(arrays.items())
+
+
+def _checked(function: str, name: str, array: Any, rank: int) -> Array:
+    """`array`, if a kernel can read it where it lies, else a copy that it can."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(
+            f"{function}: {name} must be a NumPy array or, like all others, a torch tensor; found {_kind_of(array)}"
+        )
+    if array.dtype.name not in _DTYPES:
+        raise TypeError(f"{function}: {name} has dtype {array.dtype}; accepted are {', '.join(_DTYPES)}")
+    if array.ndim != rank:
+        wanted = "[batch, heads, length, head_dim]" if rank == 4 else "[batch, heads, length]"
+        raise ValueError(f"{function}: {name} has shape {list(array.shape)}; expected {rank} dimensions, {wanted}")
+    size = array.dtype.itemsize
+    is_readable = (
+        array.dtype.isnative
+        and array.flags.aligned
+        and all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides))
+        and (array.shape[-1] <= 1 or array.strides[-1] == size)
+    )
+    return array if is_readable else np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def _kind_of(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _sink(function: str, sink: Any) -> Array | None:
+    if sink is None:
+        return None
+    if not isinstance(sink, np.ndarray):
+        raise TypeError(f"{function}: sink must be a NumPy array, found {_kind_of(sink)}")
+    if not np.issubdtype(sink.dtype, np.floating) and sink.dtype.name != "bfloat16":
+        raise TypeError(f"{function}: sink has dtype {sink.dtype}; expected float32")
+    if sink.ndim != 1:
+        raise ValueError(f"{function}: sink has shape {list(sink.shape)}; expected [q_heads]")
+    return np.ascontiguousarray(sink, np.float32)
+
+
+def _heads_first(array: Array, layout: str) -> Array:
+    """From the layout of the user to [batch, heads, length, head_dim], and back: both are the same swap."""
+    if layout == "bhsd":
+        return array
+    if layout == "bshd":
+        return array.transpose(0, 2, 1, 3)
+    raise ValueError(f"layout is {layout!r}; accepted are 'bhsd' and 'bshd'")
+
+
+def _empty(like: Array, shape: tuple[int, ...], layout: str) -> Array:
+    """New memory for [batch, heads, length, head_dim], in the order in which the user will see it."""
+    batch, heads, length, dim = shape
+    if layout == "bhsd":
+        return np.empty(shape, like.dtype)
+    return np.empty((batch, length, heads, dim), like.dtype).transpose(0, 2, 1, 3)
+
+
+def _lse_dtype(q: Array) -> type[np.floating[Any]]:
+    return np.float64 if q.dtype == np.float64 else np.float32
+
+
+def _tensor(array: Array) -> TensorTuple:
+    size = array.dtype.itemsize
+    strides = tuple(stride // size for stride in array.strides)
+    return array.ctypes.data, _DTYPES[array.dtype.name], array.shape, strides, _HOST
+
+
+def _optional(array: Array | None) -> TensorTuple | None:
+    return None if array is None else _tensor(array)

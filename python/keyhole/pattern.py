@@ -1,0 +1,271 @@
+# python/keyhole/pattern.py
+"""Pattern: what attends to what. The leaves are in leaves.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Union
+
+from . import _core
+from .recipe import Recipe
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = ["Pattern", "PatternLike", "as_pattern", "from_recipe", "parse"]
+
+
+class Pattern:
+    """Which queries may see which keys, as an expression of positions.
+
+    Patterns come from functions such as `keyhole.causal()`, from text, and from each other:
+
+    >>> import keyhole
+    >>> pattern = keyhole.causal() & (keyhole.window(2) | keyhole.sinks(1))
+    >>> pattern == keyhole.parse("causal & (window(2) | sinks(1))")
+    True
+    >>> print(pattern.picture(6))
+    # . . . . .
+    # # . . . .
+    # # # . . .
+    # # # # . .
+    # . # # # .
+    # . . # # #
+
+    Patterns are immutable; they compare, hash and pickle by what they were made of, arrays included.
+    """
+
+    __slots__ = ("_hash", "_made_of", "_recipe", "core")
+
+    core: _core.Pattern  # the C++ pattern
+
+    def __init__(self, text: str) -> None:
+        """The pattern that `text` describes; the same as `keyhole.parse(text)`."""
+        if not isinstance(text, str):
+            raise TypeError(f"Pattern: expected a text such as 'causal & window(255)', found {type(text).__name__}")
+        self.core = _core.parse(text)
+        self._made_of: tuple[Any, ...] = ("text", self.core.text())
+        self._recipe: Recipe | None = self._made_of
+        self._hash: int | None = None
+
+    @classmethod
+    def _of(cls, core: _core.Pattern, made_of: tuple[Any, ...]) -> Pattern:
+        """A pattern from its C++ twin and what it was made of: a name and arguments, patterns among them."""
+        self = cls.__new__(cls)
+        self.core = core
+        self._made_of = made_of
+        self._recipe = None
+        self._hash = None
+        return self
+
+    @staticmethod
+    def parse(text: str) -> Pattern:
+        """The pattern that `text` describes.
+
+        >>> Pattern.parse("causal & window(3)")
+        keyhole.parse('causal & window(3)')
+        """
+        return Pattern(text)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the pattern was made of, as plain values; see recipe.py."""
+        if self._recipe is None:
+            self._recipe = ("text", self.core.text()) if self.core.reads_back() else _recipe_of(*self._made_of)
+        return self._recipe
+
+    def __and__(self, other: PatternLike) -> Pattern:
+        return _combined("and", self, other)
+
+    def __rand__(self, other: PatternLike) -> Pattern:
+        return _combined("and", other, self)
+
+    def __or__(self, other: PatternLike) -> Pattern:
+        return _combined("or", self, other)
+
+    def __ror__(self, other: PatternLike) -> Pattern:
+        return _combined("or", other, self)
+
+    def __invert__(self) -> Pattern:
+        return Pattern._of(self.core.negation(), ("not", self))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pattern):
+            return NotImplemented
+        return self is other or self.recipe == other.recipe
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self.recipe)
+        return self._hash
+
+    def __bool__(self) -> bool:
+        raise TypeError("a pattern is neither true nor false; combine patterns with &, | and ~")
+
+    def __str__(self) -> str:
+        return self.core.text()
+
+    def __repr__(self) -> str:
+        if self.recipe[0] == "text":
+            return f"keyhole.parse({self.core.text()!r})"
+        return f"<keyhole.Pattern {self.core.text()}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return from_recipe, (self.recipe,)
+
+    def __copy__(self) -> Pattern:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Pattern:
+        return self
+
+    def mask(
+        self, q_len: int, k_len: int | None = None, *, offset: int | None = None, batch: int = 0, head: int = 0
+    ) -> npt.NDArray[np.bool_]:
+        """The pairs that attend, as a boolean array [q_len, k_len].
+
+        k_len is q_len unless given; `offset` is the position of query 0, k_len - q_len unless given. `batch` and
+        `head` choose the entry and the head for patterns that differ between them.
+
+        >>> import keyhole
+        >>> keyhole.causal().mask(2, 3).astype(int)
+        array([[1, 1, 0],
+               [1, 1, 1]])
+        """
+        import numpy as np
+
+        k_len = q_len if k_len is None else k_len
+        pairs = self.core.mask(q_len, k_len, offset, batch, head)
+        return np.frombuffer(pairs, dtype=np.bool_).reshape(q_len, k_len)
+
+    def picture(self, q_len: int, k_len: int | None = None) -> str:
+        """Text: '#' attends, '.' does not; one line a query. For head 0 of batch entry 0.
+
+        >>> import keyhole
+        >>> print(keyhole.blocks(2).picture(4))
+        # # . .
+        # # . .
+        . . # #
+        . . # #
+        """
+        return self.core.picture(q_len, q_len if k_len is None else k_len).rstrip("\n")
+
+    def count_pairs(self, q_len: int, k_len: int | None = None) -> int:
+        """How many pairs attend, for head 0 of batch entry 0.
+
+        >>> import keyhole
+        >>> keyhole.causal().count_pairs(1000)
+        500500
+        """
+        return self.core.count_pairs(q_len, q_len if k_len is None else k_len)
+
+
+PatternLike = Union[Pattern, str]  # a text is accepted wherever a pattern is
+
+
+def parse(text: str) -> Pattern:
+    """The pattern that `text` describes.
+
+    >>> import keyhole
+    >>> keyhole.parse("streaming(4, 64)") == keyhole.streaming(4, 64)
+    True
+    >>> keyhole.parse("cusal")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown pattern "cusal"; did you mean "causal"?
+      cusal
+      ^~~~~
+    """
+    return Pattern(text)
+
+
+def as_pattern(value: PatternLike, name: str = "pattern") -> Pattern:
+    """`value` itself, or the pattern that it describes as a text."""
+    if isinstance(value, Pattern):
+        return value
+    if isinstance(value, str):
+        return Pattern(value)
+    raise TypeError(f"{name}: expected a pattern or its text, found {type(value).__name__}")
+
+
+def from_recipe(recipe: Recipe) -> Pattern:
+    """The pattern of a recipe; a ValueError or TypeError when it is none."""
+    if not isinstance(recipe, tuple) or not recipe or not isinstance(recipe[0], str):
+        raise ValueError(f"not a recipe of a pattern: {str(recipe)[:80]}")
+    name, *arguments = recipe
+    if name == "text" and len(arguments) == 1:
+        return Pattern(arguments[0])  # type: ignore[arg-type]
+    if name == "not" and len(arguments) == 1:
+        return ~from_recipe(arguments[0])  # type: ignore[arg-type]
+    if name in ("and", "or") and len(arguments) == 1 and isinstance(arguments[0], tuple) and len(arguments[0]) > 1:
+        first, *others = (from_recipe(part) for part in arguments[0])  # type: ignore[arg-type]
+        for other in others:
+            first = _combined(str(name), first, other)
+        return first
+    return make(str(name), *map(_argument_of, arguments))
+
+
+def make(name: str, *arguments: Any) -> Pattern:
+    """An entry of the catalog. Lists are bytes of int64, and patterns are patterns."""
+    core = _core.make(name, tuple(map(_core_of, arguments)))
+    return Pattern._of(core, (name, *arguments))
+
+
+def _combined(name: str, a: PatternLike, b: PatternLike) -> Pattern:
+    if not isinstance(a, (Pattern, str)) or not isinstance(b, (Pattern, str)):
+        return NotImplemented
+    a, b = as_pattern(a), as_pattern(b)
+    return Pattern._of(_join(name, a.core, b.core), (name, (*_operands(name, a), *_operands(name, b))))
+
+
+def _join(name: str, a: _core.Pattern, b: _core.Pattern) -> _core.Pattern:
+    return a.conjunction(b) if name == "and" else a.disjunction(b)
+
+
+def _operands(name: str, pattern: Pattern) -> tuple[Pattern, ...]:
+    """Both operators are associative: a & (b & c) is made of a, b and c."""
+    return pattern._made_of[1] if pattern._made_of[0] == name else (pattern,)
+
+
+def _recipe_of(name: str, *arguments: Any) -> Recipe:
+    if name in ("and", "or"):
+        return name, tuple(pattern.recipe for pattern in _texts_joined(name, arguments[0]))
+    return (name, *map(_plain, arguments))
+
+
+def _texts_joined(name: str, operands: tuple[Pattern, ...]) -> list[Pattern]:
+    """Operands that their texts tell whole are one text with their neighbours, as if written together."""
+    joined: list[Pattern] = []
+    for operand in operands:
+        if joined and operand.recipe[0] == joined[-1].recipe[0] == "text":
+            joined[-1] = Pattern(_join(name, joined[-1].core, operand.core).text())
+        else:
+            joined.append(operand)
+    return joined
+
+
+def _core_of(argument: Any) -> Any:
+    """An argument as _core takes it."""
+    if isinstance(argument, Pattern):
+        return argument.core
+    if isinstance(argument, tuple) and argument and isinstance(argument[0], Pattern):
+        return tuple(pattern.core for pattern in argument)
+    return argument
+
+
+def _plain(argument: Any) -> Any:
+    """An argument as it stands in a recipe."""
+    if isinstance(argument, Pattern):
+        return argument.recipe
+    if isinstance(argument, tuple) and argument and isinstance(argument[0], Pattern):
+        return tuple(pattern.recipe for pattern in argument)
+    return argument
+
+
+def _argument_of(value: Any) -> Any:
+    """The reverse of _plain: recipes become patterns again."""
+    if isinstance(value, tuple) and value and isinstance(value[0], str):
+        return from_recipe(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], tuple):
+        return tuple(from_recipe(part) for part in value)
+    return value

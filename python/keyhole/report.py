@@ -1,0 +1,66 @@
+# python/keyhole/report.py
+"""What `plan.explain()` tells, with a name for every number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+__all__ = ["PartReport", "Report"]
+
+
+@dataclass(frozen=True)
+class PartReport:
+    """One part of a plan: pairs that one kind of list holds."""
+
+    form: str  # "tiles" or "gather"
+    stride: int  # > 1: compiled inside residue classes modulo stride
+    pairs: int  # pairs that attend, over all heads and batch entries
+    groups: int  # distinct lists of heads
+    heads: int  # (batch entry, head) combinations that have this part
+    tiles: int  # "tiles", over all heads
+    full_tiles: int
+    partial_tiles: int
+    grid_tiles: int  # as many as dense attention would visit
+    runs: int  # "tiles", stored
+    bitmaps: int
+    bitmap_bytes: int
+    lists: int  # "gather", stored
+    keys: int
+    visited_pairs: int  # pairs a kernel computes for this part, attending or not
+
+
+@dataclass(frozen=True)
+class Report:
+    """The cost of a plan in numbers; str() is the table that `keyhole plan` prints."""
+
+    pattern: str
+    tile: tuple[int, int]
+    parts: tuple[PartReport, ...]
+    pairs: int
+    all_pairs: int
+    visited_pairs: int
+    waste: float  # share of visited pairs that do not attend
+    flops_forward: float  # 4 * pairs * head_dim
+    flops_backward: float  # 10 * pairs * head_dim
+    flops_per_token: float  # forward, of all heads
+    dense_flops_forward: float
+    bytes_moved: float  # q, k, v read once per list that visits them, out and lse written
+    predicted_speedup: float  # over dense attention of the same shape, by visited pairs
+    compile_ms: float
+    plan_bytes: int
+    draws_pair_by_pair: bool  # a mask made the compiler look at every pair
+    text: str
+    json: str
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Report:
+        parts = tuple(PartReport(**part) for part in row["parts"])
+        return cls(**{**row, "parts": parts})
+
+    def __str__(self) -> str:
+        return self.text.rstrip("\n")
+
+    def __repr__(self) -> str:
+        shown = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name not in ("text", "json", "parts"))
+        return f"Report({', '.join(shown)})"
