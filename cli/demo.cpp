@@ -8,10 +8,11 @@
 #include "cli/bench/machine.h"
 #include "cli/bench/timing.h"
 #include "cli/check/trials.h"
+#include "cli/coloured_text.h"
 #include "cli/device.h"
 #include "cli/gpu/stopwatch.h"
-#include "cli/render/text.h"
 #include "cli/verbs.h"
+#include "render/text.h"
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
 #include "runtime/registry.h"
@@ -104,7 +105,7 @@ int demo(const Device& device, const Context& context) {
                          : fmt::format("{}; no GPU: {}", bench::describe(machine),
                                        gpus().empty() ? why_no_gpu() : "--device cpu"));
     print("{}\n{}\n", paint(Ink::bold, "2. a pattern says who attends to whom"),
-          picture_text(picture));
+          coloured_text(picture));
     print("{}\n", paint(Ink::bold, "3. kernels follow its plan; the fp64 reference agrees"));
   }
   const std::vector<Checked> checked = check_both_passes(device);

@@ -8,7 +8,7 @@
 #include "base/parallel.h"
 #include "cli/bench/machine.h"
 #include "cli/environment.h"
-#include "cli/render/png.h"
+#include "cli/png.h"
 #include "cli/verbs.h"
 #include "pattern/catalog.h"
 #include "runtime/gpu.h"

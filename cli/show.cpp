@@ -1,18 +1,17 @@
 // cli/show.cpp
 // keyhole show PATTERN: the pattern as a picture, in text, SVG, PNG or a web page.
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <bit>
 #include <memory>
 
-#include "base/int_math.h"
+#include "base/check.h"
+#include "cli/coloured_text.h"
 #include "cli/files.h"
 #include "cli/plan_tile.h"
-#include "cli/render/html.h"
-#include "cli/render/png.h"
-#include "cli/render/svg.h"
-#include "cli/render/text.h"
+#include "cli/png.h"
 #include "cli/verbs.h"
+#include "render/html.h"
+#include "render/svg.h"
+#include "render/text.h"
 
 namespace keyhole::cli {
 namespace {
@@ -22,13 +21,6 @@ struct Options {
   ShapeOptions shape;
   int64_t head = 0, at_batch = 0;
 };
-
-// Cells of the page are powers of two, so that the usual tiles are whole cells.
-int64_t html_cells(const Shape& shape) {
-  const int64_t longer = std::max<int64_t>({shape.q_len, shape.k_len, 1});
-  const int64_t cell = int64_t(std::bit_ceil(uint64_t(ceil_div(longer, kHtmlCells))));
-  return ceil_div(longer, cell);
-}
 
 void write_pictures(const Options& options, const Pattern& pattern, const Shape& shape) {
   const auto picture = [&](int64_t most_cells) {
@@ -47,7 +39,10 @@ int show(const Options& options, const Context& context) {
   const Shape shape = options.shape.shape("show", pattern);
   check_outputs({{"--svg", options.svg}, {"--png", options.png}, {"--html", options.html}}, {});
   if (!options.png.empty()) refuse_png();
-  // The picture first: it checks --head and --at-batch before any file is begun.
+  KEYHOLE_CHECK(options.at_batch >= 0 && options.at_batch < shape.batch, "--at-batch is ",
+                options.at_batch, "; accepted are 0 to ", shape.batch - 1);
+  KEYHOLE_CHECK(options.head >= 0 && options.head < shape.heads, "--head is ", options.head,
+                "; accepted are 0 to ", shape.heads - 1);
   const Picture picture = look(pattern, shape, options.at_batch, options.head, kTextCells);
   write_pictures(options, pattern, shape);
 
@@ -73,7 +68,7 @@ int show(const Options& options, const Context& context) {
     return kDone;
   }
   if (files.empty()) {
-    write_out(picture_text(picture));
+    write_out(coloured_text(picture));
   } else {
     print("{}\n", headline(picture));
     for (const std::string& file : files) print("wrote {}\n", file);

@@ -1,6 +1,6 @@
 // cli/verbs.h
 // The table of verbs. A verb is one file: it declares its options on a CLI11 subcommand and returns
-// the function that runs it. A new verb is a new file and one row in main.cpp.
+// the function that runs it. A new verb is a new file and one row in command_line.cpp.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ class App;
 namespace keyhole::cli {
 
 // Runs after all options have been read; returns the exit code: kDone or kCheckFailed. Mistakes of
-// the user are thrown as keyhole::Error and become exit code 2 in main.
+// the user are thrown as keyhole::Error and become exit code 2 in command_line.cpp.
 using Runner = std::function<int()>;
 
 struct Verb {

@@ -15,6 +15,7 @@ MAY_INCLUDE = {
     "include/keyhole": [],
     "src/base": ["keyhole/tensor.h", "keyhole/error.h", "keyhole/version.h"],
     "src/pattern": ["base/", "keyhole/pattern.h", "keyhole/error.h"],
+    "src/render": ["base/", "pattern/", "keyhole/"],
     "src/reference": ["base/", "pattern/", "keyhole/"],
     "src/plan": ["base/", "pattern/", "keyhole/plan.h", "keyhole/pattern.h", "keyhole/error.h"],
     # A kernel cannot tell which pattern it is running: one header of plan/, nothing of pattern/.
@@ -37,6 +38,7 @@ THIRD_PARTY = {
     r"hwy/": ["src/kernels/"],
     r"omp\.h$": [r"src/base/parallel\.cpp$"],
     r"png\.h$": ["cli/"],
+    r"(nanobind/|Python\.h)": ["python/"],
     r"(gtest|gmock|rapidcheck)[/.]": ["tests/"],
     r"benchmark/": ["bench/"],
     r"(cuda|cub|cute|thrust|nv)[a-z_]*[/.]": ["src/kernels/", "src/runtime/", "src/select/", "cli/gpu/", "bench/",
@@ -56,7 +58,7 @@ def includes_of(path):
 
 def our_files(root):
     """Every C++ and CUDA file of the folders that have rules, as paths relative to root."""
-    for top in ("include", "src", "cli", "bench", "tests", "examples", "fuzz"):
+    for top in ("include", "src", "cli", "python", "bench", "tests", "examples", "fuzz"):
         for pattern in SOURCES:
             yield from (p.relative_to(root).as_posix() for p in sorted((root / top).rglob(pattern)))
 

@@ -37,4 +37,6 @@ NB_MODULE(_core, module) {
   keyhole::python::add_patterns(module);
   keyhole::python::add_plans(module);
   keyhole::python::add_ops(module);
+  keyhole::python::add_pictures(module);
+  keyhole::python::add_command_line(module);
 }

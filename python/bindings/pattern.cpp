@@ -114,6 +114,13 @@ void add_patterns(nb::module_& module) {
       .def("disjunction", [](const Pattern& a, const Pattern& b) { return a | b; })
       .def("negation", [](const Pattern& a) { return ~a; })
       .def("mask", &mask, "q_len"_a, "k_len"_a, "offset"_a.none(), "batch"_a, "head"_a)
+      .def(
+          "smallest_shape",
+          [](const Pattern& self) {
+            const Shape shape = smallest_shape(self, 0, 0);
+            return nb::make_tuple(shape.batch, shape.heads);
+          },
+          "(batch, heads): the fewest for which the pattern makes sense.")
       .def("picture",
            [](const Pattern& self, nb::handle q_len, nb::handle k_len) {
              return picture(self, integer_from(q_len, "q_len"), integer_from(k_len, "k_len"));

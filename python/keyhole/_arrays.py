@@ -1,6 +1,8 @@
 # python/keyhole/_arrays.py
-"""What users pass as arrays, as NumPy arrays of the one type that recipes keep. Loaded when first needed, because
-importing NumPy takes longer than all of keyhole."""
+"""What users pass as arrays, as NumPy arrays of the one type that recipes keep.
+
+Loaded when first needed, because importing NumPy takes longer than all of keyhole.
+"""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def attention_backward(
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(q, torch.Tensor):
-        raise TypeError("attention_backward takes NumPy arrays; for torch tensors call backward() on what attention gave")
+        raise TypeError("attention_backward takes NumPy arrays; for torch tensors call backward() on the result")
     from . import numpy_attention
 
     return numpy_attention.attention_backward(
@@ -119,7 +119,7 @@ def attention_backward(
 
 
 def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "bhsd") -> Any:
-    """Attention over two disjoint sets of keys, from the results over each. Rows that saw nothing (lse -inf) are neutral.
+    """Attention over two disjoint sets of keys, from the results over each. Rows that saw nothing are neutral.
 
     >>> import numpy as np
     >>> import keyhole

@@ -110,7 +110,7 @@ def _checked(function: str, name: str, array: Any, rank: int) -> Array:
     is_readable = (
         array.dtype.isnative
         and array.flags.aligned
-        and all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides))
+        and all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides, strict=True))
         and (array.shape[-1] <= 1 or array.strides[-1] == size)
     )
     return array if is_readable else np.ascontiguousarray(array, array.dtype.newbyteorder("="))
@@ -138,7 +138,7 @@ def _heads_first(array: Array, layout: str) -> Array:
     if layout == "bhsd":
         return array
     if layout == "bshd":
-        return array.transpose(0, 2, 1, 3)
+        return np.swapaxes(array, 1, 2)
     raise ValueError(f"layout is {layout!r}; accepted are 'bhsd' and 'bshd'")
 
 
@@ -147,7 +147,7 @@ def _empty(like: Array, shape: tuple[int, ...], layout: str) -> Array:
     batch, heads, length, dim = shape
     if layout == "bhsd":
         return np.empty(shape, like.dtype)
-    return np.empty((batch, length, heads, dim), like.dtype).transpose(0, 2, 1, 3)
+    return np.swapaxes(np.empty((batch, length, heads, dim), like.dtype), 1, 2)
 
 
 def _lse_dtype(q: Array) -> type[np.floating[Any]]:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Union
+import os
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from . import _core
+from . import _core, pictures
 from .recipe import Recipe
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = ["Pattern", "PatternLike", "as_pattern", "from_recipe", "parse"]
+
+_NOTEBOOK_LENGTH = 64  # a pattern has no length of its own; here every pair can still be seen
 
 
 class Pattern:
@@ -35,7 +38,7 @@ class Pattern:
     Patterns are immutable; they compare, hash and pickle by what they were made of, arrays included.
     """
 
-    __slots__ = ("_hash", "_made_of", "_recipe", "core")
+    __slots__ = ("_key", "_made_of", "_recipe", "core")
 
     core: _core.Pattern  # the C++ pattern
 
@@ -46,7 +49,7 @@ class Pattern:
         self.core = _core.parse(text)
         self._made_of: tuple[Any, ...] = ("text", self.core.text())
         self._recipe: Recipe | None = self._made_of
-        self._hash: int | None = None
+        self._key: str | Recipe | None = None
 
     @classmethod
     def _of(cls, core: _core.Pattern, made_of: tuple[Any, ...]) -> Pattern:
@@ -55,7 +58,7 @@ class Pattern:
         self.core = core
         self._made_of = made_of
         self._recipe = None
-        self._hash = None
+        self._key = None
         return self
 
     @staticmethod
@@ -73,6 +76,13 @@ class Pattern:
         if self._recipe is None:
             self._recipe = ("text", self.core.text()) if self.core.reads_back() else _recipe_of(*self._made_of)
         return self._recipe
+
+    @property
+    def key(self) -> str | Recipe:
+        """Equal exactly for equal patterns. A text where that tells all: Python compares and hashes nothing faster."""
+        if self._key is None:
+            self._key = str(self.recipe[1]) if self.recipe[0] == "text" else self.recipe
+        return self._key
 
     def __and__(self, other: PatternLike) -> Pattern:
         return _combined("and", self, other)
@@ -92,12 +102,10 @@ class Pattern:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Pattern):
             return NotImplemented
-        return self is other or self.recipe == other.recipe
+        return self is other or self.key == other.key
 
     def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash(self.recipe)
-        return self._hash
+        return hash(self.key)
 
     def __bool__(self) -> bool:
         raise TypeError("a pattern is neither true nor false; combine patterns with &, | and ~")
@@ -150,6 +158,38 @@ class Pattern:
         """
         return self.core.picture(q_len, q_len if k_len is None else k_len).rstrip("\n")
 
+    def show(
+        self,
+        q_len: int = _NOTEBOOK_LENGTH,
+        k_len: int | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        batch: int = 0,
+        head: int = 0,
+    ) -> None:
+        """Prints a picture; with a path that ends in .svg or .html, writes it there instead.
+
+        >>> import keyhole
+        >>> keyhole.parse("causal & window(1)").show(4)
+        causal & window(1)   4 x 4, 7 of 16 pairs (43.8%)
+        # . . .
+        # # . .
+        . # # .
+        . . # #
+        """
+        pictures.show(self, self._shape(q_len, k_len), path, batch, head, explain="")
+
+    def _repr_svg_(self) -> str | None:
+        try:
+            return pictures.svg(self, self._shape(_NOTEBOOK_LENGTH, None))
+        except ValueError:  # `at` has lengths of its own; the notebook falls back to repr()
+            return None
+
+    def _shape(self, q_len: int, k_len: int | None) -> pictures.Shape:
+        k_len = q_len if k_len is None else k_len
+        batch, heads = self.core.smallest_shape()
+        return q_len, k_len, batch, heads, k_len - q_len
+
     def count_pairs(self, q_len: int, k_len: int | None = None) -> int:
         """How many pairs attend, for head 0 of batch entry 0.
 
@@ -160,7 +200,7 @@ class Pattern:
         return self.core.count_pairs(q_len, q_len if k_len is None else k_len)
 
 
-PatternLike = Union[Pattern, str]  # a text is accepted wherever a pattern is
+PatternLike: TypeAlias = Pattern | str  # a text is accepted wherever a pattern is
 
 
 def parse(text: str) -> Pattern:

@@ -7,16 +7,13 @@ import hashlib
 import os
 import struct
 import weakref
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, TypeAlias
 
-from . import _core
+from . import _core, pictures
 from .cache import Cache
 from .pattern import Pattern, PatternLike, as_pattern, from_recipe
 from .recipe import Recipe, decode_value, encode_value
 from .report import Report
-
-if TYPE_CHECKING:
-    from collections.abc import Buffer
 
 __all__ = ["Plan", "PlanLike", "plan", "plan_cache", "plan_for"]
 
@@ -43,7 +40,19 @@ class Plan:
     Plans compare, hash and pickle by pattern and shape. They are safe to use from several threads.
     """
 
-    __slots__ = ("__weakref__", "_digest", "_encoded", "_recipe", "batch", "core", "heads", "k_len", "offset", "pattern", "q_len")
+    __slots__ = (
+        "__weakref__",
+        "_digest",
+        "_encoded",
+        "_recipe",
+        "batch",
+        "core",
+        "heads",
+        "k_len",
+        "offset",
+        "pattern",
+        "q_len",
+    )
 
     core: _core.Plan  # the C++ plan
     pattern: Pattern | None  # None: loaded from a file whose pattern came from arrays
@@ -94,7 +103,7 @@ class Plan:
         return self._encoded
 
     @staticmethod
-    def decode(data: Buffer) -> Plan:
+    def decode(data: bytes | bytearray | memoryview) -> Plan:
         """The plan that `encode` wrote: the living one where there is one, else compiled again. Bytes that are not a
         plan, or not all of it, are a ValueError; nothing in them is executed.
 
@@ -122,6 +131,29 @@ class Plan:
         (229504, 1048576)
         """
         return Report.of(self.core.explain(*tile, head_dim, element_bytes))
+
+    def show(self, path: str | os.PathLike[str] | None = None, *, batch: int = 0, head: int = 0) -> None:
+        """Prints a picture; with a path that ends in .svg or .html, writes it there instead.
+
+        >>> import keyhole
+        >>> keyhole.plan("causal", 3).show()
+        causal   3 x 3, 6 of 9 pairs (66.7%)
+        # . .
+        # # .
+        # # #
+        """
+        pictures.show(self._drawn_pattern(), self.core.shape(), path, batch, head, str(self))
+
+    def _repr_svg_(self) -> str | None:
+        return None if self.pattern is None else pictures.svg(self.pattern, self.core.shape())
+
+    def _repr_html_(self) -> str | None:
+        return None if self.pattern is None else pictures.svg_with_report(self.pattern, self.core.shape(), str(self))
+
+    def _drawn_pattern(self) -> Pattern:
+        if self.pattern is None:
+            raise ValueError(f"show: {self!r} was loaded from a file that does not hold the arrays of its pattern")
+        return self.pattern
 
     def verify(self) -> None:
         """Checks every list compiled so far; a RuntimeError names the first that breaks a rule."""
@@ -168,7 +200,7 @@ class Plan:
         return self
 
 
-PlanLike = Union[Plan, Pattern, str]
+PlanLike: TypeAlias = Plan | Pattern | str
 
 plan_cache: Cache[Plan] = Cache(capacity=64)
 
@@ -207,7 +239,7 @@ def plan_for(what: PlanLike, q_len: int, k_len: int, batch: int, heads: int) -> 
 
 
 def _cached(pattern: Pattern, q_len: int, k_len: int, batch: int, heads: int, offset: int) -> Plan:
-    key = (pattern, q_len, k_len, batch, heads, offset)
+    key = (pattern.key, q_len, k_len, batch, heads, offset)
     found = plan_cache.get(key)
     if found is None:
         made = Plan(_core.make_plan(pattern.core, q_len, k_len, batch, heads, offset), pattern)

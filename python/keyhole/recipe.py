@@ -16,12 +16,12 @@ runs nothing.
 from __future__ import annotations
 
 import struct
-from typing import Tuple, Union
+from typing import TypeAlias, Union
 
 __all__ = ["Recipe", "decode_value", "encode_value"]
 
-Recipe = Tuple["Value", ...]
-Value = Union[None, int, str, bytes, Recipe]
+Recipe: TypeAlias = tuple["Value", ...]
+Value: TypeAlias = Union[int, str, bytes, Recipe, None]
 
 _MAX_DEPTH = 256
 _COUNT = struct.Struct("<Q")

@@ -1,20 +1,20 @@
-// tests/cli/picture_test.cpp
+// tests/render/picture_test.cpp
 // A picture tells what the pattern says: pair by pair where a cell is a pair, and never "all" or
 // "none" of a cell that holds both. For every sample of the catalog.
-#include "cli/render/picture.h"
+#include "render/picture.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "cli/render/html.h"
-#include "cli/render/svg.h"
-#include "cli/render/text.h"
 #include "keyhole/error.h"
 #include "pattern/catalog.h"
 #include "pattern/smallest_shape.h"
+#include "render/html.h"
+#include "render/svg.h"
+#include "render/text.h"
 
-namespace keyhole::cli {
+namespace keyhole {
 namespace {
 
 void check_picture(const Pattern& pattern, const Shape& shape, int64_t most_cells) {
@@ -88,4 +88,4 @@ TEST(Picture, PatternTextIsEscaped) {
 }
 
 }  // namespace
-}  // namespace keyhole::cli
+}  // namespace keyhole

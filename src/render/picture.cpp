@@ -1,16 +1,15 @@
-// cli/render/picture.cpp
+// src/render/picture.cpp
 // Looks at a pattern, row by row while that is affordable and by bands of rows beyond.
-#include "cli/render/picture.h"
-
-#include <fmt/format.h>
+#include "render/picture.h"
 
 #include <algorithm>
 
 #include "base/check.h"
 #include "base/int_math.h"
 #include "pattern/node.h"
+#include "render/number_text.h"
 
-namespace keyhole::cli {
+namespace keyhole {
 namespace {
 
 constexpr double kMostExactPairs = 1 << 26;   // 8,192 x 8,192: a fraction of a second row by row
@@ -156,11 +155,8 @@ double sampled_share(const Node& node, const Shape& shape) {
 
 Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t head,
              int64_t most_cells) {
-  KEYHOLE_CHECK(batch >= 0 && batch < shape.batch, "--at-batch is ", batch, "; accepted are 0 to ",
-                shape.batch - 1);
-  KEYHOLE_CHECK(head >= 0 && head < shape.heads, "--head is ", head, "; accepted are 0 to ",
-                shape.heads - 1);
-  checked_mul(shape.q_len, shape.k_len, "show: pairs");
+  checked_mul(shape.q_len, shape.k_len, "picture: pairs");
+  const NodePtr node = pattern.for_head(shape, batch, head).node();
   Picture picture;
   picture.pattern = pattern.text(), picture.shape = shape;
   picture.batch = batch, picture.head = head;
@@ -169,7 +165,6 @@ Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t 
   picture.cols = ceil_div(shape.k_len, picture.cell);
   picture.share.assign(size_t(picture.rows * picture.cols), Picture::kAbsent);
 
-  const NodePtr node = pattern.for_head(shape, batch, head).node();
   if (picture.all_pairs() <= kMostExactPairs) {
     count_cells(*node, picture);
     return picture;
@@ -187,20 +182,22 @@ std::string headline(const Picture& picture) {
   const double all = picture.all_pairs();
   const double percents = all > 0 ? 100 * double(picture.pairs) / all : 0;
   // One digit behind the point, unless that would make something look like nothing.
-  const std::string share = percents > 0 && percents < 0.05 ? fmt::format("{:.1g}", percents)
-                                                            : fmt::format("{:.1f}", percents);
-  return fmt::format("{}   {} x {}, {}{} of {:.0f} pairs ({}%)", picture.pattern,
-                     picture.shape.q_len, picture.shape.k_len, picture.is_estimate ? "about " : "",
-                     picture.pairs, all, share);
+  const std::string share =
+      percents > 0 && percents < 0.05 ? significant_text(percents, 1) : fixed_text(percents, 1);
+  return say(picture.pattern, "   ", picture.shape.q_len, " x ", picture.shape.k_len, ", ",
+             picture.is_estimate ? "about " : "", picture.pairs, " of ", fixed_text(all, 0),
+             " pairs (", share, "%)");
 }
 
 std::string caption(const Picture& picture) {
   std::string text = headline(picture).substr(picture.pattern.size() + 3);
-  if (picture.shape.heads > 1) text += fmt::format(", head {}", picture.head);
-  if (picture.shape.batch > 1) text += fmt::format(", batch entry {}", picture.batch);
-  if (picture.shape.offset) text += fmt::format(", query 0 at position {}", *picture.shape.offset);
-  if (picture.cell > 1) text += fmt::format(", one cell is {0} x {0} pairs", picture.cell);
+  if (picture.shape.heads > 1) text += say(", head ", picture.head);
+  if (picture.shape.batch > 1) text += say(", batch entry ", picture.batch);
+  if (picture.shape.offset) text += say(", query 0 at position ", *picture.shape.offset);
+  if (picture.cell > 1) {
+    text += say(", one cell is ", picture.cell, " x ", picture.cell, " pairs");
+  }
   return text;
 }
 
-}  // namespace keyhole::cli
+}  // namespace keyhole

@@ -1,21 +1,26 @@
-// cli/render/html.cpp
+// src/render/html.cpp
 // Puts the page together: markup, and DATA with the bitmap of the pairs and the expression tree.
-#include "cli/render/html.h"
-
-#include <fmt/format.h>
+#include "render/html.h"
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/check.h"
-#include "cli/common.h"
-#include "cli/render/svg.h"
+#include "base/int_math.h"
+#include "keyhole/version.h"
 #include "pattern/node.h"
+#include "render/svg.h"
 
-namespace keyhole::cli {
+namespace keyhole {
 namespace {
+
+using Json = nlohmann::ordered_json;  // keys keep the order in which they are written
+
+constexpr int64_t kMostCells = 2048;
 
 // The leaves whose definition the page evaluates itself (LEAVES in page_script.cpp); of all others
 // it gets a bitmap.
@@ -187,16 +192,22 @@ std::string explain_rows(const std::string& explain) {
     if (line.empty()) continue;
     const size_t gap = line.find("  ", line.find_first_not_of(' '));
     const size_t value = line.find_first_not_of(' ', gap);
-    rows +=
-        gap == std::string::npos || value == std::string::npos
-            ? fmt::format("<tr><td colspan=\"2\">{}</td></tr>\n", escape_markup(line))
-            : fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", escape_markup(line.substr(0, gap)),
-                          escape_markup(line.substr(value)));
+    rows += gap == std::string::npos || value == std::string::npos
+                ? say("<tr><td colspan=\"2\">", escape_markup(line), "</td></tr>\n")
+                : say("<tr><th>", escape_markup(line.substr(0, gap)), "</th><td>",
+                      escape_markup(line.substr(value)), "</td></tr>\n");
   }
   return rows;
 }
 
 }  // namespace
+
+int64_t html_cells(const Shape& shape) {
+  // Cells are powers of two, so that the usual tiles are whole cells.
+  const int64_t longer = std::max<int64_t>({shape.q_len, shape.k_len, 1});
+  const int64_t cell = int64_t(std::bit_ceil(uint64_t(ceil_div(longer, kMostCells))));
+  return ceil_div(longer, cell);
+}
 
 std::string picture_html(const Pattern& pattern, const Picture& picture,
                          const std::string& explain) {
@@ -208,14 +219,11 @@ std::string picture_html(const Pattern& pattern, const Picture& picture,
   std::string page =
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  page += fmt::format(
-      "<meta name=\"generator\" content=\"keyhole "
-      "{}\">\n<title>{}</title>\n<style>{}</style>\n</head>\n<body>\n",
-      version(), title, kPageStyle);
-  page += fmt::format(
-      "<header><div><h1 class=\"mono\">{}</h1><p>{}</p></div><button id=\"theme\" title=\"light or "
-      "dark\">◐ theme</button></header>\n",
-      title, escape_markup(caption(picture)));
+  page += say("<meta name=\"generator\" content=\"keyhole ", version(), "\">\n<title>", title,
+              "</title>\n<style>", kPageStyle, "</style>\n</head>\n<body>\n");
+  page +=
+      say("<header><div><h1 class=\"mono\">", title, "</h1><p>", escape_markup(caption(picture)),
+          "</p></div><button id=\"theme\" title=\"light or dark\">◐ theme</button></header>\n");
   page += R"html(<main>
 <div class="card view">
 <div class="bar"><button id="in" title="zoom in">+</button><button id="out" title="zoom out">−</button><button id="fit">fit</button>
@@ -234,17 +242,15 @@ std::string picture_html(const Pattern& pattern, const Picture& picture,
 <section class="card" id="tilecard" hidden><h2>Tiles</h2><table id="tiles"></table></section>
 )html";
   if (!explain.empty()) {
-    page += fmt::format(
-        "<section class=\"card\"><h2>Plan</h2><table id=\"explain\">\n{}</table></section>\n",
-        explain_rows(explain));
+    page += say("<section class=\"card\"><h2>Plan</h2><table id=\"explain\">\n",
+                explain_rows(explain), "</table></section>\n");
   }
-  page += fmt::format(
+  page += say(
       "</aside>\n</main>\n<footer>Wheel or <kbd>+</kbd> <kbd>-</kbd> zoom, drag moves, click pins "
-      "a pair, arrow keys walk from there, "
-      "<kbd>0</kbd> fits. Made by keyhole {}.</footer>\n",
-      version());
+      "a pair, arrow keys walk from there, <kbd>0</kbd> fits. Made by keyhole ",
+      version(), ".</footer>\n");
   return page + "<script>\n'use strict';\nconst DATA = " + data + ";\n" + kPageLeaves + kPageModel +
          kPageScript + "</script>\n</body>\n</html>\n";
 }
 
-}  // namespace keyhole::cli
+}  // namespace keyhole

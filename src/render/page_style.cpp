@@ -1,8 +1,8 @@
-// cli/render/page_style.cpp
+// src/render/page_style.cpp
 // The style sheet of the page that `keyhole show --html` writes. Light and dark, no fonts to load.
-#include "cli/render/html.h"
+#include "render/html.h"
 
-namespace keyhole::cli {
+namespace keyhole {
 
 const char* const kPageStyle = R"css(
 :root{color-scheme:light;--paper:#f4f6f9;--card:#fff;--ink:#18202b;--soft:#657184;--line:#dfe4ea;--grid:#e6eaef;
@@ -60,4 +60,4 @@ kbd{font:11.5px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;border:
 @media(max-width:900px){main{grid-template-columns:1fr;padding:0 12px 16px}header{padding:14px 12px 10px}.view{position:static;height:70vh}footer{padding:0 12px 16px}}
 )css";
 
-}  // namespace keyhole::cli
+}  // namespace keyhole

@@ -1,10 +1,10 @@
-// cli/render/page_script.cpp
+// src/render/page_script.cpp
 // The script of the page that `keyhole show --html` writes. It reads DATA (see html.cpp): bitmaps
 // are the truth about which pairs attend; the expression tree, evaluated here, says why. A test in
 // headless Chromium compares the two on every pair of every catalog example.
-#include "cli/render/html.h"
+#include "render/html.h"
 
-namespace keyhole::cli {
+namespace keyhole {
 
 // The definitions, one function a leaf: (q, k, arguments) -> [holds, the sentence with numbers in
 // it].
@@ -429,4 +429,4 @@ window.keyhole = {DATA, LEAVES, evaluate, attends, tiles, keysOf, cellState, cho
   place: (row, col) => { const box = canvas.getBoundingClientRect(); return {x: box.left + toX(col) + scale / 2, y: box.top + toY(row) + scale / 2}; }};
 )js";
 
-}  // namespace keyhole::cli
+}  // namespace keyhole

@@ -1,4 +1,4 @@
-// cli/render/picture.h
+// src/render/picture.h
 // From a pattern and a shape to a picture: at most `most_cells` cells a side, each with the share
 // of its pairs that attend. Text, SVG, PNG and the web page all draw this one value.
 #pragma once
@@ -9,7 +9,7 @@
 
 #include "keyhole/pattern.h"
 
-namespace keyhole::cli {
+namespace keyhole {
 
 struct Picture {
   std::string pattern;  // its text
@@ -34,4 +34,4 @@ std::string headline(const Picture& picture);
 // The same without the pattern's text, and with the head and the scale where they matter.
 std::string caption(const Picture& picture);
 
-}  // namespace keyhole::cli
+}  // namespace keyhole

@@ -1,10 +1,10 @@
-// cli/render/text.cpp
-// Glyphs for cells, and colours for them on a terminal.
-#include "cli/render/text.h"
+// src/render/text.cpp
+// Glyphs for cells.
+#include "render/text.h"
 
-#include "cli/common.h"
+#include "base/check.h"
 
-namespace keyhole::cli {
+namespace keyhole {
 
 std::vector<std::string> picture_rows(const Picture& picture) {
   std::vector<std::string> rows;
@@ -19,14 +19,14 @@ std::vector<std::string> picture_rows(const Picture& picture) {
   return rows;
 }
 
-std::string picture_text(const Picture& picture) {
+std::string picture_text(const Picture& picture, const Paint& paint) {
   std::string text = headline(picture) + "\n";
   if (picture.cell > 1) {
-    text += fmt::format("each cell is {0} x {0} pairs: # all attend, + some do, . none\n",
-                        picture.cell);
+    text += say("each cell is ", picture.cell, " x ", picture.cell,
+                " pairs: # all attend, + some do, . none\n");
   }
   for (const std::string& row : picture_rows(picture)) {
-    // One escape sequence for each stretch of equal glyphs, not for each glyph.
+    // One paint for each stretch of equal glyphs, not for each glyph.
     for (size_t begin = 0; begin < row.size();) {
       size_t end = row.find_first_not_of(row[begin], begin);
       if (end == std::string::npos) end = row.size();
@@ -35,10 +35,7 @@ std::string picture_text(const Picture& picture) {
         stretch += row[c];
         if (c + 1 < row.size()) stretch += ' ';
       }
-      text += paint(row[begin] == '#'   ? Ink::cyan
-                    : row[begin] == '+' ? Ink::yellow
-                                        : Ink::dim,
-                    stretch);
+      text += paint ? paint(row[begin], stretch) : stretch;
       begin = end;
     }
     text += '\n';
@@ -46,4 +43,4 @@ std::string picture_text(const Picture& picture) {
   return text;
 }
 
-}  // namespace keyhole::cli
+}  // namespace keyhole

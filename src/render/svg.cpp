@@ -1,17 +1,28 @@
-// cli/render/svg.cpp
+// src/render/svg.cpp
 // One rectangle for each stretch of equal cells; equal stretches in neighbouring rows become one.
-#include "cli/render/svg.h"
-
-#include <fmt/format.h>
+#include "render/svg.h"
 
 #include <algorithm>
 #include <vector>
 
-namespace keyhole::cli {
+#include "base/check.h"
+#include "render/number_text.h"
+
+namespace keyhole {
 namespace {
 
 constexpr double kSide = 512;  // of the longer side of the grid, in user units
 constexpr double kLeft = 46, kTop = 74, kMargin = 20;
+
+constexpr const char* kStyle = R"(<style>
+svg{--paper:#fff;--ink:#1c2430;--soft:#6b7685;--line:#e3e7ec;--frame:#b9c1cb;--a1:#c9dcf5;--a2:#8fb6ea;--a3:#5a90dc;--a4:#2166c4}
+@media(prefers-color-scheme:dark){svg{--paper:#12161c;--ink:#e6ebf2;--soft:#94a0b0;--line:#252c36;--frame:#465060;--a1:#1f3a5c;--a2:#2d5f9a;--a3:#4287d0;--a4:#6fb1ff}}
+.p{fill:var(--paper)}.t{fill:var(--ink);font-family:ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-weight:600}
+.d{fill:var(--soft);font-family:system-ui,"DejaVu Sans",sans-serif;font-size:12.5px}
+.g{stroke:var(--line);stroke-width:1;fill:none}.f{stroke:var(--frame);stroke-width:1;fill:none}
+.c1{fill:var(--a1)}.c2{fill:var(--a2)}.c3{fill:var(--a3)}.c4{fill:var(--a4)}
+</style>
+)";
 
 struct Stretch {
   int64_t row, rows, begin, end;
@@ -85,48 +96,40 @@ std::string picture_svg(const Picture& picture) {
   const double title_size = std::clamp(
       (kSide + kLeft) / (0.62 * double(std::max<size_t>(picture.pattern.size(), 1))), 7.0, 17.0);
   const double full_width = kLeft + std::max(width, 420.0) + kMargin;
-  std::string svg = fmt::format(
-      R"(<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {0:.0f} {1:.0f}" width="{0:.0f}" height="{1:.0f}" role="img" aria-label="{2}">
-<title>{2}: {3}</title>
-<style>
-svg{{--paper:#fff;--ink:#1c2430;--soft:#6b7685;--line:#e3e7ec;--frame:#b9c1cb;--a1:#c9dcf5;--a2:#8fb6ea;--a3:#5a90dc;--a4:#2166c4}}
-@media(prefers-color-scheme:dark){{svg{{--paper:#12161c;--ink:#e6ebf2;--soft:#94a0b0;--line:#252c36;--frame:#465060;--a1:#1f3a5c;--a2:#2d5f9a;--a3:#4287d0;--a4:#6fb1ff}}}}
-.p{{fill:var(--paper)}}.t{{fill:var(--ink);font-family:ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;font-weight:600}}
-.d{{fill:var(--soft);font-family:system-ui,"DejaVu Sans",sans-serif;font-size:12.5px}}
-.g{{stroke:var(--line);stroke-width:1;fill:none}}.f{{stroke:var(--frame);stroke-width:1;fill:none}}
-.c1{{fill:var(--a1)}}.c2{{fill:var(--a2)}}.c3{{fill:var(--a3)}}.c4{{fill:var(--a4)}}
-</style>
-<rect class="p" width="100%" height="100%"/>
-<text class="t" x="{4}" y="26" font-size="{5:.1f}">{2}</text>
-<text class="d" x="{4}" y="45">{3}</text>
-)",
-      full_width, kTop + height + kMargin, title, details, kMargin, title_size);
-  svg += fmt::format(
-      "<text class=\"d\" x=\"{:.1f}\" y=\"{:.1f}\">keys k →</text>\n"
-      "<text class=\"d\" transform=\"translate({:.1f} {:.1f}) rotate(90)\">queries q →</text>\n",
-      kLeft, kTop - 8, kLeft - 18, kTop);
-  svg += fmt::format(
-      "<g transform=\"translate({} {}) scale({:.6g})\" shape-rendering=\"crispEdges\">\n", kLeft,
-      kTop, unit);
+  const std::string full_height = fixed_text(kTop + height + kMargin, 0);
+  const std::string wide = fixed_text(full_width, 0);
+  std::string svg =
+      say("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", wide, " ", full_height,
+          "\" width=\"", wide, "\" height=\"", full_height, "\" role=\"img\" aria-label=\"", title,
+          "\">\n<title>", title, ": ", details, "</title>\n", kStyle,
+          "<rect class=\"p\" width=\"100%\" height=\"100%\"/>\n<text class=\"t\" x=\"", kMargin,
+          "\" y=\"26\" font-size=\"", fixed_text(title_size, 1), "\">", title,
+          "</text>\n<text class=\"d\" x=\"", kMargin, "\" y=\"45\">", details, "</text>\n");
+  svg +=
+      say("<text class=\"d\" x=\"", fixed_text(kLeft, 1), "\" y=\"", fixed_text(kTop - 8, 1),
+          "\">keys k →</text>\n<text class=\"d\" transform=\"translate(", fixed_text(kLeft - 18, 1),
+          " ", fixed_text(kTop, 1), ") rotate(90)\">queries q →</text>\n");
+  svg += say("<g transform=\"translate(", kLeft, " ", kTop, ") scale(", significant_text(unit, 6),
+             ")\" shape-rendering=\"crispEdges\">\n");
   for (const Stretch& s : stretches(picture)) {
-    svg += fmt::format("<rect class=\"c{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\n",
-                       s.level, s.begin, s.row, s.end - s.begin, s.rows);
+    svg += say("<rect class=\"c", s.level, "\" x=\"", s.begin, "\" y=\"", s.row, "\" width=\"",
+               s.end - s.begin, "\" height=\"", s.rows, "\"/>\n");
   }
   svg += "</g>\n";
   if (unit >= 6) {  // room for a grid
     std::string path;
     for (int64_t c = 1; c < picture.cols; ++c) {
-      path += fmt::format("M{:.2f} {}v{:.2f}", kLeft + unit * double(c), kTop, height);
+      path +=
+          say("M", fixed_text(kLeft + unit * double(c), 2), " ", kTop, "v", fixed_text(height, 2));
     }
     for (int64_t r = 1; r < picture.rows; ++r) {
-      path += fmt::format("M{} {:.2f}h{:.2f}", kLeft, kTop + unit * double(r), width);
+      path +=
+          say("M", kLeft, " ", fixed_text(kTop + unit * double(r), 2), "h", fixed_text(width, 2));
     }
-    svg += fmt::format("<path class=\"g\" d=\"{}\"/>\n", path);
+    svg += say("<path class=\"g\" d=\"", path, "\"/>\n");
   }
-  return svg +
-         fmt::format(
-             "<rect class=\"f\" x=\"{}\" y=\"{}\" width=\"{:.2f}\" height=\"{:.2f}\"/>\n</svg>\n",
-             kLeft, kTop, width, height);
+  return svg + say("<rect class=\"f\" x=\"", kLeft, "\" y=\"", kTop, "\" width=\"",
+                   fixed_text(width, 2), "\" height=\"", fixed_text(height, 2), "\"/>\n</svg>\n");
 }
 
-}  // namespace keyhole::cli
+}  // namespace keyhole

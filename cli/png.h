@@ -1,10 +1,10 @@
-// cli/render/png.h
+// cli/png.h
 // A picture as a PNG file. Builds without libpng refuse by name and point to --svg.
 #pragma once
 
 #include <string>
 
-#include "cli/render/picture.h"
+#include "render/picture.h"
 
 namespace keyhole::cli {
 

@@ -1,15 +1,16 @@
-// cli/render/html.h
+// src/render/html.h
 // A picture as one self-contained web page: zoom, why a pair attends, how tiles fall, what it
 // costs.
 #pragma once
 
 #include <string>
 
-#include "cli/render/picture.h"
+#include "render/picture.h"
 
-namespace keyhole::cli {
+namespace keyhole {
 
-inline constexpr int64_t kHtmlCells = 2048;  // a bit a cell: at most 0.7 MB of page
+// How many cells a side the page's picture should have: a bit a cell is at most 0.7 MB of page.
+int64_t html_cells(const Shape& shape);
 
 // `explain` is the text of the plan's report, "name   value" a line; empty: no table.
 std::string picture_html(const Pattern& pattern, const Picture& picture,
@@ -21,4 +22,4 @@ extern const char* const kPageLeaves;
 extern const char* const kPageModel;
 extern const char* const kPageScript;
 
-}  // namespace keyhole::cli
+}  // namespace keyhole

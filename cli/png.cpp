@@ -1,6 +1,6 @@
-// cli/render/png.cpp
+// cli/png.cpp
 // Pixels from cells, with libpng's simplified interface where this build has it.
-#include "cli/render/png.h"
+#include "cli/png.h"
 
 #include <algorithm>
 #include <vector>
