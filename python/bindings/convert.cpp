@@ -76,6 +76,13 @@ int64_t integer_or_inf(const CatalogEntry& entry, const Parameter& parameter, nb
   return parameter.may_be_unbounded && number > parameter.most ? kUnbounded : number;
 }
 
+Pattern pattern_from(const CatalogEntry& entry, const Parameter& parameter, nb::handle argument) {
+  if (!nb::isinstance<Pattern>(argument)) {
+    raise_type_error(say(entry.name, ": ", parameter.name).c_str(), "a pattern", argument);
+  }
+  return nb::cast<Pattern>(argument);
+}
+
 Value value_from(const CatalogEntry& entry, const Parameter& parameter, nb::handle argument) {
   if (argument.is_none() && parameter.is_optional) return std::monostate{};
   switch (parameter.kind) {
@@ -87,12 +94,12 @@ Value value_from(const CatalogEntry& entry, const Parameter& parameter, nb::hand
     case ParameterKind::rows:
       return rows_from(entry, argument);
     case ParameterKind::pattern:
-      return nb::cast<Pattern>(argument);
+      return pattern_from(entry, parameter, argument);
     case ParameterKind::patterns: {
       check_tuple(argument, say(entry.name, ": ", parameter.name).c_str(), "a tuple of patterns");
       std::vector<Pattern> patterns;
       for (nb::handle pattern : nb::borrow<nb::tuple>(argument)) {
-        patterns.push_back(nb::cast<Pattern>(pattern));
+        patterns.push_back(pattern_from(entry, parameter, pattern));
       }
       return patterns;
     }

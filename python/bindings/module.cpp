@@ -32,6 +32,8 @@ static void translate_error(const std::exception_ptr& pointer, void* /*payload*/
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ library of Keyhole; use the package keyhole instead.";
+  // At the end of a program somebody may still hold a plan: no reason to frighten its user.
+  nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(keyhole::python::translate_error);
   module.def("version", &keyhole::version, "The version of the C++ library.");
   keyhole::python::add_patterns(module);

@@ -113,7 +113,7 @@ def _checked(function: str, name: str, array: Any, rank: int) -> Array:
         and all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides, strict=True))
         and (array.shape[-1] <= 1 or array.strides[-1] == size)
     )
-    return array if is_readable else np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    return array if is_readable else np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
 def _kind_of(value: Any) -> str:
@@ -155,9 +155,14 @@ def _lse_dtype(q: Array) -> type[np.floating[Any]]:
 
 
 def _tensor(array: Array) -> TensorTuple:
-    size = array.dtype.itemsize
-    strides = tuple(stride // size for stride in array.strides)
-    return array.ctypes.data, _DTYPES[array.dtype.name], array.shape, strides, _HOST
+    if array.size == 0:  # NumPy gives it strides of 0, as if it were broadcast
+        like = np.empty([max(size, 1) for size in array.shape], array.dtype)
+        return 0, _DTYPES[array.dtype.name], array.shape, _strides(like), _HOST
+    return array.ctypes.data, _DTYPES[array.dtype.name], array.shape, _strides(array), _HOST
+
+
+def _strides(array: Array) -> tuple[int, ...]:
+    return tuple(stride // array.dtype.itemsize for stride in array.strides)
 
 
 def _optional(array: Array | None) -> TensorTuple | None:

@@ -104,8 +104,9 @@ class Plan:
 
     @staticmethod
     def decode(data: bytes | bytearray | memoryview) -> Plan:
-        """The plan that `encode` wrote: the living one where there is one, else compiled again. Bytes that are not a
-        plan, or not all of it, are a ValueError; nothing in them is executed.
+        """The plan that `encode` wrote. Where one of its digest is alive, that one: the digest is its name, and the
+        rest is not looked at. Else it is compiled again; bytes that are not a plan, or not all of it, are a
+        ValueError, and nothing in them is executed.
 
         >>> Plan.decode(b"something else")
         Traceback (most recent call last):
