@@ -10,7 +10,7 @@ JOBS=$(nproc 2>/dev/null || echo 2)
 export CTEST_PARALLEL_LEVEL=$JOBS CMAKE_BUILD_PARALLEL_LEVEL=$JOBS
 
 # Debian package | how to see that it is there where dpkg does not know of it: a program, a header after '#', what clang must be
-# able to link after '!', or what python3 must be able to import after '@'
+# able to link after '!', what python3 must be able to import after '@', or '^': the headers of Python
 readonly PACKAGES="
 g++|g++
 cmake|cmake
@@ -19,6 +19,7 @@ ccache|ccache
 git|git
 python3|python3
 python3-venv|@venv, ensurepip
+python3-dev|^
 ca-certificates|update-ca-certificates
 nlohmann-json3-dev|#nlohmann/json.hpp
 libfmt-dev|#fmt/format.h
@@ -53,6 +54,7 @@ is_installed() {
   case "$probe" in
     \#*) printf '#include <%s>\n' "${probe#\#}" | "${CXX:-c++}" -std=c++20 -E -x c++ - >/dev/null 2>&1 ;;
     !*) printf 'int main() {}\n' | clang++-19 "${probe#!}" -x c++ - -o /dev/null >/dev/null 2>&1 ;;
+    ^) python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ;;
     @*) python3 -c "import ${probe#@}" 2>/dev/null ;;
     *) command -v "$probe" >/dev/null ;;
   esac
@@ -115,12 +117,15 @@ need() {
   exit 2
 }
 
-# from_pypi REQUIREMENTS: into .venv, because Debian's Python takes no packages of its own from pip.
+# from_pypi ARGUMENT...: what pip installs with these arguments, into .venv, because Debian's Python takes no packages of
+# its own from pip. What this machine's Python has already, torch above all, is used from there.
 from_pypi() {
-  export PIP_RETRIES=${PIP_RETRIES:-1} PIP_DEFAULT_TIMEOUT=${PIP_DEFAULT_TIMEOUT:-20}
+  export PIP_RETRIES=${PIP_RETRIES:-1} PIP_DEFAULT_TIMEOUT=${PIP_DEFAULT_TIMEOUT:-20} PIP_DISABLE_PIP_VERSION_CHECK=1
   mkdir -p out
-  { [ -x .venv/bin/pip ] || python3 -m venv .venv; } >out/pip.log 2>&1 &&
-    .venv/bin/pip install --quiet --disable-pip-version-check -r "$1" >>out/pip.log 2>&1
+  {
+    printf '\n== pip install %s\n' "$*"
+    { [ -x .venv/bin/pip ] || python3 -m venv --system-site-packages .venv; } && .venv/bin/pip install --quiet "$@"
+  } >>out/pip.log 2>&1
 }
 
 # The nvcc of this machine, 13 or newer, or the one that find_nvcc has put into .venv.
@@ -141,7 +146,7 @@ find_nvcc() {
   # One that came from there before is asked for again: the list may have grown, and pip has nothing to do if not.
   if ! CUDACXX=$(nvcc_here) || [[ $CUDACXX == "$ROOT"/.venv/* ]]; then
     say "Taking nvcc from PyPI into .venv"
-    if ! from_pypi scripts/nvcc_requirements.txt; then
+    if ! from_pypi -r scripts/nvcc_requirements.txt; then
       say "No CUDA: nvcc 13 is not here, and pip could not install it (out/pip.log)."
       return 1
     fi

@@ -28,9 +28,7 @@ def command(*words, **options):
 
 
 def test_importing_imports_neither_torch_nor_numpy():
-    code = (
-        "import sys, keyhole; print([m for m in ('torch', 'numpy', 'matplotlib', 'transformers') if m in sys.modules])"
-    )
+    code = "import sys, keyhole; print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
     assert python(code, check=True).stdout.strip() == "[]"
 
 
@@ -41,10 +39,10 @@ def test_importing_is_quick():
 
 
 def test_importing_touches_no_gpu():
-    code = (
-        "import keyhole; print(any('libcuda.so' in line or '/dev/nvidia' in line for line in open('/proc/self/maps')))"
-    )
-    assert python(code, check=True).stdout.strip() == "False"
+    maps = python("import keyhole; print(open('/proc/self/maps').read())", check=True).stdout
+    assert "_core" in maps
+    assert "libcuda.so" not in maps
+    assert "/dev/nvidia" not in maps
 
 
 def test_everything_exported_is_there():

@@ -77,7 +77,11 @@ def test_plans_travel(name, tmp_path):
 
 def test_plan_travels_to_another_process():
     plan = keyhole.plan(array_pattern() & "causal", 40, heads=3)
-    code = "import sys, keyhole; p = keyhole.Plan.decode(sys.stdin.buffer.read()); print(p.explain().pairs, p.digest.hex())"
+    code = (
+        "import sys, keyhole\n"
+        "plan = keyhole.Plan.decode(sys.stdin.buffer.read())\n"
+        "print(plan.explain().pairs, plan.digest.hex())\n"
+    )
     said = subprocess.run([sys.executable, "-c", code], input=plan.encode(), capture_output=True, check=True).stdout
     assert said.split() == [str(plan.explain().pairs).encode(), plan.digest.hex().encode()]
 
