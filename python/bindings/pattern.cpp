@@ -29,7 +29,8 @@ Pattern make(std::string_view name, nb::handle arguments) {
 // True when the text says all there is to know: patterns from long arrays print a hash instead.
 bool reads_back(const Pattern& pattern, const std::string& text) {
   try {
-    return parse(text).text() == text && parse(text) == pattern;
+    const Pattern again = parse(text);
+    return again == pattern && again.text() == text;
   } catch (const Error&) {
     return false;
   }
