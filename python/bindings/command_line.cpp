@@ -18,6 +18,8 @@ namespace nb = nanobind;
 namespace {
 
 #ifdef KEYHOLE_HAVE_CLI
+constexpr bool kHasCommandLine = true;
+
 // The command line's own handlers for as long as it runs: Ctrl-C must end a benchmark at once,
 // while Python's handler would only be looked at after it.
 class CommandLineSignals {
@@ -48,6 +50,8 @@ int command_line(nb::list words) {
   return cli::run_command_line(std::move(texts));
 }
 #else
+constexpr bool kHasCommandLine = false;
+
 int command_line(nb::list) {
   throw Error(
       ErrorKind::unsupported,
@@ -60,6 +64,7 @@ int command_line(nb::list) {
 }  // namespace
 
 void add_command_line(nb::module_& module) {
+  module.attr("has_command_line") = kHasCommandLine;
   module.def("command_line", &command_line, nb::arg("words"),
              "Runs the command line with these words, as bytes, and returns its exit code.");
 }

@@ -5,6 +5,8 @@ from typing import Any, TypedDict
 _Tensor = tuple[int, int, Sequence[int], Sequence[int], int]  # pointer, dtype, shape, strides, device
 _Shape = tuple[int, int, int, int, int]  # q_len, k_len, batch, heads, offset
 
+has_command_line: bool
+
 class _Parameter(TypedDict):
     name: str
     kind: str

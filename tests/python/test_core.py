@@ -129,5 +129,6 @@ def test_stubs_name_what_there_is():
     for where, body in ((_core, stub.body), (_core.Pattern, None), (_core.Plan, None)):
         if body is None:
             body = next(n.body for n in stub.body if isinstance(n, ast.ClassDef) and n.name == where.__name__)
-        named = {n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")}
-        assert named == {name for name in dir(where) if not name.startswith("_")}
+        named = {n.name for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+        named |= {n.target.id for n in body if isinstance(n, ast.AnnAssign)}
+        assert {name for name in named if name[0] != "_"} == {name for name in dir(where) if name[0] != "_"}

@@ -18,6 +18,10 @@ from keyhole import _core
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
+needs_command_line = pytest.mark.skipif(
+    not _core.has_command_line, reason="this build has no command line: fmt and CLI11 were not found"
+)
+
 
 def python(code, **options):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
@@ -81,6 +85,7 @@ def test_the_wheel_holds_the_package_and_nothing_else():
     assert sources <= kept
 
 
+@needs_command_line
 def test_the_command_line_is_the_library_s():
     done = command("show", "causal & window(1)", "--len", "3")
     assert done.returncode == 0
@@ -88,6 +93,7 @@ def test_the_command_line_is_the_library_s():
     assert command("--version").stdout == f"keyhole {keyhole.__version__}\n"
 
 
+@needs_command_line
 def test_exit_codes_are_kept():
     done = command("shw")
     assert done.returncode == 2
@@ -95,11 +101,13 @@ def test_exit_codes_are_kept():
     assert done.stdout == ""
 
 
+@needs_command_line
 def test_what_python_printed_comes_first():
     code = "from keyhole.__main__ import main; print('first'); main(['--version']); print('last')"
     assert python(code, check=True).stdout.split("\n")[0::2][:2] == ["first", "last"]
 
 
+@needs_command_line
 def test_words_need_not_be_utf8(tmp_path):
     name = os.fsencode(tmp_path) + b"/\xff.svg"
     done = subprocess.run([sys.executable, "-m", "keyhole", "show", "causal", "--len", "4", "--svg", name], check=True)
@@ -107,6 +115,7 @@ def test_words_need_not_be_utf8(tmp_path):
     assert os.path.exists(name)
 
 
+@needs_command_line
 def test_a_closed_pipe_is_no_error():
     done = subprocess.run(
         f"{sys.executable} -m keyhole info --patterns --json | head -1", shell=True, capture_output=True, text=True
@@ -115,6 +124,7 @@ def test_a_closed_pipe_is_no_error():
     assert done.stderr == ""
 
 
+@needs_command_line
 def test_control_c_ends_it():
     process = subprocess.Popen(
         [sys.executable, "-m", "keyhole", "check", "--all"],
@@ -128,6 +138,7 @@ def test_control_c_ends_it():
     assert process.returncode == 130
 
 
+@needs_command_line
 def test_signals_are_python_s_again_afterwards():
     code = (
         "import os, signal, keyhole.__main__ as m\n"
@@ -136,3 +147,10 @@ def test_signals_are_python_s_again_afterwards():
         "except KeyboardInterrupt:\n    print('interrupted')\n"
     )
     assert python(code, check=True).stdout.endswith("interrupted\n")
+
+
+@pytest.mark.skipif(_core.has_command_line, reason="this build has a command line")
+def test_without_the_command_line_it_says_what_to_install():
+    done = command("--version")
+    assert done.returncode == 2
+    assert "apt-get install libfmt-dev libcli11-dev" in done.stderr
