@@ -13,6 +13,8 @@ Importing keyhole imports neither torch nor NumPy, and touches no GPU.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from . import _core
 from .functional import attention, attention_backward, merge
 from .leaves import (
@@ -45,6 +47,10 @@ from .leaves import (
 from .pattern import Pattern, parse
 from .plan import Plan, plan, plan_cache
 
+if TYPE_CHECKING:
+    from . import nn
+    from .sdpa import scaled_dot_product_attention
+
 __version__ = _core.version()
 
 __all__ = [
@@ -68,6 +74,7 @@ __all__ = [
     "longformer",
     "mask",
     "merge",
+    "nn",
     "parse",
     "per_batch",
     "per_head",
@@ -75,6 +82,7 @@ __all__ = [
     "plan_cache",
     "prefix",
     "random",
+    "scaled_dot_product_attention",
     "sinks",
     "streaming",
     "strided",
@@ -82,3 +90,14 @@ __all__ = [
     "tree",
     "window",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is loaded when it is first asked for."""
+    import importlib
+
+    if name == "nn":
+        return importlib.import_module(".nn", __name__)
+    if name == "scaled_dot_product_attention":
+        return importlib.import_module(".sdpa", __name__).scaled_dot_product_attention
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ from .recipe import Recipe
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    import torch
 
 __all__ = ["Pattern", "PatternLike", "as_pattern", "from_recipe", "parse"]
 
@@ -38,7 +39,7 @@ class Pattern:
     Patterns are immutable; they compare, hash and pickle by what they were made of, arrays included.
     """
 
-    __slots__ = ("_key", "_made_of", "_recipe", "core")
+    __slots__ = ("__weakref__", "_key", "_made_of", "_recipe", "_tensor", "core")
 
     core: _core.Pattern  # the C++ pattern
 
@@ -83,6 +84,12 @@ class Pattern:
         if self._key is None:
             self._key = str(self.recipe[1]) if self.recipe[0] == "text" else self.recipe
         return self._key
+
+    def tensor(self) -> torch.Tensor:
+        """The pattern as bytes in a tensor on the CPU: what the ops of `torch.ops.keyhole` take."""
+        from .torch_attention.encoded import tensor_of
+
+        return tensor_of(self)
 
     def __and__(self, other: PatternLike) -> Pattern:
         return _combined("and", self, other)

@@ -7,13 +7,16 @@ import hashlib
 import os
 import struct
 import weakref
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core, pictures
 from .cache import Cache
 from .pattern import Pattern, PatternLike, as_pattern, from_recipe
 from .recipe import Recipe, decode_value, encode_value
 from .report import Report
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Plan", "PlanLike", "plan", "plan_cache", "plan_for"]
 
@@ -45,6 +48,7 @@ class Plan:
         "_digest",
         "_encoded",
         "_recipe",
+        "_tensor",
         "batch",
         "core",
         "heads",
@@ -122,6 +126,12 @@ class Plan:
         digest = bytes(view[len(_MARK) : _HEADER.size])
         found = _encoded_plans.get(digest)
         return found if found is not None else _decoded(digest, view[_HEADER.size :])
+
+    def tensor(self) -> torch.Tensor:
+        """What `encode` gives, in a tensor on the CPU: what the ops of `torch.ops.keyhole` take."""
+        from .torch_attention.encoded import tensor_of
+
+        return tensor_of(self)
 
     def explain(self, *, tile: tuple[int, int] = (128, 128), head_dim: int = 128, element_bytes: int = 4) -> Report:
         """What the plan costs in tiles of `tile`, per call with this head_dim and element size.

@@ -1,0 +1,153 @@
+# python/keyhole/nn.py
+"""Modules: SparseAttention, an attention layer that follows a pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from .functional import attention
+from .pattern import Pattern, as_pattern
+from .plan import Plan
+
+__all__ = ["SparseAttention", "set_patterns"]
+
+Tensor = torch.Tensor
+Rotate = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
+
+
+class SparseAttention(nn.Module):
+    """Multi-head attention over the pairs of a pattern: projections, attention, projection.
+
+    embed_dim       of the input and the output
+    num_heads       query heads
+    pattern         a pattern, its text, or a plan (for one length); `set_patterns` gives every layer of a model its own
+    num_kv_heads    key and value heads, a divisor of num_heads, which is the default
+    head_dim        embed_dim // num_heads unless given
+    bias            of the four projections
+    sink            one learned logit for each query head: a head may attend to nothing in particular
+    scale, softcap, deterministic
+                    as in `keyhole.attention`
+
+    Patterns are part of how a layer is made, not of what it has learned: `state_dict` holds the projections (and the
+    sink), so that weights load into a layer with another pattern.
+
+    >>> import torch
+    >>> import keyhole
+    >>> layer = keyhole.nn.SparseAttention(64, num_heads=4, num_kv_heads=2, pattern="causal & window(31)")
+    >>> layer(torch.randn(2, 100, 64)).shape
+    torch.Size([2, 100, 64])
+    """
+
+    pattern: Pattern | Plan
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        pattern: Pattern | Plan | str = "causal",
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = False,
+        sink: bool = False,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        deterministic: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads != 0:
+            raise ValueError(
+                f"SparseAttention: num_heads is {num_heads} and num_kv_heads {num_kv_heads}; the first must be a "
+                "multiple of the second"
+            )
+        if head_dim is None:
+            if embed_dim % num_heads != 0:
+                raise ValueError(
+                    f"SparseAttention: embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; choose "
+                    "others, or give head_dim"
+                )
+            head_dim = embed_dim // num_heads
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.pattern = _pattern_or_plan(pattern)
+        self.scale = scale
+        self.softcap = softcap
+        self.deterministic = deterministic
+        made = {"bias": bias, "device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(embed_dim, num_heads * head_dim, **made)
+        self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, **made)
+        self.v_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, **made)
+        self.o_proj = nn.Linear(num_heads * head_dim, embed_dim, **made)
+        # Added to scores in fp32 whatever the dtype of the layer; 0 weighs as much as a key with score 0.
+        self.sink = nn.Parameter(torch.zeros(num_heads, device=device, dtype=dtype)) if sink else None
+
+    def forward(self, x: Tensor, context: Tensor | None = None, *, rotate: Rotate | None = None) -> Tensor:
+        """Lets x [batch, q_len, embed_dim] attend to context [batch, k_len, embed_dim], or to itself.
+
+        rotate(q, k) gives q and k with positions worked in (rotary embeddings, say); both are
+        [batch, length, heads, head_dim].
+        """
+        context = x if context is None else context
+        q = self.q_proj(x).unflatten(-1, (self.num_heads, self.head_dim))
+        k = self.k_proj(context).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        v = self.v_proj(context).unflatten(-1, (self.num_kv_heads, self.head_dim))
+        if rotate is not None:
+            q, k = rotate(q, k)
+        out = attention(
+            q,
+            k,
+            v,
+            self.pattern,
+            scale=self.scale,
+            layout="bshd",
+            softcap=self.softcap,
+            sink=self.sink,
+            deterministic=self.deterministic,
+        )
+        return self.o_proj(out.flatten(-2))
+
+    def extra_repr(self) -> str:
+        text = f"{self.embed_dim}, num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"
+        text += f", head_dim={self.head_dim}, pattern={self.pattern!r}"
+        for name, default in (("scale", None), ("softcap", 0.0), ("deterministic", False)):
+            if getattr(self, name) != default:
+                text += f", {name}={getattr(self, name)}"
+        return text + (", sink=True" if self.sink is not None else "")
+
+
+def set_patterns(
+    model: nn.Module,
+    patterns: Sequence[Pattern | Plan | str] | Callable[[int], Pattern | Plan | str],
+) -> None:
+    """Gives each SparseAttention of a model its own pattern, in the order of `model.modules()`.
+
+    patterns        one for each layer, or a function of the layer's number
+
+    >>> import torch
+    >>> import keyhole
+    >>> model = torch.nn.Sequential(*(keyhole.nn.SparseAttention(16, 2) for _ in range(4)))
+    >>> keyhole.nn.set_patterns(model, lambda layer: "causal" if layer % 4 == 3 else "causal & window(127)")
+    >>> model[0].pattern, model[3].pattern
+    (keyhole.parse('causal & window(127)'), keyhole.parse('causal'))
+    """
+    layers = [module for module in model.modules() if isinstance(module, SparseAttention)]
+    chosen = [patterns(i) for i in range(len(layers))] if callable(patterns) else list(patterns)
+    if len(chosen) != len(layers):
+        raise ValueError(
+            f"set_patterns: {len(chosen)} patterns for {len(layers)} SparseAttention layers; expected one for each"
+        )
+    for layer, pattern in zip(layers, map(_pattern_or_plan, chosen), strict=True):
+        layer.pattern = pattern
+
+
+def _pattern_or_plan(what: Pattern | Plan | str) -> Pattern | Plan:
+    return what if isinstance(what, Plan) else as_pattern(what)

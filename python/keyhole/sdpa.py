@@ -1,0 +1,159 @@
+# python/keyhole/sdpa.py
+"""torch.nn.functional.scaled_dot_product_attention, with its signature and its meaning, on Keyhole's kernels."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .leaves import causal, dense, mask, per_batch, per_head, sinks
+from .pattern import Pattern
+from .torch_attention.call import attention
+from .torch_attention.encoded import Anchored
+
+__all__ = ["scaled_dot_product_attention"]
+
+Tensor = torch.Tensor
+
+_MOST_RUNS = 64  # of attended keys that follow one another, in a mask that is the same for all queries
+
+# attn_mask -> its version, the lengths it was broadcast to, and what came of it
+_kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+# torch aligns masks at the top left: query 0 stands at position 0, however many keys there are.
+_TOP_LEFT = {True: Anchored(causal(), 0), False: Anchored(dense(), 0)}
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """A drop-in for `torch.nn.functional.scaled_dot_product_attention`.
+
+    query, key, value
+                [..., heads, length, head_dim], or [..., length, head_dim]; leading dimensions broadcast
+    attn_mask   boolean, True attends, broadcastable to [..., heads, q_len, k_len]. It becomes a pattern: every pair is
+                looked at once, and a mask on a GPU is copied (one that is the same for all queries is cheap). That is
+                kept while the same tensor, unchanged, is passed again. torch.compile leaves its graph for it, and
+                refuses with fullgraph=True. A pattern that you know in other terms costs nothing of this:
+                `keyhole.attention(q, k, v, "causal & window(1023)")`
+    is_causal   aligned at the top left: query i sees keys 0 ... i, as in torch. `keyhole.attention(q, k, v, "causal")`
+                aligns at the bottom right
+    scale       multiplies q . k; head_dim ** -0.5 unless given
+    enable_gqa  needed where key and value have fewer heads than query
+    returns     [..., heads, q_len, v_head_dim]. Queries that attend to nothing get zeros
+
+    Dropout and additive masks are refused: kernels follow patterns, and a pattern has no weights.
+
+    >>> import torch
+    >>> import keyhole
+    >>> q, k, v = torch.randn(3, 1, 4, 64, 32)
+    >>> out = keyhole.scaled_dot_product_attention(q, k, v, is_causal=True)
+    >>> torch.allclose(out, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), atol=1e-5)
+    True
+    """
+    if dropout_p != 0:
+        raise NotImplementedError(
+            f"scaled_dot_product_attention: dropout_p is {dropout_p}, and Keyhole has no dropout of attention weights; "
+            "pass 0.0, or use torch's"
+        )
+    _check_shapes(query, key, value, enable_gqa)
+    lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    q, k, v = (_four_dimensions(x, lead) for x in (query, key, value))
+    if attn_mask is None:
+        follows: Any = _TOP_LEFT[bool(is_causal)]
+    elif is_causal:
+        raise ValueError(
+            "scaled_dot_product_attention: attn_mask and is_causal=True exclude each other; put both into attn_mask, "
+            "or pass one"
+        )
+    else:
+        follows = _follow(attn_mask, (*lead, q.shape[1], q.shape[2], k.shape[2]))
+    out = attention(q, k, v, follows, scale=scale)
+    return out.reshape(*query.shape[:-1], out.shape[3]) if query.dim() < 4 else out.reshape(*lead, *out.shape[1:])
+
+
+def _check_shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.dim() < 2 or tensor.dim() != query.dim():
+            raise ValueError(
+                f"scaled_dot_product_attention: query has {query.dim()} dimensions and {name} {tensor.dim()}; expected "
+                "the same number, two or more: [..., heads, length, head_dim]"
+            )
+    if not enable_gqa and query.dim() > 2 and query.shape[-3] != key.shape[-3]:
+        raise ValueError(
+            f"scaled_dot_product_attention: query has {query.shape[-3]} heads and key {key.shape[-3]}; pass "
+            "enable_gqa=True when heads of query share those of key and value"
+        )
+
+
+def _four_dimensions(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """[batch, heads, length, head_dim]: a view where the leading dimensions allow one."""
+    if tensor.dim() == 2:
+        return tensor[None, None]
+    return tensor.expand(*lead, *tensor.shape[-3:]).reshape(-1, *tensor.shape[-3:])
+
+
+@torch.compiler.disable
+def _follow(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored:
+    """What a boolean mask says, broadcast to [..., heads, q_len, k_len]."""
+    if attn_mask.is_floating_point():
+        raise NotImplementedError(
+            f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}, an additive mask, and patterns have no "
+            "weights; pass a boolean one (True attends): attn_mask == 0 for masks of 0 and -inf. Biases such as ALiBi "
+            "need torch's function"
+        )
+    if attn_mask.dtype != torch.bool:
+        raise TypeError(
+            f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}; expected torch.bool, True attends"
+        )
+    if attn_mask.is_inference():  # does not count its changes
+        return Anchored(_pattern_of(attn_mask, target), 0)
+    kept = _kept.get(attn_mask)
+    if kept is not None and kept[0] == (attn_mask._version, target):
+        return kept[1]
+    follows = Anchored(_pattern_of(attn_mask, target), 0)
+    _kept[attn_mask] = ((attn_mask._version, target), follows)
+    return follows
+
+
+def _pattern_of(attn_mask: Tensor, target: tuple[int, ...]) -> Pattern:
+    missing = len(target) - attn_mask.dim()
+    sizes = (1,) * missing + tuple(attn_mask.shape)
+    if missing < 0 or any(size not in (1, wanted) for size, wanted in zip(sizes, target, strict=True)):
+        raise ValueError(
+            f"scaled_dot_product_attention: attn_mask has shape {list(attn_mask.shape)}, which does not broadcast to "
+            f"{list(target)}"
+        )
+    rows = attn_mask.detach().cpu().reshape(sizes)
+    if any(size > 1 for size in sizes[:-3]):
+        rows = rows.expand(*target[:-3], *sizes[-3:])
+    rows = rows.reshape(-1, *sizes[-3:]).expand(-1, -1, -1, target[-1])  # [batch or 1, heads or 1, q_len or 1, k_len]
+    return _for_each(per_batch, [_for_each(per_head, [_of_rows(head, target[-2]) for head in entry]) for entry in rows])
+
+
+def _for_each(operator_: Any, patterns: list[Pattern]) -> Pattern:
+    return patterns[0] if len(patterns) == 1 else operator_(*patterns)
+
+
+def _of_rows(rows: Tensor, q_len: int) -> Pattern:
+    """[q_len, k_len], or [1, k_len] for all queries: padding, which is told in a few runs of keys."""
+    if rows.shape[0] == 1:
+        edges = torch.diff(rows[0].int(), prepend=torch.zeros(1), append=torch.zeros(1)).nonzero().flatten().tolist()
+        if len(edges) <= 2 * _MOST_RUNS:
+            runs = [
+                sinks(end) & ~sinks(begin) if begin else sinks(end)
+                for begin, end in zip(edges[::2], edges[1::2], strict=True)
+            ]
+            return functools.reduce(operator.or_, runs) if runs else ~dense()
+    return mask(rows.expand(q_len, -1).numpy())

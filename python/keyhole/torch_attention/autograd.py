@@ -1,0 +1,74 @@
+# python/keyhole/torch_attention/autograd.py
+"""Gradients in plain PyTorch, without the dispatcher in between.
+
+Registered ops with gradients of their own (ops.py) cost several times as much per call, and are only needed where
+somebody looks at the call: compilers, exporters, modes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _core
+from . import kernels
+from .refusals import no_second_derivative
+
+__all__ = ["Attention"]
+
+Tensor = torch.Tensor
+
+
+class Attention(torch.autograd.Function):
+    """(out, lse) of (q, k, v, sink), for one plan."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sink: Tensor | None,
+        plan: _core.Plan,
+        scale: float | None,
+        softcap: float,
+        deterministic: bool,
+        backend: str,
+    ) -> tuple[Tensor, Tensor | None]:
+        out, lse = kernels.forward(q, k, v, plan, sink, scale, softcap, backend, with_lse=True)
+        ctx.save_for_backward(q, k, v, sink, out, lse)
+        ctx.plan = plan  # an evicted plan lives on here
+        ctx.options = (scale, softcap, deterministic, backend)
+        ctx.set_materialize_grads(False)  # None tells that nobody asked for a gradient of lse
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, sink, out, lse = ctx.saved_tensors
+        if dout is None:
+            dout = torch.zeros_like(out)
+        dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, ctx.plan, ctx.options)
+        return dq, dk, dv, None if sink is None else dsink, None, None, None, None, None
+
+
+class _Gradients(torch.autograd.Function):
+    """The backward pass as a function of its own, so that differentiating it is refused in our words, and only then."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        dout: Tensor,
+        dlse: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sink: Tensor | None,
+        out: Tensor,
+        lse: Tensor,
+        plan: _core.Plan,
+        options: tuple[float | None, float, bool, str],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return kernels.backward(dout, dlse, q, k, v, out, lse, plan, sink, *options)
+
+    backward = staticmethod(no_second_derivative)

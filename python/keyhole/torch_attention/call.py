@@ -1,0 +1,133 @@
+# python/keyhole/torch_attention/call.py
+"""keyhole.attention and keyhole.merge for torch tensors: dtypes and layout settled, then the shortest way to a kernel.
+
+nobody looks, no gradient     kernels.forward: a few microseconds
+nobody looks                  autograd.Attention
+compilers, exporters, modes   torch.ops.keyhole
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+
+from . import kernels, ops
+from .autograd import Attention
+from .encoded import core_plan, tensor_of
+from .refusals import refuse_transforms
+
+if TYPE_CHECKING:
+    from ..pattern import Pattern
+    from ..plan import Plan
+
+__all__ = ["attention", "merge"]
+
+Tensor = torch.Tensor
+_PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pattern_or_plan: Pattern | Plan | str,
+    *,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    softcap: float = 0.0,
+    sink: Tensor | None = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    backend: str = "auto",
+) -> Any:
+    """See keyhole.attention.
+
+    Under autocast q, k and v are cast as torch casts those of scaled_dot_product_attention: floats other than fp64
+    become the autocast dtype. `sink` is fp32 always. Gradients of lse are exact up to the rounding of the dtype of q,
+    and cost copies of v, out and dout: an lse that is only looked at should be detached.
+    """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        _check_tensor("attention", name, tensor, 4)
+    q, k, v = _heads_first(q, layout), _heads_first(k, layout), _heads_first(v, layout)
+    if (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
+        q, k, v = _autocast(q), _autocast(k), _autocast(v)
+    if sink is not None and sink.dtype != torch.float32:
+        sink = sink.float()
+
+    if _is_looked_at(q, k, v, sink):
+        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+        plan = _beside(q, tensor_of(pattern_or_plan))
+        out, lse = ops.attention_forward(q, k, v, plan, sink, scale, softcap, deterministic, backend)
+    elif torch.is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
+    ):
+        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+        plan = core_plan(pattern_or_plan, q, k)
+        out, lse = Attention.apply(q, k, v, sink, plan, scale, softcap, deterministic, backend)
+    else:
+        plan = core_plan(pattern_or_plan, q, k)
+        out, lse = kernels.forward(q, k, v, plan, sink, scale, softcap, backend, return_lse)
+
+    out = _heads_first(out, layout)
+    return (out, lse) if return_lse else out
+
+
+def merge(
+    out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor, *, layout: str = "bhsd"
+) -> tuple[Tensor, Tensor]:
+    """See keyhole.merge. Differentiable in all four."""
+    tensors = {"out": (out, 4), "lse": (lse, 3), "other_out": (other_out, 4), "other_lse": (other_lse, 3)}
+    for name, (tensor, rank) in tensors.items():
+        _check_tensor("merge", name, tensor, rank)
+    out, lse = ops.merge(_heads_first(out, layout), lse, _heads_first(other_out, layout), other_lse)
+    return _heads_first(out, layout), lse
+
+
+def _check_tensor(function: str, name: str, tensor: Any, rank: int) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            f"{function}: {name} is a {type(tensor).__name__}; pass torch tensors only, or NumPy arrays only"
+        )
+    if tensor.dim() != rank:
+        expected = "[batch, heads, length, head_dim], or with layout='bshd' [batch, length, heads, head_dim]"
+        expected = expected if rank == 4 else "[batch, heads, length]"
+        raise ValueError(f"{function}: {name} has {tensor.dim()} dimensions; expected {rank}: {expected}")
+
+
+def _heads_first(tensor: Tensor, layout: str) -> Tensor:
+    """From the layout of the user to [batch, heads, length, head_dim], and back: both are the same swap."""
+    if layout == "bshd":
+        return tensor.transpose(1, 2)
+    if layout != "bhsd":
+        raise ValueError(
+            f"layout is {layout!r}; accepted are 'bhsd' and 'bshd': batch, heads, sequence, dimension of a head"
+        )
+    return tensor
+
+
+def _autocast(tensor: Tensor) -> Tensor:
+    is_cast = tensor.is_floating_point() and tensor.dtype != torch.float64
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if is_cast else tensor
+
+
+def _is_looked_at(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
+    """Whether somebody must see the call as an operator: a compiler or exporter, a mode (fake tensors, flop counters,
+    selective checkpointing), a tensor that is more than its memory.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    if forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None:
+        refuse_transforms(q, k, v, sink)
+    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
+        return True
+    return any(t is not None and (type(t) not in _PLAIN_TYPES or t.is_neg() or t.is_meta) for t in (q, k, v, sink))
+
+
+def _beside(q: Tensor, plan: Tensor) -> Tensor:
+    """The plan as a mode of fake tensors wants it, when q is one. Exporters take it as it is, as a constant."""
+    if torch.compiler.is_compiling() or not isinstance(q, FakeTensor) or q.fake_mode.allow_non_fake_inputs:
+        return plan
+    return q.fake_mode.from_tensor(plan)

@@ -1,0 +1,137 @@
+# python/keyhole/torch_attention/kernels.py
+"""Forward, backward and merge on torch tensors: results are allocated here, the library fills them."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import _core
+from .tensors import as_rows, check_place, empty_in_order_of, empty_lse, stream_of, threads_of, view
+
+__all__ = ["backward", "empty_gradients", "empty_results", "forward", "merge"]
+
+Tensor = torch.Tensor
+_FOLDED_COLUMNS = 8  # one is needed; eight keep the rows of 16-bit tensors aligned to 16 bytes
+_MOST_HEAD_DIM = 576
+
+
+def empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory for out and lse."""
+    return empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3]), empty_lse(q)
+
+
+def empty_gradients(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Memory for dq, dk, dv and dsink, which is empty without a sink: ops return a fixed number of tensors."""
+    dq, dk, dv = (empty_in_order_of(x, x.shape[1], x.shape[2], x.shape[3]) for x in (q, k, v))
+    return dq, dk, dv, q.new_empty(0 if sink is None else q.shape[1], dtype=torch.float32)
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: _core.Plan,
+    sink: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    backend: str,
+    with_lse: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """out, and lse where it is asked for."""
+    check_place(q)
+    out = empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3])
+    lse = empty_lse(q) if with_lse else None
+    q, k, v = as_rows(q), as_rows(k), as_rows(v)
+    _core.forward(
+        view(q),
+        view(k),
+        view(v),
+        plan,
+        view(out),
+        None if lse is None else view(lse),
+        None if sink is None else view(sink),
+        scale,
+        softcap,
+        backend,
+        threads_of(q),
+        stream_of(q),
+    )
+    return out, lse
+
+
+def backward(
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    plan: _core.Plan,
+    sink: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """dq, dk, dv, dsink. `dlse` is the gradient of lse, None where there is none."""
+    dq, dk, dv, dsink = empty_gradients(q, k, v, sink)
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    whole_dv = dv
+    if dlse is not None:
+        dout, v, out = _fold(dout, dlse, v, out, lse)
+        whole_dv = torch.empty_like(v)
+    dout, q, k, v, out = map(as_rows, (dout, q, k, v, out))
+    _core.backward(
+        view(dout),
+        view(q),
+        view(k),
+        view(v),
+        view(out),
+        view(lse),
+        plan,
+        view(dq),
+        view(dk),
+        view(whole_dv),
+        None if sink is None else view(sink),
+        None if sink is None else view(dsink),
+        scale,
+        softcap,
+        deterministic,
+        backend,
+        threads_of(q),
+        stream_of(q),
+    )
+    if whole_dv is not dv:
+        dv.copy_(whole_dv[..., : dv.shape[3]])
+    return dq, dk, dv, dsink
+
+
+def _fold(dout: Tensor, dlse: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of lse, told to a kernel that knows only that of out.
+
+    A score has the gradient p * (dout . v - delta + dlse) with delta = dout . out, and the logit of a sink the same
+    without dout . v. One more column, with v 0, dout 1 and out -dlse, leaves dout . v as it is and makes delta
+    delta - dlse; the kernels take delta from the out they are given. A row that attends to nothing has lse -inf
+    whatever the scores: its gradient is 0, though the one that comes in may be NaN.
+    """
+    if v.shape[3] + _FOLDED_COLUMNS > _MOST_HEAD_DIM:
+        raise NotImplementedError(
+            f"attention: the gradient of lse needs {_FOLDED_COLUMNS} columns beside the {v.shape[3]} of v, and kernels "
+            f"have room for {_MOST_HEAD_DIM}; detach lse, or split v along head_dim and call once for each part"
+        )
+    column = torch.where(lse == -torch.inf, 0, -dlse).to(out.dtype).unsqueeze(-1)
+    rest = _FOLDED_COLUMNS - 1
+    v = torch.cat([v, v.new_zeros(*v.shape[:3], _FOLDED_COLUMNS)], -1)
+    dout = torch.cat([dout, torch.ones_like(column), dout.new_zeros(*dout.shape[:3], rest)], -1)
+    out = torch.cat([out, column, out.new_zeros(*out.shape[:3], rest)], -1)
+    return dout, v, out
+
+
+def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """The result over the keys of both, as new tensors."""
+    check_place(out_a)
+    out = empty_in_order_of(out_a, *out_a.shape[1:]).copy_(out_a)
+    lse = lse_a.clone(memory_format=torch.contiguous_format)
+    _core.merge(view(out), view(lse), view(as_rows(out_b)), view(lse_b), stream_of(out))
+    return out, lse

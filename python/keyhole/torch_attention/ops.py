@@ -1,0 +1,136 @@
+# python/keyhole/torch_attention/ops.py
+"""torch.ops.keyhole: attention_forward, attention_backward and merge, for compilers, exporters, modes and transforms.
+
+Ops are functional, return a fixed number of tensors, and take the pattern or plan as a tensor of bytes (encoded.py), so
+that a compiled graph serves every pattern.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import kernels
+from .encoded import plan_of
+from .refusals import no_second_derivative, refuse_vmap
+from .tensors import empty_in_order_of
+
+__all__ = ["attention_backward", "attention_forward", "merge"]
+
+Tensor = torch.Tensor
+
+_library = torch.library.Library("keyhole", "DEF")
+_OPTIONS = "Tensor plan, Tensor? sink, float? scale, float softcap, bool deterministic, str backend"
+_library.define(f"attention_forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
+_library.define(
+    "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    f"{_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+_library.define("merge(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Tensor,
+    sink: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,  # of the backward pass: here it is only kept for it
+    backend: str,
+) -> tuple[Tensor, Tensor | None]:
+    return kernels.forward(q, k, v, plan_of(plan, q, k), sink, scale, softcap, backend, with_lse=True)
+
+
+def _backward(
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    plan: Tensor,
+    sink: Tensor | None,
+    *options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return kernels.backward(dout, dlse, q, k, v, out, lse, plan_of(plan, q, k), sink, *options)
+
+
+def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return kernels.empty_results(q, v)
+
+
+def _fake_backward(
+    dout: Tensor,
+    dlse: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    plan: Tensor,
+    sink: Tensor | None,
+    *_: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return kernels.empty_gradients(q, k, v, sink)
+
+
+def _fake_merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    return empty_in_order_of(out_a, *out_a.shape[1:]), lse_a.new_empty(lse_a.shape)
+
+
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q, k, v, plan, sink, *options = inputs
+    ctx.save_for_backward(q, k, v, *output, plan, sink)
+    ctx.options = options
+    ctx.set_materialize_grads(False)  # None tells that nobody asked for a gradient of lse
+
+
+def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, out, lse, plan, sink = ctx.saved_tensors
+    if dout is None:
+        dout = torch.zeros_like(out)
+    dq, dk, dv, dsink = attention_backward(dout, dlse, q, k, v, out, lse, plan, sink, *ctx.options)
+    return dq, dk, dv, None, None if sink is None else dsink, None, None, None, None
+
+
+def _keep_for_merge(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate_merge(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The merged out is the mean of both, weighed by exp(lse_x - lse), and these weights are what lse changes by.
+    Where nothing was attended to at all, every weight is 0.
+    """
+    out_a, lse_a, out_b, lse_b, out, lse = ctx.saved_tensors
+    gradients = []
+    for part, part_lse in ((out_a, lse_a), (out_b, lse_b)):
+        weight = torch.exp(part_lse - torch.where(lse == -torch.inf, 0, lse))
+        pull = torch.zeros_like(lse) if dlse is None else dlse
+        dpart = None
+        if dout is not None:
+            dpart = (dout * weight.unsqueeze(-1)).to(part.dtype)
+            pull = pull + (dout.to(lse.dtype) * (part.to(lse.dtype) - out)).sum(-1)
+        gradients += [dpart, torch.where(weight == 0, 0, weight * pull)]
+    return tuple(gradients)
+
+
+_ROWS = {  # name: implementation, fake, gradient, what it needs
+    "attention_forward": (_forward, _fake_forward, _differentiate, _keep_for_backward),
+    "attention_backward": (_backward, _fake_backward, no_second_derivative, None),
+    "merge": (kernels.merge, _fake_merge, _differentiate_merge, _keep_for_merge),
+}
+for _name, (_run, _fake, _gradient, _keep) in _ROWS.items():
+    for _key in ("CPU", "CUDA"):
+        _library.impl(_name, _run, _key)
+    torch.library.register_fake(f"keyhole::{_name}", _fake, lib=_library)
+    torch.library.register_autograd(f"keyhole::{_name}", _gradient, setup_context=_keep, lib=_library)
+    torch.library.register_vmap(f"keyhole::{_name}", refuse_vmap, lib=_library)
+
+attention_forward = torch.ops.keyhole.attention_forward.default
+attention_backward = torch.ops.keyhole.attention_backward.default
+merge = torch.ops.keyhole.merge.default

@@ -1,0 +1,369 @@
+# tests/python/test_torch_compile.py
+"""Keyhole under whatever looks at a call: torch.compile, export, fake tensors, opcheck, checkpointing, pickling."""
+
+import copy
+import functools
+import io
+import pickle
+import subprocess
+import sys
+
+import keyhole
+import pytest
+import torch
+import torch._dynamo.testing
+from keyhole.torch_attention import encoded, ops
+from torch.utils import checkpoint
+from torch_reference import DEVICES, check_close, check_each, draw, draw_qkv, masks_of, needs_gpu, reference
+
+LOCAL = keyhole.causal() & keyhole.window(9)
+ARRAYS = keyhole.csr([3 * i for i in range(41)], [j for i in range(40) for j in (0, i // 2, i)])  # not a text
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+
+
+def counting(function, **options):
+    """(compiled function, counter): whole graphs only, and how many of them were made."""
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    return torch.compile(function, fullgraph=True, backend=counter, **options), counter
+
+
+def attend(q, k, v, pattern, **options):
+    return keyhole.attention(q * 1.0, k, v, pattern, **options) + 1.0
+
+
+def check_step(function, pattern, sizes, device="cpu", dtype=torch.float64, offset=None):
+    """A forward and a backward pass of `function(q, k, v, pattern) == attention + 1` against the reference."""
+    q, k, v = (x.requires_grad_() for x in draw_qkv(**sizes, device=device, dtype=dtype))
+    out = function(q, k, v, pattern)
+    shape = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    follows = keyhole.parse(pattern) if isinstance(pattern, str) else getattr(pattern, "pattern", pattern)
+    expected, _ = reference(q, k, v, masks_of(follows, *shape, offset=offset))
+    check_close("out", out, expected + 1, dtype)
+    out.square().sum().backward()
+    want = torch.autograd.grad((expected + 1).square().sum(), (q, k, v))
+    check_each("dq dk dv", (q.grad, k.grad, v.grad), want, dtype)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["plain", "sink", "length first", "plan", "arrays", "everything"])
+def test_opcheck(name, device):
+    q, k, v = draw_qkv(
+        batch=2, heads=4, kv_heads=2, head_dim=16, v_head_dim=24 if name == "everything" else None, device=device
+    )
+    sink = draw(4, device=device) if name in ("sink", "everything") else None
+    if name == "length first":
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    plan = {"plan": keyhole.plan(LOCAL, 40), "arrays": ARRAYS}.get(name, LOCAL).tensor()
+    scale, softcap = (0.3, 5.0) if name == "everything" else (None, 0.0)
+    forward = (plan, sink, scale, softcap, False, "auto")
+    torch.library.opcheck(ops.attention_forward, (q, k, v, *forward))
+    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+    torch.library.opcheck(
+        ops.attention_forward, (*inputs, plan, None if sink is None else sink.clone().requires_grad_(), *forward[2:])
+    )
+    with torch.no_grad():
+        out, lse = ops.attention_forward(q, k, v, *forward)
+        dlse = torch.randn_like(lse) if name == "everything" else None
+        torch.library.opcheck(ops.attention_backward, (torch.randn_like(out), dlse, q, k, v, out, lse, *forward))
+    parts = [x.detach().requires_grad_() for x in (out, lse, out * 2, lse + 1)]
+    torch.library.opcheck(ops.merge, parts)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", ["bhsd", "bshd"])
+@pytest.mark.parametrize("place", ["fake", "meta"])
+def test_fake_results_are_laid_out_like_real_ones(place, layout, device):
+    tensors = draw_qkv(batch=2, heads=4, kv_heads=2, v_head_dim=24, device=device)
+    tensors = [x.transpose(1, 2).contiguous() if layout == "bshd" else x for x in tensors]
+
+    def results(*tensors):
+        return keyhole.attention(*tensors, "causal", layout=layout, return_lse=True)
+
+    real = results(*tensors)
+    if place == "meta":
+        told = results(*(x.to("meta") for x in tensors))
+    else:
+        with torch._subclasses.FakeTensorMode() as mode:
+            told = results(*map(mode.from_tensor, tensors))
+    for a, b in zip(real, told, strict=True):
+        assert (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_graph_serves_every_pattern(device):
+    compiled, counter = counting(attend)
+    dtype = torch.float64 if device == "cpu" else torch.float32
+    patterns = [LOCAL, keyhole.blocks(8), keyhole.causal(), ARRAYS, keyhole.per_head(keyhole.causal(), keyhole.dense())]
+    for pattern in patterns:
+        check_step(compiled, pattern, {}, device=device, dtype=dtype)
+    assert counter.frame_count == 1
+
+
+def test_one_graph_serves_every_plan():
+    compiled, counter = counting(attend)
+    for text in ("causal", "causal & window(9)", "blocks(8) | sinks(2)"):
+        check_step(compiled, keyhole.plan(text, 40), {}, dtype=torch.float64)
+    assert counter.frame_count == 1
+
+
+def test_one_graph_serves_every_length():
+    compiled, counter = counting(attend, dynamic=True)
+    made = []
+    for q_len, k_len in ((40, 40), (57, 57), (90, 110), (33, 120)):
+        check_step(compiled, LOCAL, {"q_len": q_len, "k_len": k_len, "batch": 2})
+        made.append(counter.frame_count)
+    assert made[1] == made[0]  # torch makes one graph for lengths that are equal,
+    assert made[2] == made[3] == made[1] + 1  # and another for those that are not
+
+
+def test_patterns_that_a_function_or_module_holds():
+    class Layer(torch.nn.Module):
+        def __init__(self, pattern):
+            super().__init__()
+            self.pattern = pattern
+
+        def forward(self, q, k, v, _):
+            return attend(q, k, v, self.pattern)
+
+    compiled, counter = counting(lambda q, k, v, _: attend(q, k, v, LOCAL))
+    check_step(compiled, LOCAL, {})
+    assert counter.frame_count == 1
+    layer = Layer(LOCAL)
+    compiled, counter = counting(layer)
+    check_step(compiled, LOCAL, {})
+    layer.pattern = keyhole.blocks(4)
+    check_step(compiled, layer.pattern, {})
+    assert counter.frame_count == 1
+
+
+def test_a_text_is_a_constant_of_its_graph():
+    compiled, counter = counting(attend)
+    for text in ("causal", "blocks(8)", "causal"):
+        check_step(compiled, text, {})
+    assert counter.frame_count == 2
+
+
+def test_options_under_compile():
+    sink = draw(4).requires_grad_()
+    options = {"sink": sink, "softcap": 2.0, "scale": 0.4, "return_lse": True, "layout": "bshd"}
+    q, k, v = (x.transpose(1, 2).requires_grad_() for x in draw_qkv(heads=4, kv_heads=2))
+
+    def both(q, k, v):
+        out, lse = keyhole.attention(q, k, v, LOCAL, **options)
+        return out.square().sum() + lse.sum()
+
+    compiled, counter = counting(both)
+    got = torch.autograd.grad(compiled(q, k, v), (q, k, v, sink))
+    check_each("dq dk dv dsink", got, torch.autograd.grad(both(q, k, v), (q, k, v, sink)), torch.float32)
+    assert counter.frame_count == 1
+
+
+def test_autocast_under_compile():
+    q, k, v = draw_qkv()
+    compiled, _ = counting(lambda q, k, v: keyhole.attention(q, k, v, "causal"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = compiled(q, k, v)
+        assert out.dtype == torch.bfloat16
+        assert torch.equal(out, keyhole.attention(q, k, v, "causal"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_inductor(device):
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(attend, fullgraph=True)
+    dtype = torch.float32
+    for pattern in (LOCAL, keyhole.blocks(8)):
+        check_step(compiled, pattern, {}, device=device, dtype=dtype)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+class Block(torch.nn.Module):
+    def __init__(self, pattern):
+        super().__init__()
+        self.pattern = pattern
+        self.projection = torch.nn.Linear(16, 16)
+
+    def forward(self, x):
+        q = self.projection(x)
+        return keyhole.attention(q, q, q, self.pattern, layout="bshd")
+
+
+HELD = {  # made anew for each test: nothing has asked for their tensors yet
+    "pattern": lambda: keyhole.causal() & keyhole.window(5),
+    "text": lambda: "causal",
+    "plan": lambda: keyhole.plan(keyhole.causal() & keyhole.window(6), 40),
+    "arrays": lambda: keyhole.csr([3 * i for i in range(41)], [j for i in range(40) for j in (1, i // 2, i)]),
+}
+LOADS = """
+import sys, torch, keyhole.torch_attention.ops
+for name in sys.argv[2:]:
+    x, want = torch.load(f"{sys.argv[1]}/{name}.pt")
+    got = torch.export.load(f"{sys.argv[1]}/{name}.pt2").module()(x)
+    assert torch.equal(got, want), name
+"""
+
+
+def test_exported_programs_run_in_another_process(tmp_path):
+    keyhole.plan_cache.clear()
+    for name, make in HELD.items():
+        block, x = Block(make()), draw(2, 40, 3, 16)
+        torch.export.save(torch.export.export(block, (x,)), tmp_path / f"{name}.pt2")
+        torch.save((x, block(x).detach()), tmp_path / f"{name}.pt")
+    subprocess.run([sys.executable, "-c", LOADS, tmp_path, *HELD], check=True)
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_modules_with_patterns_are_copied_and_saved(name):
+    block, x = Block(HELD[name]()), draw(2, 40, 3, 16)
+    block(x)
+    buffer = io.BytesIO()
+    torch.save(block, buffer)
+    buffer.seek(0)
+    for other in (copy.deepcopy(block), pickle.loads(pickle.dumps(block)), torch.load(buffer, weights_only=False)):
+        assert other.pattern == block.pattern
+        assert torch.equal(other(x), block(x))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False], ids=["reentrant", "not reentrant"])
+def test_activation_checkpointing(use_reentrant):
+    def function(q, k, v, pattern):
+        return checkpoint.checkpoint(attend, q, k, v, pattern, use_reentrant=use_reentrant)
+
+    check_step(function, LOCAL, {})
+    if not use_reentrant:
+        check_step(torch.compile(function, backend="aot_eager", fullgraph=True), LOCAL, {})
+
+
+def test_selective_checkpointing_sees_the_operator():
+    saved = []
+
+    def policy(ctx, op, *args, **kwargs):
+        is_ours = op is ops.attention_forward
+        saved.append(is_ours)
+        return checkpoint.CheckpointPolicy.MUST_SAVE if is_ours else checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
+
+    def function(q, k, v, pattern):
+        contexts = functools.partial(checkpoint.create_selective_checkpoint_contexts, policy)
+        return checkpoint.checkpoint(attend, q, k, v, pattern, use_reentrant=False, context_fn=contexts)
+
+    check_step(function, LOCAL, {})
+    assert any(saved)
+
+
+def functional_gradient():
+    q, k, v = draw_qkv()
+    torch.func.grad(lambda q: keyhole.attention(q, k, v, LOCAL).sum())(q)
+
+
+def vmapped():
+    q = draw(3, 1, 2, 40, 16)
+    torch.func.vmap(lambda x: keyhole.attention(x, x, x, LOCAL))(q)
+
+
+def second_derivative(function=attend):
+    q, k, v = (x.requires_grad_() for x in draw_qkv())
+    (gradient,) = torch.autograd.grad(function(q, k, v, LOCAL).square().sum(), q, create_graph=True)
+    gradient.sum().backward()
+
+
+def looked_at_second_derivative():
+    with torch.utils.flop_counter.FlopCounterMode(display=False):
+        second_derivative()
+
+
+def dual():
+    with torch.autograd.forward_ad.dual_level():
+        q, k, v = draw_qkv()
+        keyhole.attention(torch.autograd.forward_ad.make_dual(q, q), k, v, LOCAL)
+
+
+def jvp():
+    q, k, v = draw_qkv()
+    torch.func.jvp(lambda q: keyhole.attention(q, k, v, LOCAL), (q,), (q,))
+
+
+REFUSALS = {
+    "vmap": (vmapped, "torch.vmap is not supported.*flatten"),
+    "second derivative": (second_derivative, "second derivatives.*not implemented"),
+    "second derivative of the op": (looked_at_second_derivative, "second derivatives.*not implemented"),
+    "forward_ad": (dual, "forward-mode differentiation"),
+    "grad": (functional_gradient, "torch.func.grad.*not supported"),
+    "jvp": (jvp, "forward-mode differentiation"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_refusals_are_ours(name):
+    call, text = REFUSALS[name]
+    with pytest.raises(NotImplementedError, match=text):
+        call()
+
+
+def test_a_graph_of_gradients_is_only_refused_when_it_is_differentiated():
+    q, k, v = (x.requires_grad_() for x in draw_qkv())
+    first = torch.autograd.grad(attend(q, k, v, LOCAL).sum(), q, create_graph=True)
+    assert torch.equal(first[0], torch.autograd.grad(attend(q, k, v, LOCAL).sum(), q)[0])
+
+
+BYTES = {
+    "too short": (lambda t: t[:20], "20 bytes"),
+    "not ours": (lambda t: torch.zeros(100, dtype=torch.uint8), "not an encoded plan"),
+    "damaged": (lambda t: torch.cat([t[:-1], t[-1:] + 1]), None),
+    "damaged digest": (lambda t: torch.cat([t[:20], t[20:21] + 1, t[21:]]), "damaged"),
+    "cut off": (lambda t: torch.cat([t[:20], t[20:21] + 1, t[21:-3]]), "damaged"),
+    "wrong dtype": (lambda t: t.int(), "torch.int32"),
+    "two dimensions": (lambda t: t[None], "shape"),
+}
+
+
+@pytest.mark.parametrize("kind", ["pattern", "plan"])
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_that_are_no_plan(name, kind):
+    change, text = BYTES[name]
+    q, k, v = draw_qkv()
+    tensor = (LOCAL if kind == "pattern" else keyhole.plan(LOCAL, 40)).tensor()
+    arguments = (q, k, v, change(tensor.clone()), None, None, 0.0, False, "auto")
+    if text is None:  # the digest names a plan that is alive, and that one is followed
+        assert torch.equal(ops.attention_forward(*arguments)[0], keyhole.attention(q, k, v, LOCAL))
+    else:
+        with pytest.raises(ValueError, match=text):
+            ops.attention_forward(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["pattern", "plan"])
+def test_a_tensor_made_while_somebody_looks_serves_others(kind):
+    pattern = keyhole.causal() & keyhole.window(17)
+    follows = pattern if kind == "pattern" else keyhole.plan(pattern, 40)
+    with torch.inference_mode(), torch._subclasses.FakeTensorMode(), torch.device("meta"):
+        follows.tensor()
+    assert type(follows.tensor()) is torch.Tensor
+    assert follows.tensor().is_cpu
+    check_step(torch.compile(attend, backend="aot_eager", fullgraph=True), follows, {})
+
+
+def test_a_tensor_outlives_its_pattern(monkeypatch):
+    pattern = keyhole.causal() & keyhole.window(13)
+    tensor = pattern.tensor()
+    q, k, v = draw_qkv()
+    expected = keyhole.attention(q, k, v, pattern)
+    del pattern
+    keyhole.plan_cache.clear()
+    assert len(tensor) == len((keyhole.causal() & keyhole.window(13)).tensor())
+    got = ops.attention_forward(q, k, v, tensor, None, None, 0.0, False, "auto")[0]
+    assert torch.equal(got, expected)
+
+
+def test_equal_patterns_have_equal_tensors():
+    assert torch.equal(keyhole.parse("causal & window(9)").tensor(), LOCAL.tensor())
+    assert not torch.equal(encoded.tensor_of(encoded.Anchored(LOCAL, 0)), LOCAL.tensor())
+
+
+@needs_gpu
+def test_reduce_overhead_runs():
+    compiled = torch.compile(attend, fullgraph=True, mode="reduce-overhead")
+    for _ in range(3):
+        check_step(compiled, LOCAL, {"q_len": 128, "head_dim": 64}, device="cuda", dtype=torch.float32)

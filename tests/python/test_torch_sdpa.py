@@ -1,0 +1,127 @@
+# tests/python/test_torch_sdpa.py
+"""keyhole.scaled_dot_product_attention beside torch's own."""
+
+import keyhole
+import pytest
+import torch
+from keyhole import sdpa
+from torch_reference import DEVICES, check_close, check_each, draw, needs_gpu
+
+ours, torchs = keyhole.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention
+
+
+def padding(*lengths, k_len=24):
+    return torch.arange(k_len) < torch.tensor(lengths)[:, None, None, None]
+
+
+def bits(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+
+
+SELF = ((2, 4, 24, 16), (2, 4, 24, 16))
+CROSS = ((2, 4, 9, 16), (2, 4, 24, 16))
+CASES = {  # shapes of q and of k and v, then the arguments
+    "dense": (*SELF, {}),
+    "causal": (*SELF, {"is_causal": True}),
+    "causal, fewer queries": (*CROSS, {"is_causal": True}),
+    "causal, more queries": (CROSS[1], CROSS[0], {"is_causal": True}),
+    "scale": (*SELF, {"scale": 0.7}),
+    "grouped heads": ((2, 6, 24, 16), (2, 2, 24, 16), {"enable_gqa": True, "is_causal": True}),
+    "three dimensions": ((5, 24, 16), (5, 30, 16), {}),
+    "three dimensions and a mask": ((5, 24, 16), (5, 30, 16), {"attn_mask": bits(5, 24, 30)}),
+    "two dimensions": ((24, 16), (30, 16), {"attn_mask": bits(24, 30)}),
+    "five dimensions": ((2, 3, 4, 24, 16), (2, 3, 4, 24, 16), {"attn_mask": bits(2, 1, 4, 24, 24)}),
+    "leading dimensions broadcast": ((2, 4, 24, 16), (1, 4, 24, 16), {"is_causal": True}),
+    "mask": (*CROSS, {"attn_mask": bits(9, 24)}),
+    "mask for each head": (*CROSS, {"attn_mask": bits(1, 4, 9, 24)}),
+    "mask for each entry": (*CROSS, {"attn_mask": bits(2, 1, 9, 24)}),
+    "mask for each of both": (*CROSS, {"attn_mask": bits(2, 4, 9, 24)}),
+    "mask of queries": (*CROSS, {"attn_mask": bits(9, 1)}),
+    "padding on the right": (*CROSS, {"attn_mask": padding(24, 7)}),
+    "padding on the left": (*SELF, {"attn_mask": ~padding(5, 0)}),
+    "padding of everything": (*SELF, {"attn_mask": padding(0, 3)}),
+    "padding in many runs": (*SELF, {"attn_mask": torch.arange(24)[None] % 2 == 0}),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_torch(name, device):
+    q_shape, k_shape, options = CASES[name]
+    options = {key: x.to(device) if isinstance(x, torch.Tensor) else x for key, x in options.items()}
+    q, k, v = (
+        draw(*shape, device=device, seed=i).requires_grad_() for i, shape in enumerate((q_shape, k_shape, k_shape))
+    )
+    out, expected = ours(q, k, v, **options), torchs(q.double(), k.double(), v.double(), **options)
+    check_close("out", out, expected, torch.float32)
+    dout = draw(*out.shape, device=device, seed=8)
+    got = torch.autograd.grad(out, (q, k, v), dout)
+    check_each("dq dk dv", got, torch.autograd.grad(expected, (q, k, v), dout.double()), torch.float32)
+
+
+def test_padding_is_told_in_a_few_runs(monkeypatch):
+    monkeypatch.setattr(sdpa, "_MOST_RUNS", 2)
+    many = torch.tensor([1, 0, 1, 0, 1], dtype=torch.bool)
+    assert sdpa._pattern_of(many[:3], (1, 1, 7, 3)) == keyhole.parse("sinks(1) | sinks(3) & ~sinks(2)")
+    assert sdpa._pattern_of(many, (1, 1, 7, 5)) == keyhole.mask(many.expand(7, 5).numpy())
+
+
+def test_a_mask_is_read_again_only_when_it_changed(monkeypatch):
+    read = []
+    pattern_of = sdpa._pattern_of
+    monkeypatch.setattr(sdpa, "_pattern_of", lambda *x: read.append(1) or pattern_of(*x))
+    q, mask = draw(1, 2, 24, 16), bits(24, 24)
+    for changes, times in ((False, 1), (False, 1), (True, 2)):
+        if changes:
+            mask.logical_not_()
+        check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
+        assert len(read) == times
+    with torch.inference_mode():
+        mask = bits(24, 24)  # does not count its changes, so it is read every time
+        for times in (3, 4):
+            ours(q, q, q, mask)
+            assert len(read) == times
+
+
+def test_under_compile():
+    q, k, v = (draw(2, 4, 24, 16, seed=i) for i in range(3))
+    causal = torch.compile(lambda *x: ours(*x, is_causal=True), backend="aot_eager", fullgraph=True)
+    for k_len in (24, 17):
+        k, v = k[:, :, :k_len], v[:, :, :k_len]
+        check_close("out", causal(q, k, v), torchs(q, k, v, is_causal=True), torch.float32)
+    mask = bits(24, 17)
+    masked = torch.compile(
+        lambda *x: ours(*x), backend="aot_eager"
+    )  # with a break in the graph, where the mask is read
+    check_close("out", masked(q, k, v, mask), torchs(q, k, v, mask), torch.float32)
+
+
+Q = torch.zeros(1, 4, 24, 16)
+ERRORS = {
+    "dropout": ({"dropout_p": 0.1}, NotImplementedError, "dropout_p is 0.1"),
+    "additive mask": ({"attn_mask": torch.zeros(24, 24)}, NotImplementedError, "additive mask"),
+    "integer mask": (
+        {"attn_mask": torch.zeros(24, 24, dtype=torch.int32)},
+        TypeError,
+        "torch.int32; expected torch.bool",
+    ),
+    "mask and causal": ({"attn_mask": bits(24, 24), "is_causal": True}, ValueError, "exclude each other"),
+    "shape of the mask": ({"attn_mask": bits(23, 24)}, ValueError, "does not broadcast to"),
+    "too many dimensions": ({"attn_mask": bits(1, 1, 1, 24, 24)}, ValueError, "does not broadcast to"),
+    "heads": ({"key": Q[:, :2], "value": Q[:, :2]}, ValueError, "enable_gqa=True"),
+    "dimensions": ({"key": Q[0]}, ValueError, "query has 4 dimensions and key 3"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_is_refused(name):
+    options, kind, text = ERRORS[name]
+    with pytest.raises(kind, match=text):
+        ours(**{"query": Q, "key": Q, "value": Q, **options})
+
+
+@needs_gpu
+def test_a_mask_may_stay_on_the_cpu():
+    q = draw(1, 2, 24, 16, device="cuda")
+    mask = bits(24, 24)
+    check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask.cuda()), torch.float32)
