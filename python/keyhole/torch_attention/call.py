@@ -49,10 +49,12 @@ def attention(
     become the autocast dtype. `sink` is fp32 always. Gradients of lse are exact up to the rounding of the dtype of q,
     and cost copies of v, out and dout: an lse that is only looked at should be detached.
     """
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        _check_tensor("attention", name, tensor, 4)
-    q, k, v = _heads_first(q, layout), _heads_first(k, layout), _heads_first(v, layout)
-    if (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
+    _check_tensor("attention", "q", q, 4)
+    _check_tensor("attention", "k", k, 4)
+    _check_tensor("attention", "v", v, 4)
+    if layout != "bhsd":
+        q, k, v = _heads_first(q, layout), _heads_first(k, layout), _heads_first(v, layout)
+    if torch._C._is_any_autocast_enabled() and (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     if sink is not None and sink.dtype != torch.float32:
         sink = sink.float()
@@ -71,7 +73,8 @@ def attention(
         plan = core_plan(pattern_or_plan, q, k)
         out, lse = kernels.forward(q, k, v, plan, sink, scale, softcap, backend, return_lse)
 
-    out = _heads_first(out, layout)
+    if layout != "bhsd":
+        out = _heads_first(out, layout)
     return (out, lse) if return_lse else out
 
 
@@ -121,9 +124,18 @@ def _is_looked_at(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
         return True
     if forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None:
         refuse_transforms(q, k, v, sink)
-    if torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None:
-        return True
-    return any(t is not None and (type(t) not in _PLAIN_TYPES or t.is_neg() or t.is_meta) for t in (q, k, v, sink))
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or type(q) not in _PLAIN_TYPES
+        or type(k) not in _PLAIN_TYPES
+        or type(v) not in _PLAIN_TYPES
+        or (sink is not None and type(sink) not in _PLAIN_TYPES)
+        or q.is_meta
+        or q.is_neg()
+        or k.is_neg()
+        or v.is_neg()
+    )
 
 
 def _beside(q: Tensor, plan: Tensor) -> Tensor:

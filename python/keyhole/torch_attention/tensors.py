@@ -41,6 +41,8 @@ def empty_in_order_of(like: torch.Tensor, heads: int, length: int, head_dim: int
     copies nothing. Fake implementations call this too, so what they promise is what is allocated.
     """
     shape = (like.shape[0], heads, length, head_dim)
+    if like.is_contiguous() and shape == like.shape:
+        return torch.empty_like(like)  # the same, in half the time
     if like.stride(1) >= like.stride(2):
         return like.new_empty(shape)
     row = max(heads, 1) * head_dim  # without elements too, strides are positive, as torch's own

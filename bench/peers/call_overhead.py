@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# bench/peers/call_overhead.py
+# What one Python call of keyhole.attention costs the CPU, with tensors so small that nothing else counts.
+"""Times single calls with tiny tensors until they return, which on a GPU is when the kernel is queued.
+
+  nothing      memory for the result and no more
+  torch        torch.nn.functional.scaled_dot_product_attention, causal
+  plan         keyhole.attention with a plan, without gradients
+  pattern      keyhole.attention with a pattern, whose plan is looked up in the cache
+  text         the same with a text, which is parsed every time
+  _core        the binding alone, with its arguments ready
+  gradient     keyhole.attention with a plan and inputs that require gradients
+  backward     the backward pass of it
+  op           torch.ops.keyhole.attention_forward, which compiled graphs call
+
+example:
+  bench/peers/call_overhead.py --device cuda --json out/call_overhead.json"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+
+import keyhole
+import torch
+from keyhole import _core
+from keyhole.torch_attention import ops
+from keyhole.torch_attention.tensors import stream_of, threads_of, view
+
+BAR_US = 15.0  # plan, on the GPU
+
+
+def times_us(call, device, runs, calls):
+    """(wall clock, CPU) per call, medians over the runs. The GPU's queue is empty before each run, and never full. On a
+    machine that others use too, the second is the one to trust."""
+    wall, cpu = [], []
+    for _ in range(runs):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
+        for _ in range(calls):
+            call()
+        wall.append((time.perf_counter() - begin) / calls * 1e6)
+        cpu.append((time.process_time() - cpu_begin) / calls * 1e6)
+    return statistics.median(wall), statistics.median(cpu)
+
+
+def calls_of(device):
+    """Name -> what is timed: 2 heads, 16 tokens, head_dim 64, bf16 on the GPU and fp32 on the CPU."""
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    q, k, v = torch.randn(3, 1, 2, 16, 64, device=device, dtype=dtype)
+    leaf = q.clone().requires_grad_()
+    pattern = keyhole.causal() & keyhole.window(7)
+    plan = keyhole.plan(pattern, 16)
+    encoded = pattern.tensor()
+    out = torch.empty_like(q)
+    ready = (view(q), view(k), view(v), plan.core, view(out), None, None, None, 0.0, "auto", threads_of(q), stream_of(q))
+    loss = keyhole.attention(leaf, k, v, plan)
+    gradient = torch.ones_like(loss)
+    return {
+        "nothing": lambda: q.new_empty(q.shape),
+        "torch": lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "plan": lambda: keyhole.attention(q, k, v, plan),
+        "pattern": lambda: keyhole.attention(q, k, v, pattern),
+        "text": lambda: keyhole.attention(q, k, v, "causal & window(7)"),
+        "_core": lambda out=out: _core.forward(*ready),  # `ready` has only out's address
+        "gradient": lambda: keyhole.attention(leaf, k, v, plan),
+        "backward": lambda: torch.autograd.grad(loss, leaf, gradient, retain_graph=True),
+        "op": lambda: ops.attention_forward(q, k, v, encoded, None, None, 0.0, False, "auto"),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="both that are there, unless given")
+    parser.add_argument("--runs", type=int, default=31, help="the median is over these (%(default)s)")
+    parser.add_argument("--calls", type=int, default=100, help="in each run (%(default)s)")
+    parser.add_argument("--json", help="where to write the figures too")
+    arguments = parser.parse_args()
+    devices = [arguments.device] if arguments.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    torch.set_num_threads(1)  # on the CPU the call computes too: two heads of 16 tokens, not worth a second thread
+    records = []
+    for device in devices:
+        name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
+        print(f"{device}: {name}, torch {torch.__version__}, keyhole {keyhole.__version__}")
+        print(f"median of {arguments.runs} runs of {arguments.calls} calls each")
+        for what, call in calls_of(device).items():
+            for _ in range(arguments.calls):
+                call()
+            us, cpu_us = times_us(call, device, arguments.runs, arguments.calls)
+            note = "" if (device, what) != ("cuda", "plan") else f"   bar {BAR_US:.0f}: {'met' if us <= BAR_US else 'MISSED'}"
+            print(f"  {what:<10}{us:8.2f} us, CPU {cpu_us:8.2f}{note}", flush=True)
+            records.append({"device": device, "machine": name, "torch": torch.__version__, "call": what, "us": us, "cpu_us": cpu_us})
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(records, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
