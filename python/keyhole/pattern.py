@@ -42,6 +42,8 @@ class Pattern:
     __slots__ = ("__weakref__", "_key", "_made_of", "_recipe", "_tensor", "core")
 
     core: _core.Pattern  # the C++ pattern
+    as_tensor: torch.Tensor  # torch_attention/encoded.py: what tensor() gives, in a form that torch.compile follows
+    _tensor: torch.Tensor
 
     def __init__(self, text: str) -> None:
         """The pattern that `text` describes; the same as `keyhole.parse(text)`."""

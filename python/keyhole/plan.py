@@ -59,6 +59,8 @@ class Plan:
     )
 
     core: _core.Plan  # the C++ plan
+    as_tensor: torch.Tensor  # torch_attention/encoded.py: what tensor() gives, in a form that torch.compile follows
+    _tensor: torch.Tensor
     pattern: Pattern | None  # None: loaded from a file whose pattern came from arrays
     q_len: int
     k_len: int

@@ -61,8 +61,8 @@ def attention(
 
     if _is_looked_at(q, k, v, sink):
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-        plan = _beside(q, tensor_of(pattern_or_plan))
-        out, lse = ops.attention_forward(q, k, v, plan, sink, scale, softcap, deterministic, backend)
+        encoded = _beside(q, tensor_of(pattern_or_plan))
+        out, lse = ops.attention_forward(q, k, v, encoded, sink, scale, softcap, deterministic, backend)
     elif torch.is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
     ):

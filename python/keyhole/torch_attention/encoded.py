@@ -40,6 +40,9 @@ class Anchored:
 
     __slots__ = ("__weakref__", "_tensor", "offset", "pattern")
 
+    as_tensor: torch.Tensor
+    _tensor: torch.Tensor
+
     def __init__(self, pattern: Pattern, offset: int) -> None:
         self.pattern = pattern
         self.offset = offset
@@ -83,7 +86,7 @@ def plan_of(encoded: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> _core.Pl
         )
     mark, digest = _HEADER.unpack(ctypes.string_at(encoded.data_ptr(), _HEADER.size))
     if mark != _MARK:
-        return core_plan(Plan.decode(encoded.numpy()), q, k)
+        return core_plan(Plan.decode(encoded.numpy().data), q, k)
     found = _alive.get(digest)
     return core_plan(_decode(digest, encoded) if found is None else found, q, k)
 
@@ -92,11 +95,16 @@ def _decode(digest: bytes, encoded: torch.Tensor) -> Pattern | Anchored:
     body = encoded.numpy()[_HEADER.size :].tobytes()
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
         raise ValueError("an encoded pattern is damaged: its digest does not fit; call tensor() of the pattern again")
-    recipe = decode_value(body)
-    if not isinstance(recipe, tuple) or len(recipe) != 3 or recipe[0] != "pattern":
-        raise ValueError("an encoded pattern holds no recipe")
-    pattern = from_recipe(recipe[1])
-    found = pattern if recipe[2] is None else Anchored(pattern, recipe[2])
+    match decode_value(body):
+        case ("pattern", tuple(recipe), None | int() as offset):
+            pass
+        case _:
+            raise ValueError("an encoded pattern holds no recipe")
+    try:
+        pattern = from_recipe(recipe)
+    except TypeError as error:  # a value of the wrong kind is the fault of the bytes, not of the caller
+        raise ValueError(f"an encoded pattern is not valid: {error}") from None
+    found = pattern if offset is None else Anchored(pattern, offset)
     _alive[digest] = found
     return _decoded.put(digest, found)
 
@@ -131,7 +139,7 @@ class _Tensors(dict):  # type: ignore[type-arg]
 
 
 for _kind in (Pattern, Plan, Anchored):
-    _kind.as_tensor = property(_Tensors().__getitem__)  # type: ignore[union-attr]
+    _kind.as_tensor = property(_Tensors().__getitem__)  # type: ignore[assignment]
 
 
 @torch.compiler.assume_constant_result

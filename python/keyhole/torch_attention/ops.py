@@ -7,7 +7,8 @@ that a compiled graph serves every pattern.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 
@@ -19,6 +20,7 @@ from .tensors import empty_in_order_of
 __all__ = ["attention_backward", "attention_forward", "merge"]
 
 Tensor = torch.Tensor
+Run: TypeAlias = Callable[..., Any]
 
 _library = torch.library.Library("keyhole", "DEF")
 _OPTIONS = "Tensor plan, Tensor? sink, float? scale, float softcap, bool deterministic, str backend"
@@ -119,17 +121,17 @@ def _differentiate_merge(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> 
     return tuple(gradients)
 
 
-_ROWS = {  # name: implementation, fake, gradient, what it needs
-    "attention_forward": (_forward, _fake_forward, _differentiate, _keep_for_backward),
-    "attention_backward": (_backward, _fake_backward, no_second_derivative, None),
-    "merge": (kernels.merge, _fake_merge, _differentiate_merge, _keep_for_merge),
-}
-for _name, (_run, _fake, _gradient, _keep) in _ROWS.items():
-    for _key in ("CPU", "CUDA"):
-        _library.impl(_name, _run, _key)
-    torch.library.register_fake(f"keyhole::{_name}", _fake, lib=_library)
-    torch.library.register_autograd(f"keyhole::{_name}", _gradient, setup_context=_keep, lib=_library)
-    torch.library.register_vmap(f"keyhole::{_name}", refuse_vmap, lib=_library)
+def _register(name: str, run: Run, fake: Run, differentiate: Run, keep: Run | None = None) -> None:
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, run, key)
+    torch.library.register_fake(f"keyhole::{name}", fake, lib=_library)
+    torch.library.register_autograd(f"keyhole::{name}", differentiate, setup_context=keep, lib=_library)
+    torch.library.register_vmap(f"keyhole::{name}", refuse_vmap, lib=_library)
+
+
+_register("attention_forward", _forward, _fake_forward, _differentiate, _keep_for_backward)
+_register("attention_backward", _backward, _fake_backward, no_second_derivative)
+_register("merge", kernels.merge, _fake_merge, _differentiate_merge, _keep_for_merge)
 
 attention_forward = torch.ops.keyhole.attention_forward.default
 attention_backward = torch.ops.keyhole.attention_backward.default

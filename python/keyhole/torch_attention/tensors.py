@@ -13,7 +13,7 @@ _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64:
 
 # None in a build of torch without CUDA, where no tensor can be on a GPU. The public way,
 # torch.cuda.current_stream().cuda_stream, makes two Python objects and takes ten times as long.
-_current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def view(tensor: torch.Tensor) -> tuple[Any, ...]:
