@@ -48,8 +48,8 @@ from .pattern import Pattern, parse
 from .plan import Plan, plan, plan_cache
 
 if TYPE_CHECKING:
-    from . import nn
-    from .sdpa import scaled_dot_product_attention
+    from . import nn as nn
+    from .sdpa import scaled_dot_product_attention as scaled_dot_product_attention
 
 __version__ = _core.version()
 
@@ -74,7 +74,6 @@ __all__ = [
     "longformer",
     "mask",
     "merge",
-    "nn",
     "parse",
     "per_batch",
     "per_head",
@@ -82,7 +81,6 @@ __all__ = [
     "plan_cache",
     "prefix",
     "random",
-    "scaled_dot_product_attention",
     "sinks",
     "streaming",
     "strided",
@@ -90,6 +88,9 @@ __all__ = [
     "tree",
     "window",
 ]
+
+
+_NEED_TORCH = ("nn", "scaled_dot_product_attention")  # not in __all__: `from keyhole import *` works without torch
 
 
 def __getattr__(name: str) -> Any:
@@ -101,3 +102,7 @@ def __getattr__(name: str) -> Any:
     if name == "scaled_dot_product_attention":
         return importlib.import_module(".sdpa", __name__).scaled_dot_product_attention
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NEED_TORCH})
