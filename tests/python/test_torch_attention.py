@@ -1,14 +1,26 @@
 # tests/python/test_torch_attention.py
 """keyhole.attention and keyhole.merge on torch tensors: values, gradients, strides, options, errors."""
 
+import contextlib
 import gc
 from dataclasses import dataclass
 
 import keyhole
 import pytest
 import torch
-from keyhole import _core
-from torch_reference import DEVICES, DTYPES, check_close, check_each, draw, draw_qkv, masks_of, needs_gpu, reference
+import torch.utils.flop_counter
+from torch_reference import (
+    DEVICES,
+    DTYPES,
+    Spy,
+    check_close,
+    check_each,
+    draw,
+    draw_qkv,
+    masks_of,
+    needs_gpu,
+    reference,
+)
 
 EMPTY_ROWS = keyhole.causal() & keyhole.window(5, -2)  # query 0 and 1 see nothing
 
@@ -147,6 +159,18 @@ def test_gradcheck(name):
         torch.autograd.gradcheck(both, inputs, fast_mode=True)
 
 
+@pytest.mark.parametrize("way", ["plain", "op"])
+@pytest.mark.parametrize("which", ["out", "lse"])
+def test_only_who_differentiates_lse_pays_for_it(monkeypatch, way, which):
+    spy = Spy(monkeypatch, "backward")
+    q, k, v = (x.requires_grad_() for x in draw_qkv(head_dim=16))
+    with torch.utils.flop_counter.FlopCounterMode(display=False) if way == "op" else contextlib.nullcontext():
+        out, lse = keyhole.attention(q, k, v, "causal", return_lse=True)
+    (out if which == "out" else lse).sum().backward()
+    widths = [call[3][2][3] for call in spy.calls]
+    assert widths == [16 if which == "out" else 24]  # of v
+
+
 def test_grad_mode_decides_not_the_inputs_alone():
     q, k, v = (x.requires_grad_() for x in draw_qkv())
     assert keyhole.attention(q, k, v, "causal").requires_grad
@@ -219,10 +243,8 @@ def test_out_lies_in_memory_as_q_does(device):
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_no_elements(sizes, device, layout):
     batch, heads, q_len, k_len = sizes
-    q, k = (
-        in_layout(draw(batch, heads, n, 16, device=device), Case(None, layout=layout)).requires_grad_()
-        for n in (q_len, k_len)
-    )
+    order = (batch, -1, heads, 16) if layout == "bshd" else (batch, heads, -1, 16)
+    q, k = (draw(*(n if size < 0 else size for size in order), device=device).requires_grad_() for n in (q_len, k_len))
     out, lse = keyhole.attention(q, k, k, keyhole.dense(), return_lse=True, layout=layout)
     assert out.shape == q.shape
     assert not out.any()
@@ -239,19 +261,6 @@ def test_a_result_changed_in_place_is_noticed(layout):
     out += 1  # the backward pass needs it as it was
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         out.sum().backward()
-
-
-class Spy:
-    """Stands before a function of _core and keeps what it was called with."""
-
-    def __init__(self, monkeypatch, name):
-        self.function = getattr(_core, name)
-        self.calls = []
-        monkeypatch.setattr(_core, name, self)
-
-    def __call__(self, *arguments):
-        self.calls.append(arguments)
-        return self.function(*arguments)
 
 
 def test_threads_of_torch_are_obeyed(monkeypatch):

@@ -3,6 +3,7 @@
 
 import pytest
 import torch
+from keyhole import _core
 
 NO_GPU = "no CUDA device: torch.cuda.is_available() is False"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)
@@ -78,3 +79,16 @@ def check_close(name, got, expected, dtype):
 def check_each(names, got, expected, dtype):
     for name, a, b in zip(names.split(), got, expected, strict=True):
         check_close(name, a, b, dtype)
+
+
+class Spy:
+    """Stands before a function of _core and keeps what it was called with."""
+
+    def __init__(self, monkeypatch, name):
+        self.function = getattr(_core, name)
+        self.calls = []
+        monkeypatch.setattr(_core, name, self)
+
+    def __call__(self, *arguments):
+        self.calls.append(arguments)
+        return self.function(*arguments)
