@@ -51,7 +51,7 @@ GatherView KeyLists::view() const {
   if (is_transposed()) {
     view.t_list_begin = t_list_begin.data();
     view.t_list_count = t_list_count.data();
-    view.t_queries = t_queries.data();
+    view.t_lists = t_lists.data();
   }
   return view;
 }

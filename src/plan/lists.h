@@ -45,7 +45,7 @@ struct KeyLists {
   std::vector<int32_t> keys;
   std::vector<int64_t> t_list_begin;  // empty until transposed
   std::vector<int32_t> t_list_count;
-  std::vector<int32_t> t_queries;
+  std::vector<int32_t> t_lists;
 
   bool is_transposed() const { return t_list_begin.size() == size_t(groups) * size_t(k_len); }
   GatherView view() const;

@@ -99,9 +99,8 @@ void transpose(KeyLists& lists) {
   for_each_pair([&](size_t t_list, int32_t) { ++lists.t_list_count[t_list]; });
   begin_lists(lists.t_list_count, lists.t_list_begin);
   std::vector<int64_t> next = lists.t_list_begin;
-  lists.t_queries.resize(lists.keys.size());
-  for_each_pair(
-      [&](size_t t_list, int32_t query) { lists.t_queries[size_t(next[t_list]++)] = query; });
+  lists.t_lists.resize(lists.keys.size());
+  for_each_pair([&](size_t t_list, int32_t list) { lists.t_lists[size_t(next[t_list]++)] = list; });
 }
 
 }  // namespace keyhole

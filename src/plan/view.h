@@ -98,20 +98,48 @@ struct TileView {
   }
 };
 
-// Lists of keys: query i of a group attends to keys[list_begin[i] ...]. A key of -1 is padding.
+// Key lists of equal room: an index tensor [batch, groups, lists, entries], read where it lies. An
+// entry that is no key (negative, or k_len and beyond) counts nothing, wherever it stands.
+struct KeyTable {
+  const void* entries = nullptr;  // int32_t, or int64_t
+  bool is_wide = false;           // int64_t
+  int32_t heads_per_group = 0;    // neighbouring query heads with the same lists; 0: no table
+  int32_t groups_per_batch = 1;
+  int32_t count = 0;  // entries of a list
+  int64_t batch_stride = 0, group_stride = 0, list_stride = 0, entry_stride = 1;
+
+  constexpr bool is_given() const { return heads_per_group > 0; }
+  constexpr int64_t begin_of(int32_t group, int64_t list) const {
+    return group / groups_per_batch * batch_stride + group % groups_per_batch * group_stride +
+           list * list_stride;
+  }
+};
+
+// Lists of keys: query i of a group attends to the keys of list i / rows_per_list. A key of -1 is
+// padding; a key that is named twice counts twice. The lists are those of a plan, or a table.
 struct GatherView {
   int64_t q_len, k_len;
   int32_t groups;
-  int32_t rows_per_list;      // how many neighbouring queries share one list
-  int64_t lists;              // per group: ceil(q_len / rows_per_list)
+  int32_t rows_per_list;  // how many neighbouring queries share one list
+  int64_t lists;          // per group: ceil(q_len / rows_per_list)
+  // Of a plan: ascending within a list, then padding.
   const int32_t* group_of;    // [batch * q_heads]; -1: no list here
   const int64_t* list_begin;  // [groups * lists]
   const int32_t* list_count;  // [groups * lists]
-  const int32_t* keys;        // ascending within a list, then -1
-  // The same by key (queries that attend to it, ascending); null until a backward pass asks.
+  const int32_t* keys;
+  // The same by key: the lists that name it, ascending; null until a backward pass asks.
   const int64_t* t_list_begin;  // [groups * k_len]
   const int32_t* t_list_count;
-  const int32_t* t_queries;
+  const int32_t* t_lists;
+  KeyTable table = {};
+
+  constexpr int32_t group_of_head(int64_t head_index) const {
+    return table.is_given() ? int32_t(head_index / table.heads_per_group) : group_of[head_index];
+  }
+  // The queries of a list: [first_query(list), first_query(list + 1)).
+  constexpr int64_t first_query(int64_t list) const {
+    return list < lists ? list * rows_per_list : q_len;
+  }
 };
 
 // A plan as kernels see it: disjoint parts, whose results are merged.

@@ -33,7 +33,7 @@ class KeyListsOnGpu {
     lists_ = ceil_div(sizes.q_len, rows_per_list);
     rows_per_list_ = rows_per_list;
     std::vector<int64_t> begin, t_begin;
-    std::vector<int32_t> count, t_count, t_queries;
+    std::vector<int32_t> count, t_count, t_lists;
     for (int64_t list = 0; list < 2 * lists_; ++list) {
       begin.push_back(list * kRoom);
       count.push_back(int32_t(kRoom));
@@ -46,13 +46,12 @@ class KeyListsOnGpu {
     }
     for (int32_t group = 0; group < 2; ++group) {
       for (int32_t key = 0; key < sizes.k_len; ++key) {
-        t_begin.push_back(int64_t(t_queries.size()));
-        for (int64_t query = 0; query < sizes.q_len; ++query) {
-          const auto keys = keys_of_group(group, query);
-          t_queries.insert(t_queries.end(), size_t(std::count(keys.begin(), keys.end(), key)),
-                           int32_t(query));
+        t_begin.push_back(int64_t(t_lists.size()));
+        for (int32_t list = 0; list < lists_; ++list) {
+          const auto keys = keys_of_group(group, list * rows_per_list);
+          t_lists.insert(t_lists.end(), size_t(std::count(keys.begin(), keys.end(), key)), list);
         }
-        t_count.push_back(int32_t(int64_t(t_queries.size()) - t_begin.back()));
+        t_count.push_back(int32_t(int64_t(t_lists.size()) - t_begin.back()));
       }
     }
     memory_.push_back(on_gpu(group_of_));
@@ -61,7 +60,7 @@ class KeyListsOnGpu {
     memory_.push_back(on_gpu(keys_));
     memory_.push_back(on_gpu(t_begin));
     memory_.push_back(on_gpu(t_count));
-    memory_.push_back(on_gpu(t_queries));
+    memory_.push_back(on_gpu(t_lists));
     synchronize(kGpu);
     view_ = {.q_len = sizes.q_len,
              .k_len = sizes.k_len,
@@ -74,7 +73,7 @@ class KeyListsOnGpu {
              .keys = static_cast<const int32_t*>(memory_[3].data()),
              .t_list_begin = static_cast<const int64_t*>(memory_[4].data()),
              .t_list_count = static_cast<const int32_t*>(memory_[5].data()),
-             .t_queries = static_cast<const int32_t*>(memory_[6].data())};
+             .t_lists = static_cast<const int32_t*>(memory_[6].data())};
   }
 
   PlanView view() const { return {{}, {&view_, 1}}; }

@@ -145,11 +145,11 @@ class HandGather {
         list_count_.push_back(int32_t(int64_t(keys_.size()) - list_begin_.back()));
       }
       for (int64_t k = 0; k < k_len; ++k) {
-        t_list_begin_.push_back(int64_t(t_queries_.size()));
-        for (int64_t q = 0; q < q_len; ++q) {
-          if (allows(group, q / rows_per_list * rows_per_list, k)) t_queries_.push_back(int32_t(q));
+        t_list_begin_.push_back(int64_t(t_lists_.size()));
+        for (int64_t list = 0; list < view_.lists; ++list) {
+          if (allows(group, list * rows_per_list, k)) t_lists_.push_back(int32_t(list));
         }
-        t_list_count_.push_back(int32_t(int64_t(t_queries_.size()) - t_list_begin_.back()));
+        t_list_count_.push_back(int32_t(int64_t(t_lists_.size()) - t_list_begin_.back()));
       }
     }
     view_.group_of = group_of_.data();
@@ -158,7 +158,7 @@ class HandGather {
     view_.keys = keys_.data();
     view_.t_list_begin = t_list_begin_.data();
     view_.t_list_count = t_list_count_.data();
-    view_.t_queries = t_queries_.data();
+    view_.t_lists = t_lists_.data();
   }
   HandGather(const HandGather&) = delete;
 
@@ -166,7 +166,7 @@ class HandGather {
 
  private:
   GatherView view_ = {};
-  std::vector<int32_t> group_of_, list_count_, t_list_count_, keys_, t_queries_;
+  std::vector<int32_t> group_of_, list_count_, t_list_count_, keys_, t_lists_;
   std::vector<int64_t> list_begin_, t_list_begin_;
 };
 

@@ -149,7 +149,10 @@ void visit_gather(const GatherView& view, int32_t group, Visits& visits) {
   for (int64_t key = 0; key < view.k_len; ++key) {
     const int64_t at = group * view.k_len + key;
     for (int32_t i = 0; i < view.t_list_count[at]; ++i) {
-      transposed.push_back({key, view.t_queries[view.t_list_begin[at] + i]});
+      const int64_t list = view.t_lists[view.t_list_begin[at] + i];
+      for (int64_t query = view.first_query(list); query < view.first_query(list + 1); ++query) {
+        transposed.push_back({key, query});
+      }
     }
   }
   std::sort(pairs.begin(), pairs.end());  // transposed lists are ascending: they must come sorted

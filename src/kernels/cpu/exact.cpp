@@ -56,7 +56,7 @@ void for_each_key(const PlanView& plan, int64_t head_index, int64_t query, Visit
     }
   }
   for (const GatherView& view : plan.gathers) {
-    for (const int32_t key : keys_of(view, view.group_of[head_index], query)) visit(key);
+    for (const int32_t key : keys_of(view, view.group_of_head(head_index), query)) visit(key);
   }
 }
 
@@ -78,7 +78,11 @@ void for_each_query(const PlanView& plan, int64_t head_index, int64_t key, Visit
     }
   }
   for (const GatherView& view : plan.gathers) {
-    for (const int32_t query : queries_of(view, view.group_of[head_index], key)) visit(query);
+    for (const int32_t list : lists_of(view, view.group_of_head(head_index), key)) {
+      for (int64_t query = view.first_query(list); query < view.first_query(list + 1); ++query) {
+        visit(query);
+      }
+    }
   }
 }
 

@@ -264,7 +264,7 @@ class ForwardPass {
     const int64_t items = ceil_div(p_.q_len, kGatherQueriesPerItem);
     parallel_for(rows_.num_heads() * items, p_.threads, [&](int64_t item, int thread) {
       const int64_t head = item / items, begin = item % items * kGatherQueriesPerItem;
-      const int32_t group = view.group_of[rows_.head(head).index(p_)];
+      const int32_t group = view.group_of_head(rows_.head(head).index(p_));
       const int64_t end = std::min(begin + kGatherQueriesPerItem, p_.q_len);
       for (int64_t query = begin; query < end; ++query) {
         follow_keys(keys_of(view, group, query), head, query, work_[size_t(thread)]);

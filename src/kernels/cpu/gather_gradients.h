@@ -38,7 +38,7 @@ class GatherGradients {
   void follow(const GatherView& view) {
     pack();
     rows_.for_each_row(rows_.num_heads(), p_.q_len, [&](int64_t i, int64_t query, int thread) {
-      const int32_t group = view.group_of[rows_.head(i).index(p_)];
+      const int32_t group = view.group_of_head(rows_.head(i).index(p_));
       query_gradient(keys_of(view, group, query), i, query, work_[size_t(thread)]);
     });
     rows_.for_each_row(rows_.num_units, p_.k_len, [&](int64_t unit, int64_t key, int thread) {
@@ -119,17 +119,10 @@ class GatherGradients {
                           .queries_across = true});
   }
 
-  template <class Visit>
-  void for_each_strip_of(std::span<const int32_t> list, Visit visit) const {
-    for (; !list.empty(); list = list.subspan(std::min(list.size(), size_t(kStripKeys)))) {
-      visit(list.first(std::min(list.size(), size_t(kStripKeys))));
-    }
-  }
-
   void query_gradient(std::span<const int32_t> list, int64_t i, int64_t query, Work& work) const {
     const int64_t unit = i / p_.group;
     begin_row(work);
-    for_each_strip_of(list, [&](std::span<const int32_t> keys) {
+    in_strips(list, [&](std::span<const int32_t> keys) {
       std::fill_n(work.lse.data(), keys.size(), rows_.lse(i, query));
       std::fill_n(work.delta.data(), keys.size(), rows_.delta(i, query));
       score_gradients(q_row(i, query), key_row(unit, 0), dout_row(i, query), value_row(unit, 0),
@@ -143,8 +136,8 @@ class GatherGradients {
   void key_gradient(const GatherView& view, int64_t unit, int64_t key, Work& work) const {
     begin_row(work);
     for (int64_t i = unit * p_.group; i < (unit + 1) * p_.group; ++i) {
-      const int32_t group = view.group_of[rows_.head(i).index(p_)];
-      for_each_strip_of(queries_of(view, group, key), [&](std::span<const int32_t> queries) {
+      const int32_t group = view.group_of_head(rows_.head(i).index(p_));
+      queries_in_strips(view, group, key, [&](std::span<const int32_t> queries) {
         for (size_t n = 0; n < queries.size(); ++n) {
           work.lse[int64_t(n)] = rows_.lse(i, queries[n]);
           work.delta[int64_t(n)] = rows_.delta(i, queries[n]);

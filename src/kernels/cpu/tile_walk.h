@@ -81,18 +81,47 @@ inline std::span<const TileRun> t_list_of(const TileView& view, int32_t group, i
   const int64_t list = view.t_list_index(group, c, k_tile);
   return {view.t_runs + view.t_list_begin[list], size_t(view.t_list_count[list])};
 }
+
+// A table has 32-bit entries side by side here, keys before padding (runtime/index_lists.h).
 inline std::span<const int32_t> keys_of(const GatherView& view, int32_t group, int64_t query) {
   if (group < 0) return {};
-  const int64_t list = group * view.lists + query / view.rows_per_list;
-  const int32_t* keys = view.keys + view.list_begin[list];
-  int64_t count = view.list_count[list];
+  const KeyTable& table = view.table;
+  const int64_t list = query / view.rows_per_list, place = group * view.lists + list;
+  const int32_t* keys =
+      table.is_given() ? static_cast<const int32_t*>(table.entries) + table.begin_of(group, list)
+                       : view.keys + view.list_begin[place];
+  int64_t count = table.is_given() ? table.count : view.list_count[place];
   while (count > 0 && keys[count - 1] < 0) --count;  // padding
   return {keys, size_t(count)};
 }
-inline std::span<const int32_t> queries_of(const GatherView& view, int32_t group, int64_t key) {
+inline std::span<const int32_t> lists_of(const GatherView& view, int32_t group, int64_t key) {
   if (group < 0) return {};
   const int64_t list = group * view.k_len + key;
-  return {view.t_queries + view.t_list_begin[list], size_t(view.t_list_count[list])};
+  return {view.t_lists + view.t_list_begin[list], size_t(view.t_list_count[list])};
+}
+
+// Calls visit(some) until all of `list` has passed, kStripKeys at most at a time.
+template <class Visit>
+void in_strips(std::span<const int32_t> list, Visit visit) {
+  for (; !list.empty(); list = list.subspan(std::min(list.size(), size_t(kStripKeys)))) {
+    visit(list.first(std::min(list.size(), size_t(kStripKeys))));
+  }
+}
+// The same with the queries that attend to a key.
+template <class Visit>
+void queries_in_strips(const GatherView& view, int32_t group, int64_t key, Visit visit) {
+  if (view.rows_per_list == 1) return in_strips(lists_of(view, group, key), visit);
+  std::array<int32_t, size_t(kStripKeys)> queries;
+  size_t count = 0;
+  for (const int32_t list : lists_of(view, group, key)) {
+    for (int64_t query = view.first_query(list); query < view.first_query(list + 1); ++query) {
+      queries[count++] = int32_t(query);
+      if (count < queries.size()) continue;
+      visit(std::span<const int32_t>(queries));
+      count = 0;
+    }
+  }
+  if (count > 0) visit(std::span<const int32_t>(queries.data(), count));
 }
 
 }  // namespace keyhole::cpu

@@ -1,5 +1,6 @@
 // src/kernels/device/backward_call.cu
 #include <algorithm>
+#include <vector>
 
 #include "base/int_math.h"
 #include "kernels/device/backward_call.h"
@@ -8,6 +9,7 @@
 #include "kernels/device/combine_keys.h"
 #include "kernels/device/finish_queries.h"
 #include "kernels/device/gather_backward.h"
+#include "kernels/device/invert_lists.h"
 
 namespace keyhole::device {
 namespace {
@@ -42,12 +44,18 @@ int64_t dq_rows_per_class(const BackwardArgs& args, const BackwardNeeds& needs) 
   return view.classes * rows <= 2 * view.q_len + kLargestTile ? rows : 0;
 }
 
+// A table has no lists by key, which launches that scatter nothing follow.
+bool needs_lists_by_key(const GatherView& view, const BackwardNeeds& needs) {
+  return view.table.is_given() && !needs.gather_in_sums;
+}
+
 // The workspace, piece after piece. Without a workspace only the sizes mean anything.
 struct Workspace {
   TileView* tiles = nullptr;
   GatherView* gathers = nullptr;
   float *delta = nullptr, *lse2 = nullptr;  // [batch * heads][q_len]
   KeySlots slots;
+  std::vector<char*> lists_by_key;  // of each gather part; null: it has its own, or needs none
   // Zero at first, in one piece:
   int32_t* found_nonfinite = nullptr;
   Accumulators sums;
@@ -71,6 +79,10 @@ Workspace lay_out(const BackwardArgs& args, const BackwardNeeds& needs) {
   const int64_t slot_rows = num_slot_rows(args, needs, sizes.num_heads());
   if (slot_rows > 0) take(w.slots.dk, slot_rows * sizes.head_dim);
   if (slot_rows > 0) take(w.slots.dv, slot_rows * sizes.v_head_dim);
+  for (const GatherView& view : args.plan.gathers) {
+    char*& place = w.lists_by_key.emplace_back(nullptr);
+    if (needs_lists_by_key(view, needs)) take(place, inverted_lists_bytes(view));
+  }
   w.zeros_begin = w.bytes;
   take(w.found_nonfinite, 1);
   w.dq_rows_per_class = dq_rows_per_class(args, needs);
@@ -115,6 +127,16 @@ BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   p.found_nonfinite = w.found_nonfinite;
   p.heads_per_section = heads_per_section(args, p.sizes);
   return p;
+}
+
+// The gather parts, with lists by key where those are made here.
+std::vector<GatherView> gathers_to_follow(const BackwardArgs& args, const Workspace& w,
+                                          cudaStream_t stream) {
+  std::vector<GatherView> views(args.plan.gathers.begin(), args.plan.gathers.end());
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (w.lists_by_key[i] != nullptr) views[i] = invert_lists(views[i], w.lists_by_key[i], stream);
+  }
+  return views;
 }
 
 template <class View>
@@ -216,11 +238,13 @@ void finish(const BackwardParams& p, cudaStream_t stream, bool is_zero) {
 }
 
 template <class Storage, BitmapLayout kLayout>
-void run(const BackwardArgs& args, const BackwardLaunches& launches) {
+void run(BackwardArgs args, const BackwardLaunches& launches) {
   const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
   const Workspace w = lay_out(args, launches.needs);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a backward pass needs ", w.bytes,
                  " bytes of workspace and got ", args.launch.workspace_bytes);
+  const std::vector<GatherView> gathers = gathers_to_follow(args, w, stream);
+  args.plan.gathers = gathers;
   const BackwardParams p = params_of(args, w);
   const int64_t queries = int64_t{p.sizes.num_heads()} * p.sizes.q_len;
   const int64_t keys = int64_t{p.sizes.batch} * p.sizes.kv_heads * p.sizes.k_len;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/device/bitmap.cuh"
+#include "kernels/device/key_list.cuh"
 #include "kernels/device/rows.cuh"
 
 namespace keyhole::device {
@@ -45,6 +46,32 @@ __device__ bool tile_attends(const TileView& view, int32_t bitmap, int32_t row, 
   } else {
     return attends<kLayout>(view.t_bitmaps, bitmap, view.tile.k, view.tile.q, row, col);
   }
+}
+
+// Calls visit(list) for every list of a group that names a key, as often as it does; false when
+// visit gave false, which ends it. Where nobody asked for lists by key (a table, in a pass that
+// scatters), all lists are searched. The whole warp calls and is called together.
+template <class Visit>
+__device__ bool for_each_list_of_key(const GatherView& view, int32_t group, int64_t key,
+                                     Visit visit) {
+  if (view.t_list_begin != nullptr) {
+    const int64_t t_list = group * view.k_len + key;
+    const int32_t* lists = view.t_lists + view.t_list_begin[t_list];
+    for (int32_t i = 0; i < view.t_list_count[t_list]; ++i) {
+      if (!visit(int64_t{lists[i]})) return false;
+    }
+    return true;
+  }
+  for (int64_t list = 0; list < view.lists; ++list) {
+    const KeyList entries = key_list(view, group, list);
+    for (int32_t first = 0; first < entries.count; first += 32) {
+      const bool is_hit = entries.at(uint32_t(first) + threadIdx.x % 32) == key;
+      for (int32_t left = __popc(__ballot_sync(~0u, is_hit)); left > 0; --left) {
+        if (!visit(list)) return false;
+      }
+    }
+  }
+  return true;
 }
 
 // Calls visit(key) for every key that query `index` of a head attends to; kTransposed: visit(query)
@@ -88,17 +115,38 @@ __device__ void for_each_partner(const DevicePlan& plan, int32_t head_index, int
   }
   for (int32_t part = 0; part < plan.num_gathers; ++part) {
     const GatherView& view = plan.gathers[part];
-    const int32_t group = view.group_of[head_index];
+    const int32_t group = view.group_of_head(head_index);
     if (group < 0) continue;
-    const int64_t list =
-        kTransposed ? group * view.k_len + index : group * view.lists + index / view.rows_per_list;
-    const int32_t* partners =
-        kTransposed ? view.t_queries + view.t_list_begin[list] : view.keys + view.list_begin[list];
-    const int32_t count = kTransposed ? view.t_list_count[list] : view.list_count[list];
-    for (int32_t i = 0; i < count; ++i) {
-      if (partners[i] >= 0 && !visit(int64_t{partners[i]})) return;  // -1 is padding
+    if constexpr (kTransposed) {
+      const bool goes_on = for_each_list_of_key(view, group, index, [&](int64_t list) {
+        const int64_t end = view.first_query(list + 1);
+        for (int64_t query = view.first_query(list); query < end; ++query) {
+          if (!visit(query)) return false;
+        }
+        return true;
+      });
+      if (!goes_on) return;
+    } else {
+      const KeyList list = key_list(view, group, index / view.rows_per_list);
+      for (int32_t i = 0; i < list.count; ++i) {
+        const int32_t key = list.at(uint32_t(i));
+        if (key >= 0 && !visit(int64_t{key})) return;
+      }
     }
   }
+}
+
+// Whether two heads follow the same lists in every part.
+__device__ inline bool share_lists(const DevicePlan& plan, int32_t head_index, int32_t other) {
+  for (int32_t part = 0; part < plan.num_tiles; ++part) {
+    const TileView& view = plan.tiles[part];
+    if (view.group_of[head_index] != view.group_of[other]) return false;
+  }
+  for (int32_t part = 0; part < plan.num_gathers; ++part) {
+    const GatherView& view = plan.gathers[part];
+    if (view.group_of_head(head_index) != view.group_of_head(other)) return false;
+  }
+  return true;
 }
 
 template <BitmapLayout kLayout>
@@ -195,18 +243,24 @@ __device__ __noinline__ void exact_key_gradient(const BackwardParams& p, const D
   const Storage* v = p.v.row<Storage>(batch, kv_head, key);
   ExactRow dk, dv;
   bool has_nan = false;
-  for (int32_t i = 0; i < heads_per_kv && !has_nan; ++i) {
-    const int32_t head = kv_head * heads_per_kv + i;
-    for_each_partner<kLayout, true>(plan, batch * p.sizes.heads + head, key, [&](int64_t query) {
-      const double lse = *p.lse.row<float>(batch, head, query);
-      if (lse == -INFINITY) return true;
-      const Storage* q = p.q.row<Storage>(batch, head, query);
-      const Storage* dout = p.dout.row<Storage>(batch, head, query);
-      const Storage* out = p.out.row<Storage>(batch, head, query);
-      const ExactPair pair = exact_pair(p, q, k, v, dout, out, lse);
-      dv.add(pair.p, dout, p.sizes.v_head_dim);
-      dk.add(pair.ds, q, p.sizes.head_dim);
-      has_nan = isnan(pair.p) && isnan(pair.ds);
+  const auto add_pair = [&](int32_t head, int64_t query) {
+    const double lse = *p.lse.row<float>(batch, head, query);
+    if (lse == -INFINITY) return;
+    const Storage* q = p.q.row<Storage>(batch, head, query);
+    const Storage* dout = p.dout.row<Storage>(batch, head, query);
+    const Storage* out = p.out.row<Storage>(batch, head, query);
+    const ExactPair pair = exact_pair(p, q, k, v, dout, out, lse);
+    dv.add(pair.p, dout, p.sizes.v_head_dim);
+    dk.add(pair.ds, q, p.sizes.head_dim);
+    has_nan = isnan(pair.p) && isnan(pair.ds);
+  };
+  // Neighbouring heads with the same lists are done together: finding the queries of a key may be
+  // a search.
+  const int32_t end = (kv_head + 1) * heads_per_kv, first_index = batch * p.sizes.heads;
+  for (int32_t head = kv_head * heads_per_kv, next = head; head < end && !has_nan; head = next) {
+    for (++next; next < end && share_lists(plan, first_index + head, first_index + next);) ++next;
+    for_each_partner<kLayout, true>(plan, first_index + head, key, [&](int64_t query) {
+      for (int32_t sharing = head; sharing < next && !has_nan; ++sharing) add_pair(sharing, query);
       return !has_nan;
     });
   }

@@ -154,11 +154,11 @@ __device__ __noinline__ void redo_gathered_row(const GatherForwardParams& p, int
   const int32_t batch = head_index / p.sizes.heads, head = head_index % p.sizes.heads;
   const int32_t kv_head = p.sizes.kv_head_of(head);
   const T* q = p.q.row<T>(batch, head, query);
-  const KeyList list = key_list(p.view, p.view.group_of[head_index], query / p.view.rows_per_list);
+  const KeyList list =
+      key_list(p.view, p.view.group_of_head(head_index), query / p.view.rows_per_list);
   const ExactSum sum = exact_sum<T>(p, batch, kv_head, [&](auto visit) {
     for (int32_t first = 0; first < list.count; first += 32) {
-      const int32_t place = first + int32_t(threadIdx.x % 32);
-      const int32_t key = place < list.count ? list.keys[place] : -1;
+      const int32_t key = list.at(uint32_t(first) + threadIdx.x % 32);
       double score = -INFINITY;
       if (key >= 0) score = exact_score(p.sizes, q, p.k.row<T>(batch, kv_head, key));
       __syncwarp();

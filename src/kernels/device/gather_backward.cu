@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(32 * kWarps)
     q.load(p.q.row<Storage>(batch, head, query), sizes.head_dim);
     dout.load(p.dout.row<Storage>(batch, head, query), sizes.v_head_dim);
 
-    const KeyList list = key_list(view, view.group_of[head_index], query / view.rows_per_list);
+    const KeyList list = key_list(view, view.group_of_head(head_index), query / view.rows_per_list);
     for (int32_t i = 0; i < list.count; ++i) {
-      const int32_t key = list.keys[i];
-      if (key < 0) break;  // padding, to the end
+      const int32_t key = list.at(uint32_t(i));
+      if (key < 0) continue;
       WarpRow<kSteps> k, v;
       k.load(p.k.row<Storage>(batch, kv_head, key), sizes.head_dim);
       v.load(p.v.row<Storage>(batch, kv_head, key), sizes.v_head_dim);
@@ -100,20 +100,22 @@ __global__ void __launch_bounds__(32 * kWarps)
     for (int32_t in_group = 0; in_group < heads_per_kv; ++in_group) {
       const int32_t head = kv_head * heads_per_kv + in_group;
       const int32_t head_index = batch * sizes.heads + head;
-      const int32_t group = view.group_of[head_index];
-      const int64_t list = group * view.k_len + key;
-      const int32_t count = group >= 0 ? view.t_list_count[list] : 0;
-      const int32_t* queries = count > 0 ? view.t_queries + view.t_list_begin[list] : nullptr;
+      const int32_t group = view.group_of_head(head_index);
+      const int64_t t_list = group * view.k_len + key;
+      const int32_t count = group >= 0 ? view.t_list_count[t_list] : 0;
+      const int32_t* lists = count > 0 ? view.t_lists + view.t_list_begin[t_list] : nullptr;
       for (int32_t i = 0; i < count; ++i) {
-        const int64_t query = queries[i];
-        WarpRow<kSteps> q, dout;
-        q.load(p.q.row<Storage>(batch, head, query), sizes.head_dim);
-        dout.load(p.dout.row<Storage>(batch, head, query), sizes.v_head_dim);
-        const float lse2 = p.lse2[head_index * sizes.q_len + query];
-        const float delta = p.delta[head_index * sizes.q_len + query];
-        const PairGradient pair = pair_gradient(rule, q.dot(k), dout.dot(v) - delta, lse2);
-        dk.add(pair.ds, q);
-        dv.add(pair.p, dout);
+        const int64_t end = view.first_query(lists[i] + 1);
+        for (int64_t query = view.first_query(lists[i]); query < end; ++query) {
+          WarpRow<kSteps> q, dout;
+          q.load(p.q.row<Storage>(batch, head, query), sizes.head_dim);
+          dout.load(p.dout.row<Storage>(batch, head, query), sizes.v_head_dim);
+          const float lse2 = p.lse2[head_index * sizes.q_len + query];
+          const float delta = p.delta[head_index * sizes.q_len + query];
+          const PairGradient pair = pair_gradient(rule, q.dot(k), dout.dot(v) - delta, lse2);
+          dk.add(pair.ds, q);
+          dv.add(pair.p, dout);
+        }
       }
     }
     dk.put(gradient_row<Storage>(p.dk, p.sums.dk, p.found_nonfinite, sizes.kv_heads, sizes.k_len,

@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
   const int32_t batch = head_index / p.sizes.heads, head = head_index % p.sizes.heads;
   const int32_t kv_head = p.sizes.kv_head_of(head);
   const int32_t team = int32_t(threadIdx.x % 32) / C::team;
-  const KeyList list = key_list(p.view, p.view.group_of[head_index], query / p.view.rows_per_list);
+  const KeyList list =
+      key_list(p.view, p.view.group_of_head(head_index), query / p.view.rows_per_list);
   const ScoreRule rule = score_rule(p.sizes);
 
   float q[C::vectors][C::width];
@@ -121,14 +122,15 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
   Softmax<C> softmax;
   constexpr int kStep = C::teams * C::keys;
   for (int32_t first = 0; first < list.count; first += kStep) {
-    if (list.keys[first] < 0) break;  // nothing but padding is left
     int32_t key[C::keys];
+    bool has_key = false;
     uint4 k[C::keys][C::vectors], v[C::keys][C::vectors];
 #pragma unroll
     for (int b = 0; b < C::keys; ++b) {
-      const int32_t place = first + b * C::teams + team;
-      key[b] = place < list.count ? list.keys[place] : -1;
+      key[b] = list.at(uint32_t(first + b * C::teams + team));
+      has_key = has_key || key[b] >= 0;
     }
+    if (!__any_sync(~0u, has_key)) continue;
 #pragma unroll
     for (int b = 0; b < C::keys; ++b) {
       load_row<C>(k[b], p.k.row<T>(batch, kv_head, key[b]), p.sizes.head_dim, key[b] >= 0);

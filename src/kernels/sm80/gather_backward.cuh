@@ -158,26 +158,30 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
     const RowFragments<S> queries(smem_q), douts(smem_dout);
 
     float dq[1][S::head_dim / 8][4] = {};
-    uint32_t slot = slots, there = which_are_there(now);
+    uint32_t slot = slots;
 #pragma unroll 1
-    for (uint32_t step = 3; there != 0; ++step) {  // padding is at the end of a list
+    for (uint32_t step = 3; has_step<S>(list, step - 3); ++step) {
+      const uint32_t there = which_are_there(now);
       float s[1][2][4], dp[1][2][4];
       uint32_t weights[4], gradients[1][4];
       await_copies<1>();
       __syncwarp();
-      multiply_by_keys<T, S>(s, queries, slot);
-      multiply_by_keys<T, S>(dp, douts, slot + values_at);
-      make_gradients<T>(weights, gradients[0], s[0], dp[0], rule, numbers, there);
-      add_products<T, S>(dq, gradients, slot);
+      if (there != 0) {  // else there is nothing but padding
+        multiply_by_keys<T, S>(s, queries, slot);
+        multiply_by_keys<T, S>(dp, douts, slot + values_at);
+        make_gradients<T>(weights, gradients[0], s[0], dp[0], rule, numbers, there);
+        add_products<T, S>(dq, gradients, slot);
+      }
       __syncwarp();
       if (which_are_there(wanted) != 0) copy_step(slot, wanted);
       commit_copies();
-      scatter<T, S>(dv, now, weights, smem_dout);
-      scatter<T, S>(dk, now, gradients[0], smem_q);
+      if (there != 0) {
+        scatter<T, S>(dv, now, weights, smem_dout);
+        scatter<T, S>(dk, now, gradients[0], smem_q);
+      }
 
       now = next;
       next = wanted;
-      there = which_are_there(now);
       wanted = keys_of_step<S>(list, step);
       slot = slot == slots ? slots + S::slot_bytes : slots;
     }

@@ -159,27 +159,33 @@ __device__ __forceinline__ void follow_keys(GatherSoftmax<T, S>& softmax, const 
 
   uint32_t slot = slots;
 #pragma unroll 1
-  for (uint32_t step = S::slots; there != 0; ++step) {  // padding is at the end of a list
+  for (uint32_t step = S::slots; has_step<S>(list, step - S::slots); ++step) {
     const uint32_t there_then = which_are_there(wanted);
-    float s[S::blocks][2][4];
-    await_copies<2 * S::slots - 1>();
-    __syncwarp();
-    multiply_by_keys<T, S>(s, rows, slot);
-    __syncwarp();
-    if (there_then != 0) copy_gathered<S::head_dim>(slot, keys, wanted);
-    commit_copies();
+    const auto copy_then = [&](uint32_t to, const GatheredTensor& from) {
+      __syncwarp();
+      if (there_then != 0) copy_gathered<S::head_dim>(to, from, wanted);
+      commit_copies();
+    };
+    if (there == 0) {  // nothing but padding
+      await_copies<2 * S::slots - 2>();
+      copy_then(slot, keys);
+      copy_then(slot + values_at, values);
+    } else {
+      float s[S::blocks][2][4];
+      await_copies<2 * S::slots - 1>();
+      __syncwarp();
+      multiply_by_keys<T, S>(s, rows, slot);
+      copy_then(slot, keys);
 
-    uint32_t weights[S::blocks][4];
-    make_scores<S::blocks>(s, rule, there);
-    softmax.weigh(s, weights);
+      uint32_t weights[S::blocks][4];
+      make_scores<S::blocks>(s, rule, there);
+      softmax.weigh(s, weights);
 
-    await_copies<2 * S::slots - 1>();
-    __syncwarp();
-    add_products<T, S>(softmax.out, weights, slot + values_at);
-    __syncwarp();
-    if (there_then != 0) copy_gathered<S::head_dim>(slot + values_at, values, wanted);
-    commit_copies();
-
+      await_copies<2 * S::slots - 1>();
+      __syncwarp();
+      add_products<T, S>(softmax.out, weights, slot + values_at);
+      copy_then(slot + values_at, values);
+    }
     wanted = keys_of_step<S>(list, step + 1);
     there = there_next;
     there_next = there_then;

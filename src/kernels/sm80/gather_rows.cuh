@@ -67,7 +67,7 @@ __device__ __forceinline__ void for_each_group(const device::Sizes& sizes, const
                                                const GatherRows& rows, Visit visit) {
   const int32_t row = int32_t(threadIdx.x % 32);
   const bool is_row = row < rows.count;
-  const int32_t mine = is_row ? view.group_of[rows.batch * sizes.heads + rows.head(row)] : -1;
+  const int32_t mine = is_row ? view.group_of_head(rows.batch * sizes.heads + rows.head(row)) : -1;
   for (uint32_t left = __ballot_sync(~0u, is_row); left != 0;) {
     const int32_t group = __shfl_sync(~0u, mine, __ffs(int(left)) - 1);
     const uint32_t members = __ballot_sync(~0u, is_row && mine == group);
@@ -110,8 +110,12 @@ __device__ __forceinline__ GatheredTensor gathered(const device::DeviceTensor& t
 // The keys of step `step` of a warp, kStepKeys of them, in lanes l and l + 16; -1: none.
 template <class S>
 __device__ __forceinline__ int32_t keys_of_step(const KeyList& list, uint32_t step) {
-  const uint32_t place = (step * S::warps + threadIdx.x / 32) * kStepKeys + threadIdx.x % kStepKeys;
-  return place < uint32_t(list.count) ? __ldg(list.keys + place) : -1;
+  return list.at((step * S::warps + threadIdx.x / 32) * kStepKeys + threadIdx.x % kStepKeys);
+}
+// Whether a step of a warp begins before the end of the list.
+template <class S>
+__device__ __forceinline__ bool has_step(const KeyList& list, uint32_t step) {
+  return (step * S::warps + threadIdx.x / 32) * kStepKeys < uint32_t(list.count);
 }
 __device__ __forceinline__ uint32_t which_are_there(int32_t keys) {
   return __ballot_sync(~0u, keys >= 0) & ((1u << kStepKeys) - 1);
@@ -144,8 +148,8 @@ void launch_gather(Kernel kernel, const device::Sizes& sizes, const GatherView& 
                    cudaStream_t stream, const Params&... params) {
   const int64_t rows = rows_per_list(sizes, view);
   const int64_t ctas = int64_t{sizes.batch} * sizes.kv_heads * view.lists * ceil_div(rows, S::rows);
-  KEYHOLE_CHECK(rows + S::rows <= INT32_MAX && ctas <= INT32_MAX, "sm80: the plan gives ", ctas,
-                " x ", S::rows, " rows of key lists, ", rows, " with one list; at most ", INT32_MAX,
+  KEYHOLE_CHECK(rows + S::rows <= INT32_MAX && ctas <= INT32_MAX, "sm80: there are ", ctas, " x ",
+                S::rows, " rows of key lists, ", rows, " with one list; at most ", INT32_MAX,
                 " of either fit one launch: split the batch");
   if (ctas == 0) return;
   check_cuda(
