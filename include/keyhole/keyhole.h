@@ -4,6 +4,7 @@
 
 #include "keyhole/attention.h"
 #include "keyhole/error.h"
+#include "keyhole/gather.h"
 #include "keyhole/pattern.h"
 #include "keyhole/plan.h"
 #include "keyhole/tensor.h"

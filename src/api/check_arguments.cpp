@@ -102,6 +102,8 @@ void check_output(const TensorView& tensor, const char* name) {
   }
 }
 
+}  // namespace
+
 void check_no_overlap(const TensorView& output, const char* output_name, const TensorView& other,
                       const char* other_name) {
   if (!output.is_given() || !other.is_given()) return;
@@ -112,7 +114,9 @@ void check_no_overlap(const TensorView& output, const char* output_name, const T
                 " in memory; outputs need memory of their own");
 }
 
-void check_inputs(const TensorView& q, const TensorView& k, const TensorView& v, const Plan& plan,
+namespace {
+
+void check_inputs(const TensorView& q, const TensorView& k, const TensorView& v,
                   const AttentionOptions& options) {
   constexpr const char* kFour = "[batch, heads, length, head_dim]";
   check_tensor(q, "q", 4, kFour);
@@ -140,17 +144,6 @@ void check_inputs(const TensorView& q, const TensorView& k, const TensorView& v,
                 "; the heads of q must be a multiple of those of k");
   KEYHOLE_CHECK(k.shape[2] == v.shape[2], "attention: k has length ", k.shape[2], " and v has ",
                 v.shape[2], "; they must be equal");
-  const Shape& shape = plan.shape();
-  KEYHOLE_CHECK(q.shape[2] == shape.q_len && k.shape[2] == shape.k_len,
-                "attention: the plan was made for ", shape.q_len, " queries and ", shape.k_len,
-                " keys but got ", q.shape[2], " and ", k.shape[2],
-                "; make it again with keyhole::plan(pattern, ", q.shape[2], ", ", k.shape[2], ")");
-  // A plan made for one head of one batch entry serves all of them: every head follows it.
-  const bool is_for_all = shape.batch == 1 && shape.heads == 1;
-  KEYHOLE_CHECK(is_for_all || (shape.batch == q.shape[0] && shape.heads == q.shape[1]),
-                "attention: the plan was made for batch ", shape.batch, " and ", shape.heads,
-                " heads but q has batch ", q.shape[0], " and ", q.shape[1],
-                " heads; make it again with Shape{batch, heads, q_len, k_len}");
   if (options.scale) {
     KEYHOLE_CHECK(std::isfinite(*options.scale), "attention: scale is ", *options.scale,
                   "; it must be a finite number, or left out for head_dim ** -0.5");
@@ -186,9 +179,23 @@ void check_out(const TensorView& out, const char* name, const TensorView& q, con
 
 }  // namespace
 
-void check_forward(const TensorView& q, const TensorView& k, const TensorView& v, const Plan& plan,
+void check_plan(const Plan& plan, const TensorView& q, const TensorView& k) {
+  const Shape& shape = plan.shape();
+  KEYHOLE_CHECK(q.shape[2] == shape.q_len && k.shape[2] == shape.k_len,
+                "attention: the plan was made for ", shape.q_len, " queries and ", shape.k_len,
+                " keys but got ", q.shape[2], " and ", k.shape[2],
+                "; make it again with keyhole::plan(pattern, ", q.shape[2], ", ", k.shape[2], ")");
+  // A plan made for one head of one batch entry serves all of them: every head follows it.
+  const bool is_for_all = shape.batch == 1 && shape.heads == 1;
+  KEYHOLE_CHECK(is_for_all || (shape.batch == q.shape[0] && shape.heads == q.shape[1]),
+                "attention: the plan was made for batch ", shape.batch, " and ", shape.heads,
+                " heads but q has batch ", q.shape[0], " and ", q.shape[1],
+                " heads; make it again with Shape{batch, heads, q_len, k_len}");
+}
+
+void check_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const AttentionOptions& options) {
-  check_inputs(q, k, v, plan, options);
+  check_inputs(q, k, v, options);
   check_out(out, "out", q, v);
   check_output(out, "out");
   if (lse.is_given()) {
@@ -205,8 +212,8 @@ void check_forward(const TensorView& q, const TensorView& k, const TensorView& v
 
 void check_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                     const TensorView& v, const TensorView& out, const TensorView& lse,
-                    const Plan& plan, const Gradients& gradients, const AttentionOptions& options) {
-  check_inputs(q, k, v, plan, options);
+                    const Gradients& gradients, const AttentionOptions& options) {
+  check_inputs(q, k, v, options);
   check_out(dout, "dout", q, v);
   check_out(out, "out", q, v);
   check_lse(lse, q);

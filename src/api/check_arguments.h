@@ -8,12 +8,18 @@ namespace keyhole {
 
 // Throws Error(usage or unsupported) saying what was passed, what is accepted and the way out,
 // before anything is written.
-void check_forward(const TensorView& q, const TensorView& k, const TensorView& v, const Plan& plan,
+void check_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const AttentionOptions& options);
 void check_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                     const TensorView& v, const TensorView& out, const TensorView& lse,
-                    const Plan& plan, const Gradients& gradients, const AttentionOptions& options);
+                    const Gradients& gradients, const AttentionOptions& options);
+// Of tensors that have been checked: whether the plan was made for them.
+void check_plan(const Plan& plan, const TensorView& q, const TensorView& k);
 void check_merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
                  const TensorView& from_lse);
+
+// Nothing where one of them was not given.
+void check_no_overlap(const TensorView& output, const char* output_name, const TensorView& other,
+                      const char* other_name);
 
 }  // namespace keyhole

@@ -12,6 +12,7 @@
 #include "kernels/sm90/row_boxes.h"
 #include "plan/plan_state.h"
 #include "runtime/gpu.h"
+#include "runtime/index_lists.h"
 #include "runtime/registry.h"
 
 namespace keyhole {
@@ -151,6 +152,20 @@ void run_backward(const KernelEntry& kernel, const Plan& plan, TileShape tile, B
   if (kernel.device == Device::Kind::cuda) return run_backward_on_gpu(kernel, plan, tile, args);
   const ViewForHeads view(plan, tile, /*with_transposed=*/true, args.q);
   args.plan = view.get();
+  kernel.backward(args);
+}
+
+void run_forward(const KernelEntry& kernel, const GatherView& lists, ForwardArgs args) {
+  if (kernel.device == Device::Kind::cuda) return run_forward_on_gpu(kernel, lists, args);
+  const IndexLists looked_at(lists, args.threads, /*with_transposed=*/false);
+  args.plan = looked_at.plan();
+  kernel.forward(args);
+}
+
+void run_backward(const KernelEntry& kernel, const GatherView& lists, BackwardArgs args) {
+  if (kernel.device == Device::Kind::cuda) return run_backward_on_gpu(kernel, lists, args);
+  const IndexLists looked_at(lists, args.threads, /*with_transposed=*/true);
+  args.plan = looked_at.plan();
   kernel.backward(args);
 }
 

@@ -37,4 +37,9 @@ TileShape pick_tile(const KernelEntry& kernel, const Plan& plan);
 void run_forward(const KernelEntry& kernel, const Plan& plan, TileShape tile, ForwardArgs args);
 void run_backward(const KernelEntry& kernel, const Plan& plan, TileShape tile, BackwardArgs args);
 
+// The same over a table of key lists, which nobody has looked at yet: on the host a bad entry is an
+// Error(usage).
+void run_forward(const KernelEntry& kernel, const GatherView& lists, ForwardArgs args);
+void run_backward(const KernelEntry& kernel, const GatherView& lists, BackwardArgs args);
+
 }  // namespace keyhole

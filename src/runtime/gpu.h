@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "kernels/contract.h"
 #include "keyhole/plan.h"
+#include "runtime/index_lists.h"
 
 namespace keyhole {
 
@@ -41,6 +43,17 @@ int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, Ti
                                  ForwardArgs args);
 int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
                                   BackwardArgs args);
+
+// The same over a table of key lists that lies on the GPU.
+void run_forward_on_gpu(const KernelEntry& kernel, const GatherView& lists, ForwardArgs args);
+void run_backward_on_gpu(const KernelEntry& kernel, const GatherView& lists, BackwardArgs args);
+int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const GatherView& lists,
+                                 ForwardArgs args);
+int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const GatherView& lists,
+                                  BackwardArgs args);
+// The first entry of such a table that is neither a key nor padding. Waits for the stream.
+std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView& lists, const Device& device,
+                                              void* stream);
 
 // Queues the fold of two results on the stream.
 void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,

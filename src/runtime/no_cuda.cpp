@@ -34,6 +34,12 @@ int64_t backward_workspace_on_gpu(const KernelEntry&, const Plan&, TileShape, Ba
   refuse();
 }
 
+void run_forward_on_gpu(const KernelEntry&, const GatherView&, ForwardArgs) { refuse(); }
+void run_backward_on_gpu(const KernelEntry&, const GatherView&, BackwardArgs) { refuse(); }
+int64_t forward_workspace_on_gpu(const KernelEntry&, const GatherView&, ForwardArgs) { refuse(); }
+int64_t backward_workspace_on_gpu(const KernelEntry&, const GatherView&, BackwardArgs) { refuse(); }
+std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView&, const Device&, void*) { refuse(); }
+
 void merge_on_gpu(const TensorView&, const TensorView&, const TensorView&, const TensorView&,
                   void*) {
   refuse();

@@ -1,11 +1,10 @@
 // src/runtime/cuda/launch.cpp
 // One call on a GPU: the plan's lists are there or copied there, scratch memory is brought, and the
 // kernel's launches are queued.
-#include "base/check.h"
-#include "kernels/device/check_cuda.h"
 #include "kernels/device/forward_call.h"
 #include "kernels/device/merge.h"
 #include "plan/plan_state.h"
+#include "runtime/cuda/call.h"
 #include "runtime/cuda/upload.h"
 #include "runtime/gpu.h"
 
@@ -31,12 +30,8 @@ ShareKey shares_of(const KernelEntry&, TileShape, const BackwardArgs&) { return 
 template <class Args>
 Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool is_backward,
              bool is_deterministic, Args& args) {
-  const Gpu& device = gpu(args.q.device);
   const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
-  args.launch.num_processors = device.num_processors;
-  // A test may ask for less shared memory than there is.
-  if (args.launch.shared_bytes == 0) args.launch.shared_bytes = device.shared_bytes;
-  args.launch.l2_cache_bytes = device.l2_cache_bytes;
+  describe_gpu(args.q.device, args.launch);
   const UploadKey key{
       .ordinal = args.q.device.ordinal,
       .tile = tile,
@@ -45,35 +40,12 @@ Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool i
       .with_transposed = is_backward,
       // Query heads that share a kv head are added up list by list, in order.
       .may_split_transposed = !is_deterministic || args.q.shape[1] == args.k.shape[1],
-      .num_processors = device.num_processors,
+      .num_processors = args.launch.num_processors,
       .shares = shares_of(kernel, tile, args)};
   Call call{uploaded(plan, key, stream), stream};
   args.plan = call.plan->view();
   return call;
 }
-
-// Scratch memory: the caller's, or the driver's in stream order.
-void with_workspace(Launch& launch, int64_t bytes, cudaStream_t stream, auto run) {
-  if (bytes == 0) return run();
-  if (launch.workspace != nullptr) {
-    KEYHOLE_CHECK(launch.workspace_bytes >= bytes, "attention: the workspace has ",
-                  launch.workspace_bytes, " bytes; this call needs ", bytes);
-    return run();
-  }
-  check_cuda(cudaMallocAsync(&launch.workspace, size_t(bytes), stream),
-             "allocating a workspace of ", bytes, " bytes");
-  launch.workspace_bytes = bytes;
-  try {
-    run();
-  } catch (...) {
-    cudaFreeAsync(launch.workspace, stream);
-    throw;
-  }
-  check_cuda(cudaFreeAsync(launch.workspace, stream), "giving back the workspace");
-}
-
-// An error that an earlier call of somebody else left behind must not be taken for ours.
-void forget_old_errors() { cudaGetLastError(); }
 
 }  // namespace
 

@@ -12,6 +12,7 @@
 #include "plan/deal_work.h"
 #include "plan/plan_state.h"
 #include "runtime/cuda/bitmap_layout.h"
+#include "runtime/cuda/call.h"
 
 namespace keyhole {
 namespace {
@@ -138,7 +139,7 @@ void add_gather(Block& block, const GatherView& host, const Plan& plan, const Up
   if (!key.with_transposed) return;
   block.add(host.t_list_begin, t_lists, &to.t_list_begin);
   block.add(host.t_list_count, t_lists, &to.t_list_count);
-  block.add(host.t_queries, num_runs(host.t_list_begin, host.t_list_count, t_lists), &to.t_queries);
+  block.add(host.t_lists, num_runs(host.t_list_begin, host.t_list_count, t_lists), &to.t_lists);
 }
 
 cudaEvent_t make_event() {
@@ -156,12 +157,6 @@ struct OwnStream {
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
 };
-
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
-  return status != cudaStreamCaptureStatusNone;
-}
 
 // What a plan keeps of its uploads.
 class Uploads {

@@ -1,0 +1,138 @@
+// src/runtime/index_lists.cpp
+#include "runtime/index_lists.h"
+
+#include <atomic>
+#include <limits>
+
+#include "base/check.h"
+#include "base/int_math.h"
+#include "base/parallel.h"
+
+namespace keyhole {
+namespace {
+
+int64_t value_at(const KeyTable& table, int64_t begin, int64_t place) {
+  const int64_t at = begin + place * table.entry_stride;
+  return table.is_wide ? static_cast<const int64_t*>(table.entries)[at]
+                       : int64_t{static_cast<const int32_t*>(table.entries)[at]};
+}
+
+// Calls visit(group, list) for all lists of a view.
+template <class Visit>
+void for_each_list(const GatherView& view, int threads, Visit visit) {
+  constexpr int64_t kAtOnce = 64;
+  const int64_t all = view.groups * view.lists;
+  parallel_for(ceil_div(all, kAtOnce), threads, [&](int64_t item, int) {
+    for (int64_t i = item * kAtOnce; i < std::min(all, (item + 1) * kAtOnce); ++i) {
+      visit(int32_t(i / view.lists), i % view.lists);
+    }
+  });
+}
+
+}  // namespace
+
+void refuse(const GatherView& view, const BadEntry& bad) {
+  const int32_t per_batch = view.table.groups_per_batch;
+  throw Error(ErrorKind::usage,
+              say("attention: indices[", bad.group / per_batch, ", ", bad.group % per_batch, ", ",
+                  bad.list, ", ", bad.place, "] is ", bad.value, "; k has ", view.k_len,
+                  " keys: accepted are 0 to ", view.k_len - 1, ", and -1 for none"));
+}
+
+BadEntry entry_of(const GatherView& view, int64_t number) {
+  const int64_t list = number / view.table.count;
+  return {.group = int32_t(list / view.lists),
+          .list = list % view.lists,
+          .place = number % view.table.count};
+}
+
+IndexLists::IndexLists(const GatherView& view, int threads, bool with_transposed) : view_(view) {
+  if (!check(threads)) copy_keys(threads);
+  if (with_transposed) transpose(threads);
+}
+
+bool IndexLists::check(int threads) const {
+  const KeyTable& table = view_.table;
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  std::atomic<int64_t> first_bad = kNone;
+  std::atomic<bool> has_gaps = false;  // padding before a key
+  for_each_list(view_, threads, [&](int32_t group, int64_t list) {
+    const int64_t begin = table.begin_of(group, list);
+    bool has_padding = false;
+    for (int64_t place = 0; place < table.count; ++place) {
+      const int64_t value = value_at(table, begin, place);
+      if (value >= 0 && value < view_.k_len) {
+        if (has_padding) has_gaps = true;
+        continue;
+      }
+      has_padding = true;
+      if (value == -1) continue;
+      const int64_t number = (group * view_.lists + list) * table.count + place;
+      int64_t known = first_bad;
+      while (number < known && !first_bad.compare_exchange_weak(known, number)) {
+      }
+    }
+  });
+  if (first_bad != kNone) {
+    BadEntry bad = entry_of(view_, first_bad);
+    bad.value = value_at(table, table.begin_of(bad.group, bad.list), bad.place);
+    refuse(view_, bad);
+  }
+  const bool is_packed = table.entry_stride == 1 || table.count <= 1;
+  return !has_gaps && !table.is_wide && is_packed;
+}
+
+void IndexLists::copy_keys(int threads) {
+  const KeyTable from = view_.table;
+  keys_.assign(size_t(view_.groups * view_.lists * from.count), -1);
+  for_each_list(view_, threads, [&](int32_t group, int64_t list) {
+    const int64_t begin = from.begin_of(group, list);
+    int32_t* to = keys_.data() + (group * view_.lists + list) * from.count;
+    for (int64_t place = 0; place < from.count; ++place) {
+      const int64_t value = value_at(from, begin, place);
+      if (value >= 0) *to++ = int32_t(value);
+    }
+  });
+  KeyTable& table = view_.table;
+  table.entries = keys_.data();
+  table.is_wide = false;
+  table.entry_stride = 1;
+  table.list_stride = from.count;
+  table.group_stride = view_.lists * table.list_stride;
+  table.batch_stride = from.groups_per_batch * table.group_stride;
+}
+
+// Counts, then places: the lists of a key stay in order. Groups have equal room for their pairs.
+void IndexLists::transpose(int threads) {
+  const KeyTable& table = view_.table;
+  const int64_t room = view_.lists * table.count;
+  t_begin_.resize(size_t(view_.groups * view_.k_len));
+  t_count_.resize(t_begin_.size());
+  t_lists_.resize(size_t(view_.groups * room));
+  parallel_for(view_.groups, threads, [&](int64_t group, int) {
+    const auto for_each_pair = [&](auto visit) {
+      for (int64_t list = 0; list < view_.lists; ++list) {
+        const int32_t* keys =
+            static_cast<const int32_t*>(table.entries) + table.begin_of(int32_t(group), list);
+        for (int64_t i = 0; i < table.count && keys[i] >= 0; ++i) visit(keys[i], list);
+      }
+    };
+    int64_t* begin = t_begin_.data() + group * view_.k_len;
+    int32_t* count = t_count_.data() + group * view_.k_len;
+    for_each_pair([&](int32_t key, int64_t) { ++count[key]; });
+    int64_t next = group * room;
+    for (int64_t key = 0; key < view_.k_len; ++key) {
+      begin[key] = next;
+      next += count[key];
+      count[key] = 0;
+    }
+    for_each_pair([&](int32_t key, int64_t list) {
+      t_lists_[size_t(begin[key] + count[key]++)] = int32_t(list);
+    });
+  });
+  view_.t_list_begin = t_begin_.data();
+  view_.t_list_count = t_count_.data();
+  view_.t_lists = t_lists_.data();
+}
+
+}  // namespace keyhole

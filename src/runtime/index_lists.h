@@ -1,0 +1,45 @@
+// src/runtime/index_lists.h
+// An index tensor as kernels follow it: where it lies on a GPU; on the host after a look at every
+// entry, and copied only where a kernel could not read it as it is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/view.h"
+
+namespace keyhole {
+
+// An entry of a table that is neither a key nor padding.
+struct BadEntry {
+  int32_t group = 0;
+  int64_t list = 0, place = 0;
+  int64_t value = 0;
+};
+[[noreturn]] void refuse(const GatherView& view, const BadEntry& bad);
+
+// Entries of a table by their number: [groups][lists][count].
+BadEntry entry_of(const GatherView& view, int64_t number);
+
+// For CPU kernels: 32-bit keys side by side, padding after them.
+class IndexLists {
+ public:
+  // Throws Error(usage) that names the first bad entry.
+  IndexLists(const GatherView& view, int threads, bool with_transposed);
+  IndexLists(const IndexLists&) = delete;
+  IndexLists& operator=(const IndexLists&) = delete;
+
+  PlanView plan() const { return {{}, {&view_, 1}}; }
+
+ private:
+  bool check(int threads) const;  // whether kernels can read the table where it lies
+  void copy_keys(int threads);
+  void transpose(int threads);
+
+  GatherView view_;
+  std::vector<int32_t> keys_;  // [groups][lists][count]
+  std::vector<int64_t> t_begin_;
+  std::vector<int32_t> t_count_, t_lists_;
+};
+
+}  // namespace keyhole

@@ -1,0 +1,324 @@
+// tests/gpu/gather_test.cpp
+// Attention over an index tensor that lies on a GPU, through the public functions: every backend
+// against the definition, entries that are no keys, bits, graphs, and the check that waits.
+#include <cmath>
+
+#include "gpu/gpu_problem.h"
+#include "support/gather_cases.h"
+#include "support/gpu_copies.h"
+#include "support/message_of.h"
+
+namespace keyhole::test {
+namespace {
+
+using GpuGather = GpuTest;
+
+// The indices of a problem on the GPU; they may change there between calls.
+class GpuIndices {
+ public:
+  explicit GpuIndices(const IndexMemory& from)
+      : view_(from.view()), memory_(kGpu, std::max<int64_t>(1, int64_t(from.bytes().size()))) {
+    view_.data = static_cast<const std::byte*>(memory_.data()) + from.offset_bytes();
+    view_.device = kGpu;
+    write(from);
+  }
+  void write(const IndexMemory& from) const {
+    const std::vector<std::byte> bytes = from.bytes();
+    memory_.copy_from_host(bytes.data(), int64_t(bytes.size()));
+    synchronize(kGpu);
+  }
+  const IndexView& view() const { return view_; }
+
+ private:
+  IndexView view_;
+  GpuMemory memory_;
+};
+
+// The call on copies, in a workspace as large as asked for; what came back is in the problem.
+void forward(GatherProblem& p, GatherOptions options) {
+  GpuCopies copies;
+  const GpuIndices indices(p.indices);
+  const TensorView q = copies.input(p.q), k = copies.input(p.k), v = copies.input(p.v);
+  const TensorView out = copies.output(p.out), lse = copies.output(p.lse);
+  options.sink = copies.input(p.sink);
+  const int64_t bytes = gather_forward_workspace_bytes(q, k, v, indices.view(), options);
+  options.workspace = {copies.workspace(bytes), bytes};
+  gather_attention_forward(q, k, v, indices.view(), out, lse, options);
+  EXPECT_EQ(copies.finish(), "");
+}
+void backward(GatherProblem& p, GatherOptions options) {
+  GpuCopies copies;
+  const GpuIndices indices(p.indices);
+  const TensorView q = copies.input(p.q), k = copies.input(p.k), v = copies.input(p.v);
+  const TensorView dout = copies.input(p.dout), out = copies.input(p.out);
+  const TensorView lse = copies.input(p.lse);
+  const Gradients gradients{copies.output(p.dq), copies.output(p.dk), copies.output(p.dv),
+                            copies.output(p.dsink)};
+  options.sink = copies.input(p.sink);
+  const int64_t bytes = gather_backward_workspace_bytes(q, k, v, indices.view(), options);
+  options.workspace = {copies.workspace(bytes), bytes};
+  gather_attention_backward(dout, q, k, v, out, lse, indices.view(), gradients, options);
+  EXPECT_EQ(copies.finish(), "");
+}
+
+bool is_taken(const GatherProblem& p, const std::string& backend) {
+  const int64_t widest = std::max(p.c.head_dim, p.c.v_head_dim);
+  return backend == "simple" || (widest <= 256 && p.c.softcap == 0);
+}
+
+// Forward, then both kinds of backward pass. A backend may have only one direction.
+int check(const GatherCase& c, uint64_t seed) {
+  GatherProblem p(c, seed);
+  const ListAttention want = by_definition(p);
+  int calls = 0;
+  for (const std::string& backend : gpu_backends(Operation::forward, c.dtype)) {
+    if (!is_taken(p, backend)) continue;
+    GatherOptions options = p.options();
+    options.backend = backend;
+    forward(p, options);
+    EXPECT_EQ(forward_difference(p, want), "") << backend;
+    ++calls;
+  }
+  for (const std::string& backend : gpu_backends(Operation::backward, c.dtype)) {
+    if (!is_taken(p, backend) || (backend == "sm90" && c.head_dim > 128)) continue;
+    for (const bool is_deterministic : {false, true}) {
+      GatherOptions options = p.options();
+      options.backend = backend;
+      options.deterministic = is_deterministic;
+      backward(p, options);
+      EXPECT_EQ(backward_difference(p, want), "")
+          << backend << (is_deterministic ? ", deterministic" : "");
+      ++calls;
+    }
+  }
+  return calls;
+}
+
+TEST_F(GpuGather, AgreesWithTheDefinition) {
+  int calls = 0;
+  for (const GatherCase& each : gather_cases()) {
+    for (GatherCase c : in_all_forms(each)) {
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        c.dtype = dtype;
+        SCOPED_TRACE(to_text(c));
+        calls += check(c, 5);
+      }
+    }
+  }
+  std::cout << "index tensors: " << calls << " kernel runs agree\n";
+}
+
+// Nothing outside of k and v is read for them: what lies there is NaN.
+TEST_F(GpuGather, EntriesThatAreNoKeysAreTreatedAsPadding) {
+  for (const bool is_wide : {false, true}) {
+    for (const int64_t head_dim : {64, 128}) {
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+        const GatherCase c{.name = "hostile",
+                           .batch = 2,
+                           .heads = 16,
+                           .kv_heads = 2,
+                           .index_heads = 2,
+                           .q_len = 9,
+                           .k_len = 100,
+                           .entries = 210,
+                           .head_dim = head_dim,
+                           .v_head_dim = head_dim,
+                           .filling = Filling::hostile,
+                           .is_wide = is_wide,
+                           .dtype = dtype};
+        SCOPED_TRACE(to_text(c));
+        check(c, 7);
+      }
+    }
+  }
+}
+
+// A gradient that is not finite is done again from the pairs alone; a pass that scatters has no
+// lists by key, and searches.
+TEST_F(GpuGather, ANanReachesThoseWhoAttendToItAndNobodyElse) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t rows_per_list : {1, 3}) {
+      const GatherCase c{.name = "NaN",
+                         .heads = 16,
+                         .kv_heads = 2,
+                         .index_heads = 2,
+                         .q_len = 12,
+                         .k_len = 90,
+                         .entries = 40,
+                         .head_dim = 64,
+                         .v_head_dim = 64,
+                         .rows_per_list = rows_per_list,
+                         .filling = Filling::gaps,
+                         .dtype = dtype};
+      SCOPED_TRACE(to_text(c));
+      GatherProblem p(c, 9);
+      // A query's gradient is NaN: so are its dq, and dk and dv of its keys.
+      for (int64_t x = 0; x < c.v_head_dim; ++x)
+        p.dout.set((3 * c.q_len + 5) * c.v_head_dim + x, std::nan(""));
+      p.dout.seal();
+      const ListAttention want = by_definition(p);
+      forward(p, p.options());
+      EXPECT_EQ(forward_difference(p, want), "");
+      for (const bool is_deterministic : {false, true}) {
+        GatherOptions options = p.options();
+        options.deterministic = is_deterministic;
+        backward(p, options);
+        EXPECT_EQ(backward_difference(p, want), "") << is_deterministic;
+      }
+    }
+  }
+}
+
+// Long enough for many CTAs, and for lists of one key from everywhere.
+GatherCase large_case(DType dtype) {
+  return {.name = "large",
+          .heads = 16,
+          .kv_heads = 2,
+          .index_heads = 2,
+          .q_len = 300,
+          .k_len = 500,
+          .entries = 200,
+          .head_dim = 64,
+          .v_head_dim = 64,
+          .filling = Filling::gaps,
+          .dtype = dtype};
+}
+
+TEST_F(GpuGather, TheSameBitsEveryTime) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    GatherProblem p(large_case(dtype), 3);
+    GatherOptions options = p.options();
+    options.deterministic = true;
+    std::vector<uint64_t> first;
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      forward(p, options);
+      backward(p, options);
+      std::vector<uint64_t> all;
+      for (const PoisonedTensor* tensor : {&p.out, &p.lse, &p.dq, &p.dk, &p.dv}) {
+        const std::vector<uint64_t> bits = tensor->bits();
+        all.insert(all.end(), bits.begin(), bits.end());
+      }
+      if (repeat == 0) first = all;
+      ASSERT_TRUE(all == first) << to_string(dtype) << ", repeat " << repeat;
+    }
+  }
+}
+
+// Lists by key that the GPU sorted are those that the host counts out: the same bits as with 64-bit
+// or strided entries, which are other numbers in other places to the sort's input.
+TEST_F(GpuGather, TheFormOfTheIndicesChangesNoBit) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    std::vector<uint64_t> first;
+    for (const GatherCase& form : in_all_forms(large_case(dtype))) {
+      GatherProblem p(form, 13);
+      GatherOptions options = p.options();
+      options.deterministic = true;
+      forward(p, options);
+      backward(p, options);
+      std::vector<uint64_t> all;
+      for (const PoisonedTensor* tensor : {&p.out, &p.lse, &p.dq, &p.dk, &p.dv}) {
+        const std::vector<uint64_t> bits = tensor->bits();
+        all.insert(all.end(), bits.begin(), bits.end());
+      }
+      if (first.empty()) first = all;
+      EXPECT_TRUE(all == first) << to_text(form);
+    }
+  }
+}
+
+// What a graph captured follows the lists of the day: indices are data, and nothing of them is
+// kept.
+TEST_F(GpuGather, AGraphFollowsOtherIndicesInTheSamePlace) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const GatherCase c = large_case(dtype);
+    GatherProblem p(c, 21);
+    GpuCopies copies;
+    const GpuIndices indices(p.indices);
+    const TensorView q = copies.input(p.q), k = copies.input(p.k), v = copies.input(p.v);
+    const TensorView dout = copies.input(p.dout);
+    const TensorView out = copies.output(p.out), lse = copies.output(p.lse);
+    const Gradients gradients{copies.output(p.dq), copies.output(p.dk), copies.output(p.dv), {}};
+    const Stream stream;
+    GatherOptions options;
+    options.stream = stream.get();
+    options.deterministic = true;
+    const int64_t bytes =
+        std::max(gather_forward_workspace_bytes(q, k, v, indices.view(), options),
+                 gather_backward_workspace_bytes(q, k, v, indices.view(), options));
+    options.workspace = {copies.workspace(bytes), bytes};
+    synchronize(kGpu);
+    check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), "capturing");
+    // The very first call on this stream: a table needs no call before the capture.
+    gather_attention_forward(q, k, v, indices.view(), out, lse, options);
+    gather_attention_backward(dout, q, k, v, out, lse, indices.view(), gradients, options);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t ready = nullptr;
+    check_cuda(cudaStreamEndCapture(stream.get(), &graph), "ending a capture");
+    check_cuda(cudaGraphInstantiate(&ready, graph, 0), "making a graph ready");
+    for (const uint64_t seed : {31, 32, 33}) {
+      p.indices = IndexMemory(c, seed);
+      indices.write(p.indices);
+      check_cuda(cudaGraphLaunch(ready, stream.get()), "launching a graph");
+      EXPECT_EQ(copies.finish(), "");
+      const ListAttention want = by_definition(p);
+      EXPECT_EQ(forward_difference(p, want), "") << to_string(dtype) << ", seed " << seed;
+      EXPECT_EQ(backward_difference(p, want), "") << to_string(dtype) << ", seed " << seed;
+    }
+    // What has to wait cannot be captured.
+    options.check_indices = true;
+    check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), "capturing");
+    EXPECT_EQ(
+        message_of([&] { gather_attention_forward(q, k, v, indices.view(), out, lse, options); }),
+        "attention: check_indices waits for the GPU, which cannot be done while a CUDA graph is "
+        "captured; check the indices before, or leave it out");
+    cudaGraph_t empty = nullptr;
+    cudaStreamEndCapture(stream.get(), &empty);
+    cudaGraphDestroy(empty);
+    cudaGraphExecDestroy(ready);
+    cudaGraphDestroy(graph);
+  }
+}
+
+TEST_F(GpuGather, AskedToCheckItNamesTheFirstBadEntry) {
+  for (const bool is_wide : {false, true}) {
+    GatherProblem p({.name = "bad",
+                     .batch = 2,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .index_heads = 2,
+                     .q_len = 5,
+                     .k_len = 20,
+                     .entries = 6,
+                     .is_wide = is_wide,
+                     .is_strided = true},
+                    4);
+    GatherOptions options = p.options();
+    options.check_indices = true;
+    forward(p, options);  // nothing is wrong yet
+    EXPECT_EQ(forward_difference(p, by_definition(p)), "");
+    const int64_t value = is_wide ? (int64_t{1} << 32) + 3 : -2;
+    p.indices.set(1, 0, 3, 2, value);
+    p.indices.set(1, 1, 4, 5, 99);
+    const std::string want = "attention: indices[1, 0, 3, 2] is " + std::to_string(value) +
+                             "; k has 20 keys: accepted are 0 to 19, and -1 for none";
+    EXPECT_EQ(message_of([&] { forward(p, options); }), want);
+    EXPECT_EQ(message_of([&] { backward(p, options); }), want);
+    options.check_indices = false;
+    forward(p, options);
+    EXPECT_EQ(forward_difference(p, by_definition(p)), "");
+  }
+}
+
+TEST_F(GpuGather, IndicesInHostMemoryAreRefused) {
+  GatherProblem p({.name = "host", .q_len = 5, .k_len = 20, .entries = 6}, 4);
+  GpuCopies copies;
+  const TensorView q = copies.input(p.q), k = copies.input(p.k), v = copies.input(p.v);
+  const TensorView out = copies.output(p.out);
+  EXPECT_EQ(message_of([&] { gather_attention_forward(q, k, v, p.indices.view(), out); }),
+            "attention: q is on GPU 0 but indices are in host memory; all tensors of a call must "
+            "be in one place");
+  EXPECT_EQ(copies.finish(), "");
+}
+
+}  // namespace
+}  // namespace keyhole::test
