@@ -3,8 +3,8 @@
 // (bench/cases/gpu_kernels.txt), forward and backward, with CUDA events: 3 calls to warm up, then
 // the median of 15, queued back to back. Prints a line a case;
 // --json FILE gets the same as records. No check: the tests do that. --profile runs one call
-// between the marks of a profiler instead. bench/peers/torch_peers.py calls this program and times
-// PyTorch's attention alike.
+// between the marks of a profiler instead; --indices gives key lists as an index tensor.
+// bench/peers/torch_peers.py calls this program and times PyTorch's attention alike.
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -17,6 +17,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
@@ -28,6 +29,8 @@
 #include "cli/gpu/event.h"
 #include "kernels/device/check_cuda.h"
 #include "keyhole/attention.h"
+#include "keyhole/gather.h"
+#include "plan/plan_state.h"
 #include "runtime/gpu.h"
 #include "runtime/gpu_memory.h"
 
@@ -44,6 +47,7 @@ struct Case {
 
 struct Options {
   std::string cases, only = "*", backend = "auto", json, profile;
+  std::string indices;  // "int32", "int64"; empty: plans are followed as plans
 };
 
 DType dtype_named(const std::string& name) {
@@ -139,10 +143,39 @@ struct Tensor {
   }
 };
 
+// The lists of a plan of key lists as an index tensor that all heads of all batch entries share.
+struct Indices {
+  GpuMemory memory;
+  IndexView view;
+
+  Indices(const Case& c, const Plan& plan, bool is_wide) {
+    const std::vector<KeyLists>& parts = plan.state().gathers();
+    KEYHOLE_CHECK(parts.size() == 1 && plan.explain().parts.size() == 1, c.name, " (", c.pattern,
+                  ") is not a plan of key lists alone; --indices is for those");
+    const KeyLists& lists = parts[0];
+    const int64_t count = *std::ranges::max_element(lists.list_count);
+    std::vector<int64_t> keys(size_t(c.q_len * count), -1);
+    for (int64_t query = 0; query < c.q_len; ++query) {
+      std::copy_n(lists.keys.begin() + lists.list_begin[size_t(query)],
+                  lists.list_count[size_t(query)], keys.begin() + query * count);
+    }
+    const std::vector<int32_t> narrow_keys(keys.begin(), keys.end());
+    view = is_wide ? IndexView(keys.data(), {1, 1, c.q_len, count})
+                   : IndexView(narrow_keys.data(), {1, 1, c.q_len, count});
+    memory = GpuMemory(kGpu, int64_t(keys.size()) * (is_wide ? 8 : 4));
+    memory.copy_from_host(view.data, memory.bytes());
+    synchronize(kGpu);
+    view.data = memory.data();
+    view.device = kGpu;
+    view.shape[0] = c.batch;
+    view.strides[0] = 0;
+  }
+};
+
 // A case on the GPU: its plan, its tensors, and the calls to time.
 class Subject {
  public:
-  Subject(const Case& c, const std::string& backend)
+  Subject(const Case& c, const Options& options)
       : plan_(plan(parse(c.pattern), c.q_len, c.k_len)),
         q_({c.batch, c.heads, c.q_len, c.head_dim}, c.dtype, 1),
         k_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 2),
@@ -153,7 +186,8 @@ class Subject {
         dq_({c.batch, c.heads, c.q_len, c.head_dim}, c.dtype, 7),
         dk_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 8),
         dv_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 9) {
-    options_.backend = backend;
+    options_.backend = options.backend;
+    if (!options.indices.empty()) indices_.emplace(c, plan_, options.indices == "int64");
   }
 
   PlanReport report() const { return plan_.explain(); }  // of one head
@@ -169,18 +203,32 @@ class Subject {
   }
 
   void prepare_forward() {
-    bring_workspace(forward_workspace_bytes(q_.view, k_.view, v_.view, plan_, options_));
+    bring_workspace(indices_ ? gather_forward_workspace_bytes(q_.view, k_.view, v_.view,
+                                                              indices_->view, options_)
+                             : forward_workspace_bytes(q_.view, k_.view, v_.view, plan_, options_));
   }
   void prepare_backward(bool is_deterministic) {
     options_.deterministic = is_deterministic;
-    bring_workspace(backward_workspace_bytes(q_.view, k_.view, v_.view, plan_, options_));
+    bring_workspace(
+        indices_
+            ? gather_backward_workspace_bytes(q_.view, k_.view, v_.view, indices_->view, options_)
+            : backward_workspace_bytes(q_.view, k_.view, v_.view, plan_, options_));
   }
   void forward() const {
+    if (indices_) {
+      return gather_attention_forward(q_.view, k_.view, v_.view, indices_->view, out_.view,
+                                      lse_.view, options_);
+    }
     attention_forward(q_.view, k_.view, v_.view, plan_, out_.view, lse_.view, options_);
   }
   void backward() const {
+    const Gradients gradients{dq_.view, dk_.view, dv_.view, {}};
+    if (indices_) {
+      return gather_attention_backward(dout_.view, q_.view, k_.view, v_.view, out_.view, lse_.view,
+                                       indices_->view, gradients, options_);
+    }
     attention_backward(dout_.view, q_.view, k_.view, v_.view, out_.view, lse_.view, plan_,
-                       {dq_.view, dk_.view, dv_.view, {}}, options_);
+                       gradients, options_);
   }
 
  private:
@@ -192,8 +240,9 @@ class Subject {
 
   Plan plan_;
   Tensor q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_;
+  std::optional<Indices> indices_;
   GpuMemory workspace_;
-  AttentionOptions options_;
+  GatherOptions options_;
 };
 
 void hold_the_stream(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
@@ -239,8 +288,8 @@ double gathered_bytes(const Case& c, const PlanReport& report) {
   return is_gathered ? double(report.pairs) * double(c.batch * c.kv_heads) * 2 * row_bytes : 0;
 }
 
-nlohmann::json time_case(const Case& c, const std::string& backend) {
-  Subject subject(c, backend);
+nlohmann::json time_case(const Case& c, const Options& options) {
+  Subject subject(c, options);
   const PlanReport report = subject.report();
   const double flops = 4.0 * double(report.pairs) * double(c.batch * c.heads * c.head_dim);
   const double gathered = gathered_bytes(c, report);
@@ -253,6 +302,7 @@ nlohmann::json time_case(const Case& c, const std::string& backend) {
   nlohmann::json record = {
       {"case", c.name}, {"who", "keyhole"}, {"kernel", subject.kernel()}, {"pairs", report.pairs}};
   if (gathered > 0) record["gathered_bytes"] = gathered;
+  if (!options.indices.empty()) record["indices"] = options.indices;
   subject.prepare_forward();
   record["forward_ms"] = median_ms([&] { subject.forward(); });
   record["forward_bytes"] = subject.forward_bytes();
@@ -270,7 +320,7 @@ nlohmann::json time_case(const Case& c, const std::string& backend) {
 
 // One call between the marks, after one outside them that uploads the plan.
 void profile_case(const Case& c, const Options& options) {
-  Subject subject(c, options.backend);
+  Subject subject(c, options);
   subject.prepare_forward();
   subject.forward();
   const bool is_forward = options.profile == "forward";
@@ -302,7 +352,7 @@ int run(const Options& options) {
     nlohmann::json record;
     try {
       if (options.profile.empty()) {
-        record = time_case(c, options.backend);
+        record = time_case(c, options);
       } else {
         profile_case(c, options);
       }
@@ -326,6 +376,9 @@ int main(int count, char** words) {
       ->required();
   app.add_option("--only", options.only, "names of cases, comma-separated; * stands for anything");
   app.add_option("--backend", options.backend, "auto, simple, sm80 or sm90");
+  app.add_option("--indices", options.indices,
+                 "give the lists of a plan of key lists as an index tensor: int32 or int64")
+      ->check(CLI::IsMember({"int32", "int64"}));
   app.add_option("--json", options.json, "write a record a case, as JSON lines");
   app.add_option("--profile", options.profile,
                  "one call a case between the marks of a profiler, not timed")
