@@ -145,19 +145,17 @@ double number_from(nb::handle number, const char* name) {
   return value;
 }
 
-TensorView tensor_from(nb::handle tuple, const char* name) {
+namespace {
+
+// All of a tensor's tuple but the dtype, which is returned.
+int64_t read_tuple(nb::handle tuple, const char* name, TensorView& tensor) {
   constexpr const char* kExpected = "a tuple (pointer, dtype, shape, strides, device)";
   check_tuple(tuple, name, kExpected);
   if (PyTuple_GET_SIZE(tuple.ptr()) != 5) raise_type_error(name, kExpected, tuple);
   const nb::handle shape = item(tuple, 2), strides = item(tuple, 3);
   check_tuple(shape, name, "its shape as a tuple of ints");
   check_tuple(strides, name, "its strides as a tuple of ints");
-  TensorView tensor;
   tensor.data = pointer_from(item(tuple, 0), name);
-  const int64_t dtype = integer_from(item(tuple, 1), name);
-  KEYHOLE_CHECK(dtype >= 0 && dtype <= int64_t(DType::f64), name, ": dtype ", dtype,
-                "; accepted are 0 (f16), 1 (bf16), 2 (f32) and 3 (f64)");
-  tensor.dtype = DType(dtype);
   const Py_ssize_t rank = PyTuple_GET_SIZE(shape.ptr());
   KEYHOLE_CHECK(rank >= 1 && rank <= TensorView::kMaxRank, name, " has ", rank,
                 " dimensions; accepted are 1 to ", TensorView::kMaxRank);
@@ -172,7 +170,36 @@ TensorView tensor_from(nb::handle tuple, const char* name) {
   KEYHOLE_CHECK(device >= -1 && device <= std::numeric_limits<int32_t>::max(), name, ": device ",
                 device, "; accepted are -1 (host memory) and the ordinals of GPUs");
   if (device >= 0) tensor.device = {Device::Kind::cuda, int32_t(device)};
+  return integer_from(item(tuple, 1), name);
+}
+
+}  // namespace
+
+TensorView tensor_from(nb::handle tuple, const char* name) {
+  TensorView tensor;
+  const int64_t dtype = read_tuple(tuple, name, tensor);
+  KEYHOLE_CHECK(dtype >= 0 && dtype <= int64_t(DType::f64), name, ": dtype ", dtype,
+                "; accepted are 0 (f16), 1 (bf16), 2 (f32) and 3 (f64)");
+  tensor.dtype = DType(dtype);
   return tensor;
+}
+
+IndexView indices_from(nb::handle tuple, int64_t q_len) {
+  TensorView tensor;
+  const int64_t dtype = read_tuple(tuple, "indices", tensor);
+  KEYHOLE_CHECK(dtype == 0 || dtype == 1, "indices: dtype ", dtype,
+                "; accepted are 0 (int32) and 1 (int64)");
+  KEYHOLE_CHECK(tensor.rank == 4, "attention: indices have ", tensor.rank,
+                " dimensions; expected 4: [batch, heads, lists, entries]");
+  IndexView indices;
+  indices.data = tensor.data;
+  indices.is_wide = dtype == 1;
+  std::copy_n(tensor.shape, 4, indices.shape);
+  std::copy_n(tensor.strides, 4, indices.strides);
+  indices.device = tensor.device;
+  const int64_t lists = indices.shape[2];
+  if (lists > 0 && lists < q_len) indices.rows_per_list = ceil_div(q_len, lists);
+  return indices;
 }
 
 TensorView optional_tensor_from(nb::handle tuple, const char* name) {

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "keyhole/attention.h"
+#include "keyhole/gather.h"
 #include "pattern/catalog.h"
 
 namespace keyhole::python {
@@ -23,6 +24,10 @@ namespace nb = nanobind;
 TensorView tensor_from(nb::handle tuple, const char* name);
 // The same, or None: not given.
 TensorView optional_tensor_from(nb::handle tuple, const char* name);
+
+// The same with dtype 0 (int32) or 1 (int64). q_len: of q; queries share lists evenly where there
+// are fewer lists than queries.
+IndexView indices_from(nb::handle tuple, int64_t q_len);
 
 // Any int; a bool is refused, because True as a length is a mistake.
 int64_t integer_from(nb::handle number, const char* name);

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from .functional import attention, attention_backward, merge
+from .functional import attention, attention_backward, gather_attention, gather_attention_backward, merge
 from .leaves import (
     at,
     bigbird,
@@ -68,6 +68,8 @@ __all__ = [
     "documents",
     "exponential",
     "fixed",
+    "gather_attention",
+    "gather_attention_backward",
     "global_",
     "global_at",
     "grid",

@@ -84,6 +84,40 @@ def backward(
     threads: int,
     stream: int,
 ) -> None: ...
+def gather_forward(
+    q: _Tensor,
+    k: _Tensor,
+    v: _Tensor,
+    indices: _Tensor,  # dtype 0: int32, 1: int64
+    out: _Tensor,
+    lse: _Tensor | None,
+    sink: _Tensor | None,
+    scale: float | None,
+    softcap: float,
+    backend: str,
+    threads: int,
+    stream: int,
+) -> None: ...
+def gather_backward(
+    dout: _Tensor,
+    q: _Tensor,
+    k: _Tensor,
+    v: _Tensor,
+    out: _Tensor,
+    lse: _Tensor,
+    indices: _Tensor,
+    dq: _Tensor,
+    dk: _Tensor,
+    dv: _Tensor,
+    sink: _Tensor | None,
+    dsink: _Tensor | None,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    backend: str,
+    threads: int,
+    stream: int,
+) -> None: ...
 def merge(into_out: _Tensor, into_lse: _Tensor, from_out: _Tensor, from_lse: _Tensor, stream: int) -> None: ...
 def kernel_for_forward(
     q: _Tensor, v: _Tensor, plan: Plan, sink: _Tensor | None, scale: float | None, softcap: float, backend: str

@@ -8,7 +8,7 @@ from typing import Any
 
 from .plan import PlanLike
 
-__all__ = ["attention", "attention_backward", "merge"]
+__all__ = ["attention", "attention_backward", "gather_attention", "gather_attention_backward", "merge"]
 
 
 def attention(
@@ -116,6 +116,103 @@ def attention_backward(
         dout, q, k, v, out, lse, pattern_or_plan, scale=scale, layout=layout, softcap=softcap, sink=sink,
         backend=backend,
     )  # fmt: skip
+
+
+def gather_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    indices: Any,
+    *,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    softcap: float = 0.0,
+    sink: Any = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    backend: str = "auto",
+) -> Any:
+    """Attention of `q` over the keys that `indices` name: selected, retrieved, hashed as the program runs. There is no
+    pattern and no plan, and on a GPU nothing returns to the host. Differentiable for torch tensors.
+
+    indices     [batch, heads, lists, entries], int32 or int64, whatever the layout of q; the heads are those of k (the
+                query heads of one kv head share a list), those of q, or 1; as many lists as queries or, where
+                ceil(q_len / lists) neighbouring queries share a list, fewer
+    others      as in `attention`
+
+    Keys may come in any order; one that is named twice counts twice. -1 is padding, wherever it stands, and a query
+    whose list has nothing else gets zeros. Any other entry that is no key is a ValueError on the CPU; on a GPU, where
+    an error would have to wait for the GPU, it is padding.
+
+    >>> import numpy as np
+    >>> import keyhole
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 4, 128, 64), dtype=np.float32)
+    >>> scores = q @ k.swapaxes(-1, -2)
+    >>> best = np.argpartition(-scores, 16)[..., :16]  # the sixteen best keys of every query of every head
+    >>> keyhole.gather_attention(q, k, v, best).shape
+    (1, 4, 128, 64)
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(q, torch.Tensor):
+        from .torch_attention import call
+
+        return call.gather_attention(
+            q,
+            k,
+            v,
+            indices,
+            scale=scale,
+            layout=layout,
+            softcap=softcap,
+            sink=sink,
+            return_lse=return_lse,
+            deterministic=deterministic,
+            backend=backend,
+        )
+    from . import numpy_attention
+
+    return numpy_attention.gather_attention(
+        q, k, v, indices, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
+        backend=backend,
+    )  # fmt: skip
+
+
+def gather_attention_backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    indices: Any,
+    *,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    softcap: float = 0.0,
+    sink: Any = None,
+    backend: str = "auto",
+) -> Any:
+    """The gradients of `gather_attention` for NumPy arrays, as `attention_backward` gives those of `attention`.
+
+    >>> import numpy as np
+    >>> import keyhole
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 16, 8))
+    >>> first_four = np.broadcast_to(np.arange(4), (1, 1, 16, 4))
+    >>> out, lse = keyhole.gather_attention(q, k, v, first_four, return_lse=True)
+    >>> dq, dk, dv = keyhole.gather_attention_backward(np.ones_like(out), q, k, v, out, lse, first_four)
+    >>> bool(np.all(dv[:, :, 4:] == 0))
+    True
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(q, torch.Tensor):
+        raise TypeError(
+            "gather_attention_backward takes NumPy arrays; for torch tensors call backward() on the result"
+        )
+    from . import numpy_attention
+
+    return numpy_attention.gather_attention_backward(
+        dout, q, k, v, out, lse, indices, scale=scale, layout=layout, softcap=softcap, sink=sink, backend=backend
+    )
 
 
 def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "bhsd") -> Any:

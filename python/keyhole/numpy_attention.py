@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ import numpy as np
 from . import _core
 from .plan import PlanLike, plan_for
 
-__all__ = ["attention", "attention_backward", "merge"]
+__all__ = ["attention", "attention_backward", "gather_attention", "gather_attention_backward", "merge"]
 
 Array = np.ndarray[Any, Any]
 TensorTuple = tuple[int, int, tuple[int, ...], tuple[int, ...], int]
 
 # NumPy has no bfloat16 of its own; the package ml_dtypes adds one, under this name.
 _DTYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
+_INDEX_DTYPES = {"int32": 0, "int64": 1}
 _HOST = -1
 
 
@@ -34,15 +36,55 @@ def attention(
     backend: str,
 ) -> Array | tuple[Array, Array]:
     """keyhole.attention for NumPy arrays."""
-    q, k, v = (_heads_first(_checked("attention", name, x, 4), layout) for name, x in _named(q=q, k=k, v=v))
+    return _forward(
+        "attention", _core.forward, lambda q, k: _plan(pattern_or_plan, q, k), q, k, v, scale, layout, softcap, sink,
+        return_lse, backend,
+    )  # fmt: skip
+
+
+def gather_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    indices: Array,
+    *,
+    scale: float | None,
+    layout: str,
+    softcap: float,
+    sink: Array | None,
+    return_lse: bool,
+    backend: str,
+) -> Array | tuple[Array, Array]:
+    """keyhole.gather_attention for NumPy arrays."""
+    indices = _checked("gather_attention", "indices", indices, 4)
+    return _forward(
+        "gather_attention", _core.gather_forward, lambda q, k: _tensor(indices), q, k, v, scale, layout, softcap, sink,
+        return_lse, backend,
+    )  # fmt: skip
+
+
+def _forward(
+    name: str,
+    run: Callable[..., None],
+    follows: Callable[[Array, Array], Any],  # of q and k: what `run` follows
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float | None,
+    layout: str,
+    softcap: float,
+    sink: Array | None,
+    return_lse: bool,
+    backend: str,
+) -> Array | tuple[Array, Array]:
+    q, k, v = (_heads_first(_checked(name, what, x, 4), layout) for what, x in _named(q=q, k=k, v=v))
     batch, heads, q_len, _ = q.shape
-    plan = plan_for(pattern_or_plan, q_len, k.shape[2], batch, heads)
     out = _empty(q, (batch, heads, q_len, v.shape[3]), layout)
     lse = np.empty((batch, heads, q_len), _lse_dtype(q)) if return_lse else None
-    sink = _sink("attention", sink)
-    _core.forward(
-        _tensor(q), _tensor(k), _tensor(v), plan.core, _tensor(out), _optional(lse), _optional(sink), scale, softcap,
-        backend, 0, 0,
+    sink = _sink(name, sink)
+    run(
+        _tensor(q), _tensor(k), _tensor(v), follows(q, k), _tensor(out), _optional(lse), _optional(sink), scale,
+        softcap, backend, 0, 0,
     )  # fmt: skip
     out = _heads_first(out, layout)
     return (out, lse) if lse is not None else out
@@ -64,17 +106,60 @@ def attention_backward(
     backend: str,
 ) -> tuple[Array, ...]:
     """keyhole.attention_backward."""
-    name = "attention_backward"
+    return _backward(
+        "attention_backward", _core.backward, lambda q, k: _plan(pattern_or_plan, q, k), dout, q, k, v, out, lse, scale,
+        layout, softcap, sink, backend,
+    )  # fmt: skip
+
+
+def gather_attention_backward(
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    indices: Array,
+    *,
+    scale: float | None,
+    layout: str,
+    softcap: float,
+    sink: Array | None,
+    backend: str,
+) -> tuple[Array, ...]:
+    """keyhole.gather_attention_backward."""
+    indices = _checked("gather_attention_backward", "indices", indices, 4)
+    return _backward(
+        "gather_attention_backward", _core.gather_backward, lambda q, k: _tensor(indices), dout, q, k, v, out, lse,
+        scale, layout, softcap, sink, backend,
+    )  # fmt: skip
+
+
+def _backward(
+    name: str,
+    run: Callable[..., None],
+    follows: Callable[[Array, Array], Any],
+    dout: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    out: Array,
+    lse: Array,
+    scale: float | None,
+    layout: str,
+    softcap: float,
+    sink: Array | None,
+    backend: str,
+) -> tuple[Array, ...]:
     dout, q, k, v, out = (
         _heads_first(_checked(name, what, x, 4), layout) for what, x in _named(dout=dout, q=q, k=k, v=v, out=out)
     )
     lse = _checked(name, "lse", lse, 3)
-    plan = plan_for(pattern_or_plan, q.shape[2], k.shape[2], q.shape[0], q.shape[1])
     dq, dk, dv = (_empty(x, x.shape, layout) for x in (q, k, v))
     sink = _sink(name, sink)
     dsink = None if sink is None else np.empty_like(sink)
-    _core.backward(
-        _tensor(dout), _tensor(q), _tensor(k), _tensor(v), _tensor(out), _tensor(lse), plan.core, _tensor(dq),
+    run(
+        _tensor(dout), _tensor(q), _tensor(k), _tensor(v), _tensor(out), _tensor(lse), follows(q, k), _tensor(dq),
         _tensor(dk), _tensor(dv), _optional(sink), _optional(dsink), scale, softcap, True, backend, 0, 0,
     )  # fmt: skip
     gradients = tuple(_heads_first(x, layout) for x in (dq, dk, dv))
@@ -91,6 +176,10 @@ def merge(out: Array, lse: Array, other_out: Array, other_lse: Array, *, layout:
     return _heads_first(into_out, layout), into_lse
 
 
+def _plan(pattern_or_plan: PlanLike, q: Array, k: Array) -> _core.Plan:
+    return plan_for(pattern_or_plan, q.shape[2], k.shape[2], q.shape[0], q.shape[1]).core
+
+
 def _named(**arrays: Any) -> list[tuple[str, Any]]:
     return list(arrays.items())
 
@@ -101,17 +190,20 @@ def _checked(function: str, name: str, array: Any, rank: int) -> Array:
         raise TypeError(
             f"{function}: {name} must be a NumPy array or, like all others, a torch tensor; found {_kind_of(array)}"
         )
-    if array.dtype.name not in _DTYPES:
-        raise TypeError(f"{function}: {name} has dtype {array.dtype}; accepted are {', '.join(_DTYPES)}")
+    is_index = name == "indices"
+    dtypes = _INDEX_DTYPES if is_index else _DTYPES
+    if array.dtype.name not in dtypes:
+        raise TypeError(f"{function}: {name} has dtype {array.dtype}; accepted are {', '.join(dtypes)}")
     if array.ndim != rank:
-        wanted = "[batch, heads, length, head_dim]" if rank == 4 else "[batch, heads, length]"
+        of_rank_4 = "[batch, heads, lists, entries]" if is_index else "[batch, heads, length, head_dim]"
+        wanted = of_rank_4 if rank == 4 else "[batch, heads, length]"
         raise ValueError(f"{function}: {name} has shape {list(array.shape)}; expected {rank} dimensions, {wanted}")
     size = array.dtype.itemsize
     is_readable = (
         array.dtype.isnative
         and array.flags.aligned
         and all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides, strict=True))
-        and (array.shape[-1] <= 1 or array.strides[-1] == size)
+        and (array.shape[-1] <= 1 or array.strides[-1] == size or is_index)
     )
     return array if is_readable else np.array(array, array.dtype.newbyteorder("="), order="C")
 
@@ -155,10 +247,11 @@ def _lse_dtype(q: Array) -> type[np.floating[Any]]:
 
 
 def _tensor(array: Array) -> TensorTuple:
+    dtype = (_INDEX_DTYPES if array.dtype.kind == "i" else _DTYPES)[array.dtype.name]
     if array.size == 0:  # NumPy gives it strides of 0, as if it were broadcast
         like = np.empty([max(size, 1) for size in array.shape], array.dtype)
-        return 0, _DTYPES[array.dtype.name], array.shape, _strides(like), _HOST
-    return array.ctypes.data, _DTYPES[array.dtype.name], array.shape, _strides(array), _HOST
+        return 0, dtype, array.shape, _strides(like), _HOST
+    return array.ctypes.data, dtype, array.shape, _strides(array), _HOST
 
 
 def _strides(array: Array) -> tuple[int, ...]:

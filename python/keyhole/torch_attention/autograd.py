@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from .. import _core
 from . import kernels
 from .refusals import no_second_derivative
 
@@ -21,7 +20,7 @@ Tensor = torch.Tensor
 
 
 class Attention(torch.autograd.Function):
-    """(out, lse) of (q, k, v, sink), for one plan."""
+    """(out, lse) of (q, k, v, sink), for one plan or one tensor of indices."""
 
     @staticmethod
     def forward(
@@ -30,25 +29,27 @@ class Attention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         sink: Tensor | None,
-        plan: _core.Plan,
+        follows: kernels.Follows,
         scale: float | None,
         softcap: float,
         deterministic: bool,
         backend: str,
     ) -> tuple[Tensor, Tensor | None]:
-        out, lse = kernels.forward(q, k, v, plan, sink, scale, softcap, backend, with_lse=True)
-        ctx.save_for_backward(q, k, v, sink, out, lse)
-        ctx.plan = plan  # an evicted plan lives on here
+        out, lse = kernels.forward(q, k, v, follows, sink, scale, softcap, backend, with_lse=True)
+        is_plan = not isinstance(follows, Tensor)
+        ctx.save_for_backward(q, k, v, sink, out, lse, None if is_plan else follows)
+        ctx.plan = follows if is_plan else None  # an evicted plan lives on here
         ctx.options = (scale, softcap, deterministic, backend)
         ctx.set_materialize_grads(False)  # None tells that nobody asked for a gradient of lse
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, sink, out, lse = ctx.saved_tensors
+        q, k, v, sink, out, lse, indices = ctx.saved_tensors
         if dout is None:
             dout = torch.zeros_like(out)
-        dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, ctx.plan, ctx.options)
+        follows = ctx.plan if indices is None else indices
+        dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, follows, ctx.options)
         return dq, dk, dv, None if sink is None else dsink, None, None, None, None, None
 
 
@@ -66,9 +67,9 @@ class _Gradients(torch.autograd.Function):
         sink: Tensor | None,
         out: Tensor,
         lse: Tensor,
-        plan: _core.Plan,
+        follows: kernels.Follows,
         options: tuple[float | None, float, bool, str],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return kernels.backward(dout, dlse, q, k, v, out, lse, plan, sink, *options)
+        return kernels.backward(dout, dlse, q, k, v, out, lse, follows, sink, *options)
 
     backward = staticmethod(no_second_derivative)

@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/call.py
-"""keyhole.attention and keyhole.merge for torch tensors: dtypes and layout settled, then the shortest way to a kernel.
+"""attention, gather_attention and merge for torch tensors: dtypes and layout settled, then the shortest way to a kernel.
 
 nobody looks, no gradient     kernels.forward: a few microseconds
 nobody looks                  autograd.Attention
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..pattern import Pattern
     from ..plan import Plan
 
-__all__ = ["attention", "merge"]
+__all__ = ["attention", "gather_attention", "merge"]
 
 Tensor = torch.Tensor
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -49,30 +49,41 @@ def attention(
     become the autocast dtype. `sink` is fp32 always. Gradients of lse are exact up to the rounding of the dtype of q,
     and cost copies of v, out and dout: an lse that is only looked at should be detached.
     """
-    _check_tensor("attention", "q", q, 4)
-    _check_tensor("attention", "k", k, 4)
-    _check_tensor("attention", "v", v, 4)
-    if layout != "bhsd":
-        q, k, v = _heads_first(q, layout), _heads_first(k, layout), _heads_first(v, layout)
-    if torch._C._is_any_autocast_enabled() and (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
-        q, k, v = _autocast(q), _autocast(k), _autocast(v)
-    if sink is not None and sink.dtype != torch.float32:
-        sink = sink.float()
-
+    q, k, v, sink = _prepare("attention", q, k, v, sink, layout)
     if _is_looked_at(q, k, v, sink):
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         encoded = _beside(q, tensor_of(pattern_or_plan))
         out, lse = ops.attention_forward(q, k, v, encoded, sink, scale, softcap, deterministic, backend)
-    elif torch.is_grad_enabled() and (
-        q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
-    ):
-        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-        plan = core_plan(pattern_or_plan, q, k)
-        out, lse = Attention.apply(q, k, v, sink, plan, scale, softcap, deterministic, backend)
     else:
         plan = core_plan(pattern_or_plan, q, k)
-        out, lse = kernels.forward(q, k, v, plan, sink, scale, softcap, backend, return_lse)
+        out, lse = _run(q, k, v, plan, sink, scale, softcap, deterministic, backend, return_lse)
+    if layout != "bhsd":
+        out = _heads_first(out, layout)
+    return (out, lse) if return_lse else out
 
+
+def gather_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    indices: Tensor,
+    *,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    softcap: float = 0.0,
+    sink: Tensor | None = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    backend: str = "auto",
+) -> Any:
+    """See keyhole.gather_attention. Autocast, sink and gradients of lse as in `attention`."""
+    _check_tensor("gather_attention", "indices", indices, 4, "[batch, heads, lists, entries]")
+    q, k, v, sink = _prepare("gather_attention", q, k, v, sink, layout)
+    if _is_looked_at(q, k, v, sink) or type(indices) not in _PLAIN_TYPES:
+        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+        out, lse = ops.gather_forward(q, k, v, indices, sink, scale, softcap, deterministic, backend)
+    else:
+        out, lse = _run(q, k, v, indices, sink, scale, softcap, deterministic, backend, return_lse)
     if layout != "bhsd":
         out = _heads_first(out, layout)
     return (out, lse) if return_lse else out
@@ -89,14 +100,51 @@ def merge(
     return _heads_first(out, layout), lse
 
 
-def _check_tensor(function: str, name: str, tensor: Any, rank: int) -> None:
+def _prepare(
+    function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, layout: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """q, k, v and sink as kernels take them: heads first, cast where autocast is on."""
+    _check_tensor(function, "q", q, 4)
+    _check_tensor(function, "k", k, 4)
+    _check_tensor(function, "v", v, 4)
+    if layout != "bhsd":
+        q, k, v = _heads_first(q, layout), _heads_first(k, layout), _heads_first(v, layout)
+    if torch._C._is_any_autocast_enabled() and (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
+        q, k, v = _autocast(q), _autocast(k), _autocast(v)
+    if sink is not None and sink.dtype != torch.float32:
+        sink = sink.float()
+    return q, k, v, sink
+
+
+def _run(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    follows: kernels.Follows,
+    sink: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    backend: str,
+    with_lse: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """out and lse where nobody looks."""
+    if torch.is_grad_enabled() and (
+        q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
+    ):
+        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+        return Attention.apply(q, k, v, sink, follows, scale, softcap, deterministic, backend)
+    return kernels.forward(q, k, v, follows, sink, scale, softcap, backend, with_lse)
+
+
+def _check_tensor(function: str, name: str, tensor: Any, rank: int, of_rank_4: str | None = None) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
             f"{function}: {name} is a {type(tensor).__name__}; pass torch tensors only, or NumPy arrays only"
         )
     if tensor.dim() != rank:
         expected = "[batch, heads, length, head_dim], or with layout='bshd' [batch, length, heads, head_dim]"
-        expected = expected if rank == 4 else "[batch, heads, length]"
+        expected = (of_rank_4 or expected) if rank == 4 else "[batch, heads, length]"
         raise ValueError(f"{function}: {name} has {tensor.dim()} dimensions; expected {rank}: {expected}")
 
 

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import torch
 
 from .. import _core
-from .tensors import as_rows, check_place, empty_in_order_of, empty_lse, stream_of, threads_of, view
+from .tensors import as_rows, check_place, empty_in_order_of, empty_lse, index_view, stream_of, threads_of, view
 
-__all__ = ["backward", "empty_gradients", "empty_results", "forward", "merge"]
+__all__ = ["Follows", "backward", "empty_gradients", "empty_results", "forward", "merge"]
 
 Tensor = torch.Tensor
+Follows: TypeAlias = _core.Plan | Tensor  # a plan, or indices [batch, heads, lists, entries]
 _FOLDED_COLUMNS = 8  # one is needed; eight keep the rows of 16-bit tensors aligned to 16 bytes
 _MOST_HEAD_DIM = 576
 
@@ -30,7 +33,7 @@ def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    plan: _core.Plan,
+    follows: Follows,
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
@@ -42,11 +45,12 @@ def forward(
     out = empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3])
     lse = empty_lse(q) if with_lse else None
     q, k, v = as_rows(q), as_rows(k), as_rows(v)
-    _core.forward(
+    run, lists = _call(_core.forward, _core.gather_forward, follows)
+    run(
         view(q),
         view(k),
         view(v),
-        plan,
+        lists,
         view(out),
         None if lse is None else view(lse),
         None if sink is None else view(sink),
@@ -67,7 +71,7 @@ def backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    plan: _core.Plan,
+    follows: Follows,
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
@@ -82,14 +86,15 @@ def backward(
         dout, v, out = _fold(dout, dlse, v, out, lse)
         whole_dv = torch.empty_like(v)
     dout, q, k, v, out = map(as_rows, (dout, q, k, v, out))
-    _core.backward(
+    run, lists = _call(_core.backward, _core.gather_backward, follows)
+    run(
         view(dout),
         view(q),
         view(k),
         view(v),
         view(out),
         view(lse),
-        plan,
+        lists,
         view(dq),
         view(dk),
         view(whole_dv),
@@ -105,6 +110,11 @@ def backward(
     if whole_dv is not dv:
         dv.copy_(whole_dv[..., : dv.shape[3]])
     return dq, dk, dv, dsink
+
+
+def _call(with_plan: Any, with_indices: Any, follows: Follows) -> tuple[Any, Any]:
+    """Which function of _core takes what is followed, and as what."""
+    return (with_indices, index_view(follows)) if isinstance(follows, Tensor) else (with_plan, follows)
 
 
 def _fold(dout: Tensor, dlse: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,8 @@
 # python/keyhole/torch_attention/ops.py
-"""torch.ops.keyhole: attention_forward, attention_backward and merge, for compilers, exporters, modes and transforms.
+"""torch.ops.keyhole: attention and merge for compilers, exporters, modes and transforms.
 
 Ops are functional, return a fixed number of tensors, and take the pattern or plan as a tensor of bytes (encoded.py), so
-that a compiled graph serves every pattern.
+that a compiled graph serves every pattern. gather_* are attention_* with indices in the place of the plan.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from .encoded import plan_of
 from .refusals import no_second_derivative, refuse_vmap
 from .tensors import empty_in_order_of
 
-__all__ = ["attention_backward", "attention_forward", "merge"]
+__all__ = ["attention_backward", "attention_forward", "gather_backward", "gather_forward", "merge"]
 
 Tensor = torch.Tensor
 Run: TypeAlias = Callable[..., Any]
 
 _library = torch.library.Library("keyhole", "DEF")
-_OPTIONS = "Tensor plan, Tensor? sink, float? scale, float softcap, bool deterministic, str backend"
-_library.define(f"attention_forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor)")
-_library.define(
-    "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-    f"{_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)"
-)
+_OPTIONS = "Tensor? sink, float? scale, float softcap, bool deterministic, str backend"
+for _name, _follows in (("attention", "plan"), ("gather", "indices")):
+    _library.define(f"{_name}_forward(Tensor q, Tensor k, Tensor v, Tensor {_follows}, {_OPTIONS}) -> (Tensor, Tensor)")
+    _library.define(
+        f"{_name}_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+        f"Tensor {_follows}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)"
+    )
 _library.define("merge(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
 
 
@@ -44,6 +45,20 @@ def _forward(
     backend: str,
 ) -> tuple[Tensor, Tensor | None]:
     return kernels.forward(q, k, v, plan_of(plan, q, k), sink, scale, softcap, backend, with_lse=True)
+
+
+def _gather_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    indices: Tensor,
+    sink: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    deterministic: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor | None]:
+    return kernels.forward(q, k, v, indices, sink, scale, softcap, backend, with_lse=True)
 
 
 def _backward(
@@ -73,7 +88,7 @@ def _fake_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    plan: Tensor,
+    follows: Tensor,
     sink: Tensor | None,
     *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -85,17 +100,25 @@ def _fake_merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> t
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, plan, sink, *options = inputs
-    ctx.save_for_backward(q, k, v, *output, plan, sink)
+    q, k, v, follows, sink, *options = inputs
+    ctx.save_for_backward(q, k, v, *output, follows, sink)
     ctx.options = options
     ctx.set_materialize_grads(False)  # None tells that nobody asked for a gradient of lse
 
 
 def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, out, lse, plan, sink = ctx.saved_tensors
+    return _gradients(attention_backward, ctx, dout, dlse)
+
+
+def _differentiate_gather(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    return _gradients(gather_backward, ctx, dout, dlse)
+
+
+def _gradients(backward: Any, ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    q, k, v, out, lse, follows, sink = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(out)
-    dq, dk, dv, dsink = attention_backward(dout, dlse, q, k, v, out, lse, plan, sink, *ctx.options)
+    dq, dk, dv, dsink = backward(dout, dlse, q, k, v, out, lse, follows, sink, *ctx.options)
     return dq, dk, dv, None, None if sink is None else dsink, None, None, None, None
 
 
@@ -131,8 +154,12 @@ def _register(name: str, run: Run, fake: Run, differentiate: Run, keep: Run | No
 
 _register("attention_forward", _forward, _fake_forward, _differentiate, _keep_for_backward)
 _register("attention_backward", _backward, _fake_backward, no_second_derivative)
+_register("gather_forward", _gather_forward, _fake_forward, _differentiate_gather, _keep_for_backward)
+_register("gather_backward", kernels.backward, _fake_backward, no_second_derivative)
 _register("merge", kernels.merge, _fake_merge, _differentiate_merge, _keep_for_merge)
 
 attention_forward = torch.ops.keyhole.attention_forward.default
 attention_backward = torch.ops.keyhole.attention_backward.default
+gather_forward = torch.ops.keyhole.gather_forward.default
+gather_backward = torch.ops.keyhole.gather_backward.default
 merge = torch.ops.keyhole.merge.default

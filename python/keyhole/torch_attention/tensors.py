@@ -7,9 +7,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["as_rows", "check_place", "empty_in_order_of", "empty_lse", "stream_of", "threads_of", "view"]
+__all__ = [
+    "as_rows",
+    "check_place",
+    "empty_in_order_of",
+    "empty_lse",
+    "index_view",
+    "stream_of",
+    "threads_of",
+    "view",
+]
 
 _DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}  # _core.DType
+_INDEX_DTYPES = {torch.int32: 0, torch.int64: 1}
 
 # None in a build of torch without CUDA, where no tensor can be on a GPU. The public way,
 # torch.cuda.current_stream().cuda_stream, makes two Python objects and takes ten times as long.
@@ -24,6 +34,14 @@ def view(tensor: torch.Tensor) -> tuple[Any, ...]:
             f"attention: a tensor is {tensor.dtype}; accepted are float16, bfloat16, float32 and, on the CPU, float64"
         )
     return (tensor.data_ptr(), dtype, tensor.shape, tensor.stride(), tensor.get_device())
+
+
+def index_view(indices: torch.Tensor) -> tuple[Any, ...]:
+    """The same of indices, which may have any strides."""
+    dtype = _INDEX_DTYPES.get(indices.dtype)
+    if dtype is None:
+        raise TypeError(f"gather_attention: indices are {indices.dtype}; accepted are int32 and int64")
+    return (indices.data_ptr(), dtype, indices.shape, indices.stride(), indices.get_device())
 
 
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ struct Extent {
                   " of them over ", keys, " keys in all; at most ", INT32_MAX, " a head and ",
                   UINT32_MAX, " keys can be sorted: split the batch or the queries");
   }
-  int bits() const { return std::max(1, std::bit_width(uint64_t(keys))); }  // `keys`: no key
+  int bits() const { return std::max(1, int(std::bit_width(uint64_t(keys)))); }  // `keys`: none
 };
 
 using SortKeys = cub::DoubleBuffer<uint32_t>;
