@@ -205,9 +205,7 @@ def gather_attention_backward(
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(q, torch.Tensor):
-        raise TypeError(
-            "gather_attention_backward takes NumPy arrays; for torch tensors call backward() on the result"
-        )
+        raise TypeError("gather_attention_backward takes NumPy arrays; for torch tensors call backward() on the result")
     from . import numpy_attention
 
     return numpy_attention.gather_attention_backward(

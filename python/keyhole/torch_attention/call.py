@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/call.py
-"""attention, gather_attention and merge for torch tensors: dtypes and layout settled, then the shortest way to a kernel.
+"""attention, gather_attention and merge for torch tensors: dtypes and layout settled, then the shortest way to kernels.
 
 nobody looks, no gradient     kernels.forward: a few microseconds
 nobody looks                  autograd.Attention
