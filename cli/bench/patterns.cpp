@@ -51,6 +51,23 @@ Pattern tile_band(int64_t length) {
   return tiles(kTile, kTile, offsets, keys);
 }
 
+// The causal half of that band, as a block mask would hold it: full tiles, and one bitmap.
+Pattern bitmap_band(int64_t length) {
+  const int64_t count = (length + kTile - 1) / kTile;
+  std::vector<int64_t> offsets = {0}, keys, bitmap;
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t k = std::max<int64_t>(0, i - 2); k <= i; ++k) {
+      keys.push_back(k), bitmap.push_back(k == i ? 0 : -1);
+    }
+    offsets.push_back(int64_t(keys.size()));
+  }
+  std::vector<uint8_t> diagonal(size_t(kTile * kTile));
+  for (int64_t q = 0; q < kTile; ++q) {
+    for (int64_t k = 0; k <= q; ++k) diagonal[size_t(q * kTile + k)] = 1;
+  }
+  return bitmaps(kTile, kTile, offsets, keys, bitmap, diagonal);
+}
+
 // 32 scattered keys for each query, as a selection step would leave them.
 Pattern scattered_pairs(int64_t length) {
   std::vector<int64_t> offsets = {0}, keys;
@@ -136,6 +153,7 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   if (name == "longformer") return from_text(entry, "longformer(128, 16)");
   if (name == "bigbird") return from_text(entry, "bigbird(64, 3, 3, 2, 1)");
   if (name == "tiles") return made("tiles(64, 64, band of 3)", tile_band(length));
+  if (name == "bitmaps") return made("bitmaps(64, 64, causal band of 3)", bitmap_band(length));
   if (name == "csr") return made("csr(32 scattered keys)", scattered_pairs(length));
   if (name == "mask") {
     if (length > kLongestMask) return refused("L x L bytes");
@@ -145,6 +163,10 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   if (name == "per_batch") return from_text(entry, "per_batch(window(64))");  // one batch entry
   if (name == "at") {
     return made("at(0.., 0.., window(64))", at(count_up(length), count_up(length), window(64)));
+  }
+  if (name == "packed") {
+    const std::vector<int64_t> lengths = document_lengths(length);
+    return made("packed(~512, ..., causal)", packed(lengths, lengths, causal()));
   }
   // dense, causal, exponential, and patterns that are newer than this list.
   return from_text(entry, std::string(entry.example));

@@ -107,6 +107,12 @@ Pattern tiles(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets,
               std::vector<int64_t> keys);
 // CSR: query i attends to keys[offsets[i] .. offsets[i+1]).
 Pattern csr(std::vector<int64_t> offsets, std::vector<int64_t> keys);
+// BSR with partial tiles: tile e is full where bitmap[e] is -1, else it has the pairs of that
+// bitmap. `allowed` holds the bitmaps, one byte per pair, [bitmaps][tile_q][tile_k]; non-zero
+// attends.
+Pattern bitmaps(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets,
+                std::vector<int64_t> keys, std::vector<int64_t> bitmap,
+                std::span<const uint8_t> allowed);
 // One byte per pair, row-major [q_len][k_len]; non-zero attends.
 Pattern mask(std::span<const uint8_t> allowed, int64_t q_len, int64_t k_len);
 // Any function of positions. Slower to compile than a leaf: it is asked for every pair.
@@ -120,6 +126,12 @@ Pattern per_batch(std::vector<Pattern> patterns);
 // Each array is [length], [batch, length] or [batch, heads, length], told apart by its size.
 Pattern at(std::vector<int64_t> q_positions, std::vector<int64_t> k_positions,
            const Pattern& pattern);
+
+// Documents packed one behind the other: document d holds the next q_lengths[d] queries and the
+// next k_lengths[d] keys, and the pattern is asked about positions inside it, as if it were alone.
+// Queries and keys behind the last document do not attend.
+Pattern packed(std::vector<int64_t> q_lengths, std::vector<int64_t> k_lengths,
+               const Pattern& pattern);
 
 // A picture in text: '#' attends, '.' does not. One row a query.
 std::string picture(const Pattern& pattern, int64_t q_len, int64_t k_len);

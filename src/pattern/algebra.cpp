@@ -21,17 +21,6 @@ std::string text_inside(const Node& child, int least_binding) {
   return binding(child.kind()) < least_binding ? "(" + text + ")" : text;
 }
 
-// What a child adds to the signature of its parent: its cover, and its own signature where that
-// matters. The length behind it keeps what follows from being read as part of it.
-bool sign_child(const Node& child, const Rect& rect, Signature& signature) {
-  const Cover cover = child.cover(rect);
-  signature.add(int64_t(cover));
-  const size_t begin = signature.bytes().size();
-  if (cover == Cover::some && !child.sign(rect, signature)) return false;
-  signature.add(int64_t(signature.bytes().size() - begin));
-  return true;
-}
-
 // Applies `change` to every child; `changed` says whether any came back as another node.
 template <class Change>
 std::vector<NodePtr> changed_children(const std::vector<NodePtr>& children, Change change,
@@ -107,7 +96,7 @@ class Chain final : public Node {
 
   bool sign(const Rect& rect, Signature& signature) const override {
     return std::all_of(children_.begin(), children_.end(),
-                       [&](const NodePtr& child) { return sign_child(*child, rect, signature); });
+                       [&](const NodePtr& child) { return sign_part(*child, rect, signature); });
   }
 
   void draw(const Rect& rect, BitRows& bits) const override {

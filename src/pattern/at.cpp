@@ -137,7 +137,8 @@ class At final : public Node {
  private:
   static std::string text_of(const std::vector<Position>& q, const std::vector<Position>& k,
                              const Node& child) {
-    return say("at(q=", list_text(q), ", k=", list_text(k), ", ", child.text(), ")");
+    return say("at(q=", list_text(q, "positions"), ", k=", list_text(k, "positions"), ", ",
+               child.text(), ")");
   }
 
   // The positions of one head out of [length], [batch, length] or [batch, heads, length].

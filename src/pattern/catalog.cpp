@@ -250,6 +250,30 @@ const std::vector<CatalogEntry>& table() {
        .prints_as_written = true,
        .make = [](Values v) { return tiles(number(v[0]), number(v[1]), list(v[2]), list(v[3])); }},
 
+      {.name = "bitmaps",
+       .parameters = {integer("tile_q", 1),
+                      integer("tile_k", 1),
+                      array("offsets"),
+                      array("keys"),
+                      {.name = "bitmap", .kind = Kind::array, .least = -1},
+                      {.name = "rows", .kind = Kind::rows, .most = 1}},
+       .definition = "k/tile_k is keys[e], e in offsets[i] .. offsets[i+1] with i = q/tile_q, and "
+                     "bitmap[e] is -1 or has the pair",
+       .meaning = "Tiles chosen by you, full or with a bitmap: block masks of other libraries.",
+       .example = "bitmaps(4, 4, [0, 1, 3, 4], [0, 0, 1, 2], [0, -1, 0, 0], "
+                  "[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])",
+       .complexity = "tile_q * tile_k * keys",
+       .reach = "as given",
+       .prints_as_written = true,
+       .make =
+           [](Values v) {
+             const auto& rows = std::get<MaskRows>(v[5]);
+             const int64_t tile_k = number(v[1]);
+             KEYHOLE_CHECK(rows.allowed.empty() || rows.k_len == tile_k, "bitmaps: rows have ",
+                           rows.k_len, " pairs; tile_k is ", tile_k);
+             return bitmaps(number(v[0]), tile_k, list(v[2]), list(v[3]), list(v[4]), rows.allowed);
+           }},
+
       {.name = "csr",
        .parameters = {array("offsets"), array("keys")},
        .definition = "k is in keys[offsets[q] .. offsets[q+1])",
@@ -303,6 +327,19 @@ const std::vector<CatalogEntry>& table() {
        .reach = "of pattern",
        .is_composition = true,
        .make = [](Values v) { return at(list(v[0]), list(v[1]), std::get<Pattern>(v[2])); }},
+
+      {.name = "packed",
+       .parameters = {array("q_lengths"),
+                      array("k_lengths"),
+                      {.name = "pattern", .kind = Kind::pattern}},
+       .definition = "query and key in the same document, and pattern at their positions inside it",
+       .meaning = "Documents packed into one sequence, each with its own number of queries and of "
+                  "keys: ragged batches.",
+       .example = "packed([5, 2, 6], [5, 7, 4], causal & (window(3) | sinks(1)))",
+       .complexity = "that of pattern for each document",
+       .reach = "of pattern, inside a document",
+       .is_composition = true,
+       .make = [](Values v) { return packed(list(v[0]), list(v[1]), std::get<Pattern>(v[2])); }},
   };
   return entries;
 }

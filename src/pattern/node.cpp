@@ -76,6 +76,15 @@ Cover Node::cover(const Rect& rect) const {
   return cover_of(seen, rect.k);
 }
 
+bool sign_part(const Node& part, const Rect& rect, Signature& signature) {
+  const Cover cover = part.cover(rect);
+  signature.add(int64_t(cover));
+  const size_t begin = signature.bytes().size();
+  if (cover == Cover::some && !part.sign(rect, signature)) return false;
+  signature.add(int64_t(signature.bytes().size() - begin));
+  return true;
+}
+
 void Node::draw(const Rect& rect, BitRows& bits) const {
   Strip seen;
   for (Position q = rect.q.begin; q < rect.q.end; ++q) {

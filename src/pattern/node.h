@@ -113,6 +113,10 @@ class Node : public std::enable_shared_from_this<Node> {
   virtual bool is_opaque() const { return false; }
 };
 
+// What a part adds to the signature of the whole: its cover, and its own signature where that
+// matters. The length behind it keeps what follows from being read as part of it.
+bool sign_part(const Node& part, const Rect& rect, Signature& signature);
+
 // Node factories shared by algebra, parser and planner. They build what was written, so that it
 // prints as it was written; simplify() (simplify.h) is for those who want it shorter.
 NodePtr make_and(NodePtr a, NodePtr b);

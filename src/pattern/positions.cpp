@@ -41,15 +41,15 @@ Span hull(const PositionRuns::Run* begin, const PositionRuns::Run* end) {
   return out;
 }
 
-std::string list_text(const std::vector<Position>& positions) {
-  if (positions.size() > kLongestPrintedList) {
+std::string list_text(const std::vector<int64_t>& list, const char* plural) {
+  if (list.size() > kLongestPrintedList) {
     Fnv1a64 hash;
-    hash.add(positions);
-    return say("<", positions.size(), " positions #", to_hex(hash.value()), ">");
+    hash.add(list);
+    return say("<", list.size(), " ", plural, " #", to_hex(hash.value()), ">");
   }
-  std::string list;
-  for (const Position position : positions) list += say(list.empty() ? "" : ", ", position);
-  return "[" + list + "]";
+  std::string text;
+  for (const int64_t number : list) text += say(text.empty() ? "" : ", ", number);
+  return "[" + text + "]";
 }
 
 }  // namespace keyhole

@@ -34,6 +34,6 @@ class PositionRuns {
 Span hull(const PositionRuns::Run* begin, const PositionRuns::Run* end);
 
 // "[0, 1, 2]"; long lists as their size and hash, "<8192 positions #0123456789abcdef>".
-std::string list_text(const std::vector<Position>& positions);
+std::string list_text(const std::vector<int64_t>& list, const char* plural);
 
 }  // namespace keyhole

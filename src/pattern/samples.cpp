@@ -46,12 +46,22 @@ constexpr std::string_view kCombinations[] = {
     "at(q=[0, 1, 2, 3], k=[3, 2, 1, 0], causal)",
     "at(q=[-2, 7, 7, 100], k=[0, 5, -1, 7, 8], window(2) & causal)",
     "at(q=[0, 2, 4, 6], k=[0, 1, 2, 3, 4, 5, 6], per_head(causal, dense)) | sinks(1)",
+    "packed([0, 3, 2, 5], [4, 0, 6, 3], dense)",
+    "packed([7], [9], causal & window(2)) | sinks(1)",
+    "packed([1, 1, 1, 1, 1], [2, 2, 2, 2, 2], strided(2))",
+    "packed([4, 3], [3, 4], per_head(random(2, 1, 3), blocks(2)))",
+    "~packed([3, 3], [5, 4], packed([1, 2], [3, 1], prefix(1)))",
+    "packed([], [], causal)",
     // arrays
     "mask([[1, 0, 1], [0, 1, 1]]) | sinks(1)",
     "mask([])",
     "csr([0, 0, 2], [1, 3]) & causal",
     "csr([0], [])",
     "tiles(2, 3, [0, 2, 2, 3], [0, 2, 1]) & causal",
+    "bitmaps(3, 2, [0, 3, 3, 5], [4, 0, 2, 1, 2], [1, -1, 0, 1, 2], [[1, 0], [0, 0], [1, 1], "
+    "[0, 1], [1, 0], [1, 1], [0, 0], [0, 0], [0, 0]]) | sinks(1)",
+    "bitmaps(2, 2, [0, 1], [1], [0], [[1, 1], [1, 1]])",
+    "bitmaps(1, 1, [0], [], [], [])",
     // parameters at their ends
     "window(0)",
     "window(0, 3)",

@@ -25,6 +25,7 @@ MORE = [
     ("documents(3, 0, 4, 9) & causal", ["--len", "20"]),
     ("per_head(causal, window(2) | random(2, 1, 5))", ["--len", "16", "--head", "1"]),
     ("per_batch(causal, blocks(4) | exponential)", ["--len", "20", "--at-batch", "1"]),
+    ("packed([3, 0, 4], [5, 2, 4], causal & window(2)) | sinks(1)", ["--q-len", "8", "--k-len", "12"]),
     ("at(q=[-2, 7, 7, 100], k=[0, 5, -1, 7, 8], window(2) & causal | random(2, 1, 3))", ["--q-len", "4", "--k-len", "5"]),
     ("bigbird(8, 3, 2, 1, 7) & causal", ["--len", "200"]),
     ("fixed(7, 2) | dilated(5, 3) | ~dense", ["--len", "64", "--offset", "-20"]),

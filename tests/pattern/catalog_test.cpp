@@ -29,7 +29,7 @@ TEST(Catalog, RowsAreComplete) {
     EXPECT_TRUE(entry.example.starts_with(entry.name)) << entry.name;
     EXPECT_NE(entry.make, nullptr) << entry.name;
   }
-  EXPECT_EQ(names.size(), 25u);
+  EXPECT_EQ(names.size(), 27u);
   EXPECT_EQ(find_in_catalog("windw"), nullptr);
   EXPECT_EQ(find_in_catalog(""), nullptr);
 }
@@ -93,6 +93,25 @@ TEST(Catalog, ExamplesHoldWhatTheDefinitionSays) {
       {"exponential", [&](auto q, auto k) { return q == k || is_power(std::abs(q - k)); }},
       {"grid(4, 4, 1, 1)",
        [](auto q, auto k) { return std::abs(q / 4 - k / 4) <= 1 && std::abs(q % 4 - k % 4) <= 1; }},
+      {"bitmaps(4, 4, [0, 1, 3, 4], [0, 0, 1, 2], [0, -1, 0, 0], "
+       "[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])",
+       [](auto q, auto k) {
+         const bool is_triangle = q < 12 && q / 4 == k / 4 && k <= q;
+         return is_triangle || (q / 4 == 1 && k < 4);
+       }},
+      {"packed([5, 2, 6], [5, 7, 4], causal & (window(3) | sinks(1)))",
+       [](auto q, auto k) {
+         const int64_t first_query[] = {0, 5, 7, 13}, first_key[] = {0, 5, 12, 16};
+         for (int d = 0; d < 3; ++d) {
+           const bool has_query = first_query[d] <= q && q < first_query[d + 1];
+           const bool has_key = first_key[d] <= k && k < first_key[d + 1];
+           if (!has_query || !has_key) continue;
+           const int64_t from_end = first_query[d + 1] - q, key = k - first_key[d];
+           const int64_t place = first_key[d + 1] - first_key[d] - from_end;
+           return key <= place && (place - key <= 3 || key < 1);
+         }
+         return false;
+       }},
       {"streaming(2, 4)", [](auto q, auto k) { return k <= q && (q - k < 4 || k < 2); }},
       {"longformer(4, 1)", [](auto q, auto k) { return std::abs(q - k) <= 2 || q < 1 || k < 1; }},
       {"tiles(4, 4, [0, 1, 3, 4, 6], [0, 0, 1, 2, 0, 3])",

@@ -60,6 +60,8 @@ TEST(Parse, SpellingsOfOnePattern) {
       {"at([0, 1], [2], causal)", "at(q=[0, 1], k=[2], causal)"},
       {"at(pattern=causal, k=[2], q=[0,1])", "at(q=[0, 1], k=[2], causal)"},
       {"at([0, 1], k=[2], causal)", "at(q=[0, 1], k=[2], causal)"},
+      {"packed(q_lengths=[2,0], k_lengths=[1, 3], causal&window(1))",
+       "packed([2, 0], [1, 3], causal & window(1))"},
       // Arrays stay as they were written, blanks apart.
       {"csr( [0,1],[0] )", "csr([0, 1], [0])"},
       {"csr(keys=[0],offsets=[0,1])", "csr(keys=[0], offsets=[0, 1])"},
@@ -82,6 +84,8 @@ TEST(Parse, DifferentPatternsStayDifferent) {
       {"window(1, 2)", "window(2, 1)"},
       {"per_head(causal)", "per_batch(causal)"},
       {"documents(3, 4)", "documents(4, 3)"},
+      {"packed([3], [4], causal)", "packed([4], [3], causal)"},
+      {"packed([3], [4], causal)", "packed([3], [4], dense)"},
       {"causal", "~~causal"},
   };
   for (const auto& [a, b] : rows) EXPECT_FALSE(parse(a) == parse(b)) << a << "  " << b;

@@ -128,12 +128,46 @@ Pattern build_at(const Expression& e, const Shape& shape) {
   return at(std::move(q), std::move(k), build(child(e, 0), shape));
 }
 
+// Cuts that may leave the last tokens out, meet (no tokens between them) or lie beyond the end.
+std::vector<int64_t> draw_lengths(int64_t documents, int64_t length, Random& random) {
+  std::vector<int64_t> cuts = {0};
+  for (int64_t d = 0; d < documents; ++d) cuts.push_back(random.below(length + 3));
+  std::sort(cuts.begin(), cuts.end());
+  for (size_t d = 0; d + 1 < cuts.size(); ++d) cuts[d] = cuts[d + 1] - cuts[d];
+  cuts.pop_back();
+  return cuts;
+}
+
+Pattern build_packed(const Expression& e, const Shape& shape) {
+  const int64_t documents = std::clamp<int64_t>(number(e, 0), 0, 64);
+  Random random{uint64_t(number(e, 1))};
+  auto q = draw_lengths(documents, shape.q_len, random);
+  auto k = draw_lengths(documents, shape.k_len, random);
+  return packed(std::move(q), std::move(k), build(child(e, 0), shape));
+}
+
 Pattern build_mask(const Expression& e) {
   const int64_t rows = number(e, 0), columns = number(e, 1);
   Random random{uint64_t(number(e, 3))};
   std::vector<uint8_t> allowed(size_t(rows * columns));
   for (uint8_t& byte : allowed) byte = random.chance(int(number(e, 2))) ? 1 : 0;
   return mask(allowed, rows, columns);
+}
+
+Pattern build_bitmaps(const Expression& e) {
+  const int64_t tile_q = number(e, 0), tile_k = number(e, 1);
+  const int64_t num = std::clamp<int64_t>(number(e, 6), 0, 16);
+  KEYHOLE_CHECK(tile_q >= 1 && tile_k >= 1, "expression: bitmaps of ", tile_q, " x ", tile_k);
+  std::vector<int64_t> offsets, keys, names;
+  draw_lists(number(e, 2), number(e, 3), number(e, 4), number(e, 5), offsets, keys);
+  Random random{uint64_t(number(e, 5))};
+  for (size_t i = 0; i < keys.size(); ++i) names.push_back(random.between(-1, num - 1));
+  std::vector<uint8_t> allowed(size_t(num * tile_q * tile_k));
+  for (int64_t i = 0; i < int64_t(allowed.size()); ++i) {  // some bitmaps are empty, some full
+    const int64_t chance = i / (tile_q * tile_k) % 4;
+    allowed[size_t(i)] = random.chance(int(chance * 34)) ? 1 : 0;
+  }
+  return bitmaps(tile_q, tile_k, std::move(offsets), std::move(keys), std::move(names), allowed);
 }
 
 std::vector<Pattern> build_children(const Expression& e, const Shape& shape, int64_t count) {
@@ -170,6 +204,7 @@ Pattern build(const Expression& e, const Shape& shape) {
   if (e.name == "per_head") return per_head(build_children(e, shape, shape.heads));
   if (e.name == "per_batch") return per_batch(build_children(e, shape, shape.batch));
   if (e.name == "at") return build_at(e, shape);
+  if (e.name == "packed") return build_packed(e, shape);
   if (e.name == "mask") return build_mask(e);
   std::vector<int64_t> offsets, keys;
   if (e.name == "csr") {
@@ -180,6 +215,7 @@ Pattern build(const Expression& e, const Shape& shape) {
     draw_lists(number(e, 2), number(e, 3), number(e, 4), number(e, 5), offsets, keys);
     return tiles(number(e, 0), number(e, 1), std::move(offsets), std::move(keys));
   }
+  if (e.name == "bitmaps") return build_bitmaps(e);
   if (e.name == "lambda") {
     const int64_t a = number(e, 0), b = number(e, 1), modulus = number(e, 2);
     KEYHOLE_CHECK(modulus >= 1, "expression: lambda with modulus ", modulus);

@@ -28,8 +28,11 @@ Expression parse_expression(std::string_view text);  // throws Error(usage)
 //   and(a,b) or(a,b) not(a)
 //   per_head(a,b,...), per_batch(a,b,...)     entry i takes child i modulo their number
 //   at(rank,order,seed,a)                     positions [length], [batch,length] or
-//   [batch,heads,length] csr(rows,columns,percent,seed)  mask(rows,columns,percent,seed)
+//                                             [batch,heads,length]
+//   packed(documents,seed,a)                  a must not hold `at`: documents differ in length
+//   csr(rows,columns,percent,seed)  mask(rows,columns,percent,seed)
 //   tiles(tile_q,tile_k,rows,columns,percent,seed)
+//   bitmaps(tile_q,tile_k,rows,columns,percent,seed,bitmaps)
 //   lambda(a,b,modulus)                       (a q + b k) mod modulus == 0
 Pattern build(const Expression& expression, const Shape& shape);
 

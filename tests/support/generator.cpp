@@ -77,19 +77,19 @@ Expression draw_array_leaf(Random& random, const Shape& shape) {
     return std::max<int64_t>(0, length + random.pick({0, 0, 0, 0, -1, 1, -5, 7}));
   };
   const int64_t percent = random.pick({0, 3, 20, 50, 90, 100}), seed = random.below(1000);
-  switch (random.below(4)) {
+  switch (random.below(5)) {
     case 0:
       return {
           "csr", {near(shape.q_len), std::max<int64_t>(near(shape.k_len), 0), percent, seed}, {}};
     case 1:
       return {"mask", {near(shape.q_len), near(shape.k_len), percent, seed}, {}};
-    case 2: {
+    case 2:
+    case 3: {
       const int64_t tile_q = random.pick({1, 3, 8, 16, 17}),
-                    tile_k = random.pick({1, 2, 8, 16, 31});
-      return {"tiles",
-              {tile_q, tile_k, near(shape.q_len) / tile_q + 1, near(shape.k_len) / tile_k + 1,
-               percent, seed},
-              {}};
+                    tile_k = random.pick({1, 2, 8, 16, 31, 70});
+      const int64_t rows = near(shape.q_len) / tile_q + 1, columns = near(shape.k_len) / tile_k + 1;
+      if (random.chance(50)) return {"tiles", {tile_q, tile_k, rows, columns, percent, seed}, {}};
+      return {"bitmaps", {tile_q, tile_k, rows, columns, percent, seed, random.between(0, 6)}, {}};
     }
     default:
       return {"lambda", {random.between(-3, 3), random.between(-3, 3), random.between(1, 7)}, {}};
@@ -115,17 +115,24 @@ Expression draw_leaf(Random& random, const Shape& shape) {
   return {"causal", {}, {}};
 }
 
-Expression draw_tree(Random& random, const Shape& shape, int depth) {
+// Inside a document of `packed` lengths are not those of the shape: no room for `at`, which has its
+// own.
+Expression draw_tree(Random& random, const Shape& shape, int depth, bool is_in_document = false) {
   if (depth >= kMaxDepth || random.chance(depth == 0 ? 25 : 45)) return draw_leaf(random, shape);
-  const auto child = [&] { return draw_tree(random, shape, depth + 1); };
+  const auto child = [&] { return draw_tree(random, shape, depth + 1, is_in_document); };
   const int64_t draw = random.below(100);
   if (draw < 32) return {"and", {}, {child(), child()}};
   if (draw < 64) return {"or", {}, {child(), child()}};
   if (draw < 74) return {"not", {}, {child()}};
   if (draw < 80 && shape.heads > 1) return {"per_head", {}, {child(), child()}};
   if (draw < 86 && shape.batch > 1) return {"per_batch", {}, {child(), child()}};
-  if (draw < 90) {
+  if (draw < 90 && !is_in_document) {
     return {"at", {random.between(1, 3), random.below(5), random.below(1000)}, {child()}};
+  }
+  if (draw < 94) {
+    return {"packed",
+            {random.pick({1, 2, 3, 5, 12}), random.below(1000)},
+            {draw_tree(random, shape, depth + 1, true)}};
   }
   // Identities in disguise: they must give the same plan's worth of answers.
   const Expression a = child();

@@ -58,11 +58,12 @@ std::vector<PlantedBug> planted_bugs() {
   for (const char* name : {"and", "or"}) {
     bugs.push_back({name, [=](const Case& c) { return contains(c.pattern, name); }, 2});
   }
-  for (const char* name : {"not", "at"}) {
+  for (const char* name : {"not", "at", "packed"}) {
     bugs.push_back({name, [=](const Case& c) { return contains(c.pattern, name); }, 1});
   }
-  for (const char* name : {"window", "sinks", "csr", "mask", "tiles", "lambda", "dilated", "random",
-                           "documents", "tree", "grid", "fixed", "exponential", "bigbird"}) {
+  for (const char* name :
+       {"window", "sinks", "csr", "mask", "tiles", "bitmaps", "lambda", "dilated", "random",
+        "documents", "tree", "grid", "fixed", "exponential", "bigbird"}) {
     bugs.push_back({name, [=](const Case& c) { return contains(c.pattern, name); }, 0});
   }
   bugs.push_back({"grouped heads", [](const Case& c) { return c.heads > c.kv_heads; }, 1});

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/int_math.h"
+#include "pattern/leaves/bit_runs.h"
 #include "pattern/leaves/segments.h"
 #include "pattern/node.h"
 
@@ -21,27 +22,6 @@ uint64_t pack_eight(const uint8_t* bytes) {
   constexpr uint64_t kLow = 0x7f7f7f7f7f7f7f7fu;
   const uint64_t is_set = ((((x & kLow) + kLow) | x) & ~kLow) >> 7;  // 1 in every non-zero byte
   return (is_set * 0x0102040810204080u) >> 56;                       // gathered in the top byte
-}
-
-// Appends the runs of one word: `every` where all rows have the bit, `any` where one has.
-void append_runs(uint64_t any, uint64_t every, Position begin, Strip& out) {
-  if (any == ~uint64_t{0} && every == 0) return out.append(begin, begin + 64, Cover::some);
-  while (any != 0) {
-    const int first = std::countr_zero(any);
-    const bool is_all = every >> first & 1;
-    const int count = std::countr_one((is_all ? every : any & ~every) >> first);
-    out.append(begin + first, begin + first + count, is_all ? Cover::all : Cover::some);
-    const int next = first + count;
-    any = next == 64 ? 0 : any >> next << next;
-  }
-}
-
-// Ones in the bits of word `word` that stand for keys inside `keys`.
-uint64_t inside_word(Span keys, int64_t word) {
-  uint64_t ones = 0;
-  set_bits(&ones, std::max<int64_t>(0, keys.begin - word * 64),
-           std::min<int64_t>(64, keys.end - word * 64));
-  return ones;
 }
 
 class Mask final : public Node {
@@ -85,7 +65,7 @@ class Mask final : public Node {
     }
     Strip exact;
     for (int64_t w = 0; w < words; ++w) {
-      const uint64_t ones = inside_word(keys, first + w);
+      const uint64_t ones = ones_inside(keys, first + w);
       append_runs(any[size_t(w)] & ones, every[size_t(w)] & ones, (first + w) * 64, exact);
     }
     append_blurred(exact, grain, out);
@@ -96,23 +76,14 @@ class Mask final : public Node {
     for (Position q = rows.begin; q < rows.end; ++q) {
       uint64_t* to = bits.row(int32_t(q - rect.q.begin));
       for (int32_t w = 0; w < bits.words(); ++w) {
-        const Position begin = rect.k.begin + w * 64;
-        to[w] = word_at(row(q), begin) & inside_word({0, rect.k.size()}, w);
+        to[w] =
+            bits_from(row(q), words_, rect.k.begin + w * 64) & ones_inside({0, rect.k.size()}, w);
       }
     }
   }
 
  private:
   const uint64_t* row(Position q) const { return bits_.data() + q * words_; }
-
-  // The 64 pairs of a row from key `begin` on, whatever its alignment; zeros outside the array.
-  uint64_t word_at(const uint64_t* row, Position begin) const {
-    const int64_t word = floor_div(begin, 64), shift = floor_mod(begin, 64);
-    const uint64_t low = 0 <= word && word < words_ ? row[word] : 0;
-    if (shift == 0) return low;
-    const uint64_t high = 0 <= word + 1 && word + 1 < words_ ? row[word + 1] : 0;
-    return low >> shift | high << (64 - shift);
-  }
 
   int64_t q_len_, k_len_, words_;
   std::vector<uint64_t> bits_;  // [q_len][words]
