@@ -38,6 +38,7 @@ NB_MODULE(_core, module) {
   module.def("version", &keyhole::version, "The version of the C++ library.");
   keyhole::python::add_patterns(module);
   keyhole::python::add_plans(module);
+  keyhole::python::add_tile_lists(module);
   keyhole::python::add_ops(module);
   keyhole::python::add_pictures(module);
   keyhole::python::add_command_line(module);

@@ -17,9 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from . import _core
 from .functional import attention, attention_backward, gather_attention, gather_attention_backward, merge
+from .imports import (
+    from_block_mask,
+    from_bsr,
+    from_csr,
+    from_cu_seqlens,
+    from_dense,
+    from_mask_mod,
+    to_block_mask,
+)
 from .leaves import (
     at,
     bigbird,
+    bitmaps,
     blocks,
     causal,
     csr,
@@ -33,6 +43,7 @@ from .leaves import (
     grid,
     longformer,
     mask,
+    packed,
     per_batch,
     per_head,
     prefix,
@@ -60,6 +71,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "bigbird",
+    "bitmaps",
     "blocks",
     "causal",
     "csr",
@@ -68,6 +80,12 @@ __all__ = [
     "documents",
     "exponential",
     "fixed",
+    "from_block_mask",
+    "from_bsr",
+    "from_csr",
+    "from_cu_seqlens",
+    "from_dense",
+    "from_mask_mod",
     "gather_attention",
     "gather_attention_backward",
     "global_",
@@ -76,6 +94,7 @@ __all__ = [
     "longformer",
     "mask",
     "merge",
+    "packed",
     "parse",
     "per_batch",
     "per_head",
@@ -87,6 +106,7 @@ __all__ = [
     "streaming",
     "strided",
     "tiles",
+    "to_block_mask",
     "tree",
     "window",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "at",
     "bigbird",
+    "bitmaps",
     "blocks",
     "causal",
     "csr",
@@ -31,6 +32,7 @@ __all__ = [
     "grid",
     "longformer",
     "mask",
+    "packed",
     "per_batch",
     "per_head",
     "prefix",
@@ -270,6 +272,34 @@ def tiles(tile_q: int, tile_k: int, offsets: Integers, keys: Integers) -> Patter
     return _from_arrays("tiles", [tile_q, tile_k], {"offsets": offsets, "keys": keys})
 
 
+def bitmaps(
+    tile_q: int, tile_k: int, offsets: Integers, keys: Integers, bitmap: Integers, rows: npt.ArrayLike
+) -> Pattern:
+    """Tiles chosen by you, full or with a bitmap: as `tiles`, but of key tile e only the pairs of bitmap number
+    bitmap[e] attend, and all of them where it is -1. `rows` holds the bitmaps one below the other,
+    [bitmaps * tile_q, tile_k].
+
+    >>> print(bitmaps(2, 2, [0, 1, 3], [0, 0, 1], [0, -1, 0], [[1, 0], [1, 1]]).picture(4))
+    # . . .
+    # # . .
+    # # # .
+    # # # #
+    """
+    from . import _arrays
+
+    lists = [
+        _arrays.integers("bitmaps", name, values)
+        for name, values in (("offsets", offsets), ("keys", keys), ("bitmap", bitmap))
+    ]
+    bits = _arrays.boolean_rows("bitmaps", "rows", rows)
+    if 0 < bits.size <= _LONGEST_TEXT and sum(map(len, lists)) <= _LONGEST_TEXT:
+        numbers = ", ".join(str(values.tolist()) for values in lists)
+        return parse(f"bitmaps({tile_q}, {tile_k}, {numbers}, {bits.astype(int).tolist()})")
+    return make(
+        "bitmaps", tile_q, tile_k, *(values.tobytes() for values in lists), (_arrays.packed(bits), *bits.shape)
+    )
+
+
 def csr(offsets: Integers, keys: Integers) -> Pattern:
     """Pairs chosen by you, as compressed sparse rows (CSR): the query at position i sees
     keys[offsets[i]:offsets[i + 1]].
@@ -332,6 +362,23 @@ def at(q_positions: Integers, k_positions: Integers, pattern: PatternLike) -> Pa
         _integers("at", "q_positions", q_positions),
         _integers("at", "k_positions", k_positions),
         as_pattern(pattern, "at: pattern"),
+    )
+
+
+def packed(q_lengths: Integers, k_lengths: Integers, pattern: PatternLike) -> Pattern:
+    """Documents packed one behind the other: document d holds the next q_lengths[d] queries and k_lengths[d] keys, and
+    `pattern` speaks of positions inside it, as if it were alone. What lies behind the last document does not attend.
+
+    >>> print(packed([1, 2], [3, 2], causal()).picture(3, 5))
+    # # # . .
+    . . . # .
+    . . . # #
+    """
+    return make(
+        "packed",
+        _integers("packed", "q_lengths", q_lengths),
+        _integers("packed", "k_lengths", k_lengths),
+        as_pattern(pattern, "packed: pattern"),
     )
 
 

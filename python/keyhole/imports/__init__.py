@@ -1,0 +1,23 @@
+# python/keyhole/imports/__init__.py
+"""Patterns from what other libraries keep: matrices, sequence offsets, mask functions and block masks; and back.
+
+Everything here counts queries and keys from 0, as matrices do: query i is row i, also where there are fewer queries
+than keys.
+"""
+
+from __future__ import annotations
+
+from .block_mask import from_block_mask, to_block_mask
+from .mask_mod import from_mask_mod
+from .matrices import from_bsr, from_csr, from_dense
+from .sequences import from_cu_seqlens
+
+__all__ = [
+    "from_block_mask",
+    "from_bsr",
+    "from_csr",
+    "from_cu_seqlens",
+    "from_dense",
+    "from_mask_mod",
+    "to_block_mask",
+]

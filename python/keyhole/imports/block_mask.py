@@ -1,0 +1,237 @@
+# python/keyhole/imports/block_mask.py
+"""torch's BlockMask, in both directions. Its lists of blocks are taken as they are; its mask_mod is asked about the
+partial blocks alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..pattern import Pattern, PatternLike, as_pattern
+from ..plan import Plan
+from .rows import joined, length_of, row_by_row
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+__all__ = ["from_block_mask", "to_block_mask"]
+
+_MOST_PAIRS = 1 << 22  # asked about at once
+
+
+def from_block_mask(block_mask: BlockMask) -> Pattern:
+    """The pairs that `flex_attention` attends to with this BlockMask, for its lengths, batch and heads.
+
+    A dimension of size 1 serves every batch entry, or every head. The function of a mask that was sliced is lost, and
+    with it what its partial blocks held: slice the pattern's tensors instead.
+    """
+    from .asker import Asker
+
+    if not hasattr(block_mask, "kv_indices") or not hasattr(block_mask, "mask_mod"):
+        raise TypeError(f"from_block_mask: expected torch's BlockMask, found {type(block_mask).__name__}")
+    lists = _Lists(block_mask)
+    asker = Asker(block_mask.mask_mod, block_mask.kv_indices.device, _torch(), "from_block_mask")
+    uses_batch, uses_heads = asker.uses(lists.batch > 1, lists.heads > 1)
+    made: dict[Any, Pattern] = {}  # equal lists under a function that does not tell them apart are one pattern
+
+    def one_head(b: int, h: int) -> Pattern:
+        key = (lists.key(b, h), b if uses_batch else None, h if uses_heads else None)
+        if key not in made:
+            made[key] = lists.pattern(b, h, asker)
+        return made[key]
+
+    return joined([[one_head(b, h) for h in range(lists.heads)] for b in range(lists.batch)])
+
+
+class _Lists:
+    """The lists of a BlockMask on the host, always with a dimension for batch and one for heads."""
+
+    def __init__(self, mask: Any) -> None:
+        self.q_len, self.k_len = mask.seq_lengths
+        self.tile_q, self.tile_k = mask.BLOCK_SIZE
+        self.partial = self._four(mask.kv_num_blocks, mask.kv_indices)
+        self.full = self._four(mask.full_kv_num_blocks, mask.full_kv_indices)
+        self.batch, self.heads = self.partial[0].shape[:2]
+
+    @staticmethod
+    def _four(counts: Any, indices: Any) -> tuple[Any, Any] | None:
+        if counts is None:
+            return None
+        counts, indices = counts.cpu().numpy(), indices.cpu().numpy()
+        missing = (1,) * (4 - indices.ndim)
+        return counts.reshape(missing + counts.shape), indices.reshape(missing + indices.shape)
+
+    def _tiles(self, lists: tuple[Any, Any] | None, b: int, h: int) -> tuple[Any, Any]:
+        """Query tiles and key tiles of one head, in order."""
+        import numpy as np
+
+        if lists is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        counts, indices = lists[0][b, h], lists[1][b, h]
+        q, place = np.nonzero(np.arange(indices.shape[1]) < counts[:, None])
+        k = indices[q, place].astype(np.int64)
+        inside = (q * self.tile_q < self.q_len) & (k * self.tile_k < self.k_len)
+        return q[inside], k[inside]
+
+    def key(self, b: int, h: int) -> tuple[bytes, ...]:
+        return tuple(part.tobytes() for lists in (self.partial, self.full) for part in self._tiles(lists, b, h))
+
+    def pattern(self, b: int, h: int, asker: Any) -> Pattern:
+        import numpy as np
+
+        from .tile_collector import TileCollector
+
+        collector = TileCollector(self.q_len, self.k_len, self.tile_q, self.tile_k)
+        collector.add_full(*self._tiles(self.full, b, h))
+        q_tiles, k_tiles = self._tiles(self.partial, b, h)
+        step = max(_MOST_PAIRS // (self.tile_q * self.tile_k), 1)
+        for first in range(0, len(q_tiles), step):
+            some = slice(first, first + step)
+            q = q_tiles[some, None] * self.tile_q + np.arange(self.tile_q)
+            k = k_tiles[some, None] * self.tile_k + np.arange(self.tile_k)
+            # A function may look indices up in tensors: none lies outside the sequences.
+            pairs = asker.ask(b, h, np.minimum(q, self.q_len - 1), np.minimum(k, self.k_len - 1))
+            inside = (q < self.q_len)[:, :, None] & (k < self.k_len)[:, None, :]
+            collector.add_tiles(q_tiles[some], k_tiles[some], pairs & inside)
+        return row_by_row(collector.pattern(), self.q_len, self.k_len)
+
+
+def to_block_mask(
+    pattern_or_plan: PatternLike | Plan,
+    q_len: int | None = None,
+    k_len: int | None = None,
+    *,
+    batch: int = 1,
+    heads: int = 1,
+    offset: int | None = None,
+    device: Any = "cpu",
+    block_size: int | tuple[int, int] = 128,
+) -> BlockMask:
+    """A BlockMask with the same pairs, for torch's `flex_attention`; lengths, batch and heads are a plan's, or given.
+
+    Its lists are the plan's lists of tiles; its mask_mod reads the plan's bitmaps, which are tensors on `device`. Where
+    all batch entries, or all heads, have the same pairs, that dimension has size 1.
+
+    >>> to_block_mask("causal & window(255)", 1024).sparsity()
+    67.1875
+    """
+    torch = _torch()
+    from torch.nn.attention.flex_attention import BlockMask
+
+    if isinstance(pattern_or_plan, Plan):
+        if q_len is not None or k_len is not None or offset is not None or (batch, heads) != (1, 1):
+            raise TypeError("to_block_mask: a plan has its own lengths, batch, heads and offset; leave them out")
+        plan = pattern_or_plan
+        if plan.pattern is None:
+            raise ValueError("to_block_mask: this plan was loaded from a file that does not hold its pattern's arrays")
+        pattern, q_len, k_len, offset = plan.pattern, plan.q_len, plan.k_len, plan.offset
+        batch, heads = plan.batch, plan.heads
+    else:
+        pattern = as_pattern(pattern_or_plan, "to_block_mask: pattern")
+        if q_len is None:
+            raise TypeError("to_block_mask: q_len must be given with a pattern")
+        q_len = length_of("to_block_mask", "q_len", q_len)
+        k_len = q_len if k_len is None else length_of("to_block_mask", "k_len", k_len)
+    tile_q, tile_k = (block_size, block_size) if isinstance(block_size, int) else block_size
+    from .. import _core
+
+    lists = _core.tile_lists(pattern.core, q_len, k_len, batch, heads, offset, tile_q, tile_k)
+    dense = _DenseLists(lists, batch, heads, tile_q)
+    counts = {name: torch.from_numpy(array).to(device) for name, array in dense.lists().items()}
+    return BlockMask.from_kv_blocks(
+        **counts,
+        BLOCK_SIZE=(tile_q, tile_k),
+        mask_mod=_mask_mod(
+            torch.from_numpy(dense.names()).to(device), torch.from_numpy(dense.words()).to(device), dense.varies,
+            tile_q, tile_k,
+        ),
+        seq_lengths=(q_len, k_len),
+    )  # fmt: skip
+
+
+class _DenseLists:
+    """Lists of tiles, stored once for each group of equal heads, as the padded arrays of a BlockMask."""
+
+    def __init__(self, lists: dict[str, Any], batch: int, heads: int, tile_q: int) -> None:
+        import numpy as np
+
+        self.q_tiles, self.k_tiles = lists["q_tiles"], lists["k_tiles"]
+        self.tile_q, self.words_per_row = tile_q, lists["words_per_row"]
+        self.offsets = np.frombuffer(lists["offsets"], np.int64)  # [groups * q_tiles + 1]
+        self.keys = np.frombuffer(lists["keys"], np.int32)
+        self.bitmap = np.frombuffer(lists["bitmap"], np.int32)  # of each key tile; -1 is full
+        self.bitmaps = np.frombuffer(lists["bitmaps"], np.uint64)
+        group_of = np.frombuffer(lists["group_of"], np.int32).reshape(batch, heads)
+        self.varies = bool((group_of != group_of[:1]).any()), bool((group_of != group_of[:, :1]).any())
+        self.group_of = group_of[: batch if self.varies[0] else 1, : heads if self.varies[1] else 1]
+        counts = np.diff(self.offsets)
+        self.lists_of = np.repeat(np.arange(len(counts)), counts)  # the list of each key tile
+        self.groups = len(counts) // max(self.q_tiles, 1)
+
+    def lists(self) -> dict[str, Any]:
+        partial, full = self._padded(self.bitmap >= 0), self._padded(self.bitmap < 0)
+        return {
+            "kv_num_blocks": partial[0],
+            "kv_indices": partial[1],
+            "full_kv_num_blocks": full[0],
+            "full_kv_indices": full[1],
+        }
+
+    def _padded(self, wanted: Any) -> tuple[Any, Any]:
+        """[batch, heads, q_tiles] counts and [batch, heads, q_tiles, k_tiles] indices of the wanted tiles."""
+        import numpy as np
+
+        lists, keys = self.lists_of[wanted], self.keys[wanted]
+        counts = np.bincount(lists, minlength=self.groups * self.q_tiles)
+        places = np.arange(len(lists)) - np.repeat(np.cumsum(counts) - counts, counts)
+        indices = np.zeros((self.groups * self.q_tiles, self.k_tiles), np.int32)
+        indices[lists, places] = keys
+        return (
+            self._per_head(counts.astype(np.int32).reshape(self.groups, self.q_tiles)),
+            self._per_head(indices.reshape(self.groups, self.q_tiles, self.k_tiles)),
+        )
+
+    def _per_head(self, grouped: Any) -> Any:
+        """From [groups, ...] to [batch, heads, ...]; heads without lists have no tiles."""
+        import numpy as np
+
+        empty = np.zeros((1, *grouped.shape[1:]), grouped.dtype)
+        return np.concatenate([grouped, empty])[self.group_of]  # -1 is the last
+
+    def names(self) -> Any:
+        """[batch, heads, q_tiles, k_tiles] without the dimensions that do not vary: 0 absent, 1 full, 2... bitmaps."""
+        import numpy as np
+
+        names = np.zeros((self.groups * self.q_tiles, self.k_tiles), np.int32)
+        names[self.lists_of, self.keys] = self.bitmap + 2
+        per_head = self._per_head(names.reshape(self.groups, self.q_tiles, self.k_tiles))
+        drop = tuple(axis for axis in (0, 1) if not self.varies[axis])
+        return np.squeeze(per_head, axis=drop)
+
+    def words(self) -> Any:
+        """[2 + bitmaps, tile_q, words] of 32 bits, lowest column first; an empty and a full tile come first."""
+        import numpy as np
+
+        shape = (-1, self.tile_q, self.words_per_row * 2)
+        words = self.bitmaps.view(np.int32).reshape(shape)
+        ends = np.zeros((2, *words.shape[1:]), np.int32)
+        ends[1] = -1
+        return np.concatenate([ends, words])
+
+
+def _mask_mod(names: Any, words: Any, varies: tuple[bool, bool], tile_q: int, tile_k: int) -> Any:
+    def plan_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        chosen = [index for index, is_used in zip((b, h), varies, strict=True) if is_used]
+        name = names[(*chosen, q_idx // tile_q, kv_idx // tile_k)]
+        column = kv_idx % tile_k
+        return (words[name, q_idx % tile_q, column // 32] >> (column % 32)) & 1 == 1
+
+    return plan_mask
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise ImportError("keyhole: block masks are torch's; install torch to use them") from None
+    return torch

@@ -1,0 +1,91 @@
+# python/keyhole/imports/mask_mod.py
+"""Patterns from functions fn(b, h, q_idx, kv_idx), as FlexAttention calls its mask_mod. A function is asked about every
+pair once, in blocks of bounded size, and becomes tiles: a pattern never calls back into Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..pattern import Pattern
+from .rows import joined, length_of, row_by_row
+
+if TYPE_CHECKING:
+    from .asker import Asker
+
+__all__ = ["from_mask_mod"]
+
+_TILE = 128
+_MOST_PAIRS = 1 << 22  # asked about at once: 32 MiB for each int64 that the function computes
+
+
+def from_mask_mod(
+    fn: Callable[[Any, Any, Any, Any], Any],
+    q_len: int,
+    k_len: int | None = None,
+    *,
+    batch: int | None = None,
+    heads: int | None = None,
+    device: Any = "cpu",
+    xp: Any = None,
+) -> Pattern:
+    """The pairs for which fn(b, h, q_idx, kv_idx) is True, for these lengths.
+
+    fn          called as FlexAttention calls a mask_mod: indices count from 0, and it must not branch on their values
+    batch, heads
+                how many there are; without them fn is asked with b = 0 and h = 0. What does not depend on them is
+                asked once and stored once.
+    device      where torch evaluates fn; large lengths are much faster on a GPU
+    xp          numpy or torch: the library that fn is written for; torch where it is installed, unless given.
+                NumPy functions get arrays that broadcast, as q_idx[:, None] and kv_idx[None, :] do.
+
+    >>> import numpy
+    >>> print(from_mask_mod(lambda b, h, q, k: (k <= q) & (q - k < 2), 4, xp=numpy).picture(4))
+    # . . .
+    # # . .
+    . # # .
+    . . # #
+    """
+    from .asker import Asker
+
+    if not callable(fn):
+        raise TypeError(f"from_mask_mod: fn must be a function of (b, h, q_idx, kv_idx), found {type(fn).__name__}")
+    q_len = length_of("from_mask_mod", "q_len", q_len)
+    k_len = q_len if k_len is None else length_of("from_mask_mod", "k_len", k_len)
+    asker = Asker(fn, device, xp, "from_mask_mod")
+    uses_batch, uses_heads = asker.uses(batch is not None, heads is not None)
+    return joined(
+        [
+            [_one_head(asker, b, h, q_len, k_len) for h in range(_count("heads", heads) if uses_heads else 1)]
+            for b in range(_count("batch", batch) if uses_batch else 1)
+        ]
+    )
+
+
+def _count(parameter: str, value: Any) -> int:
+    count = length_of("from_mask_mod", parameter, value)
+    if count == 0:
+        raise ValueError(f"from_mask_mod: {parameter} is 0; expected 1 or more")
+    return count
+
+
+def _one_head(asker: Asker, b: int, h: int, q_len: int, k_len: int) -> Pattern:
+    import numpy as np
+
+    from .tile_collector import TileCollector
+
+    collector = TileCollector(q_len, k_len, _TILE, _TILE)
+    for q, k in _blocks(q_len, k_len):
+        block = asker.ask(b, h, np.arange(q.start, q.stop)[None], np.arange(k.start, k.stop)[None])[0]
+        collector.add_block(q.start, k.start, block)
+    return row_by_row(collector.pattern(), q_len, k_len)
+
+
+def _blocks(q_len: int, k_len: int) -> Iterator[tuple[range, range]]:
+    """Rectangles of whole tiles that cover all pairs, each of at most _MOST_PAIRS of them."""
+    columns = min(k_len, _MOST_PAIRS // _TILE) or 1
+    rows = max(_MOST_PAIRS // columns // _TILE, 1) * _TILE
+    for q in range(0, q_len, rows):
+        for k in range(0, k_len, columns):
+            yield range(q, min(q + rows, q_len)), range(k, min(k + columns, k_len))

@@ -1,0 +1,162 @@
+# python/keyhole/imports/matrices.py
+"""Patterns from boolean and from sparse matrices: arrays of NumPy and torch, and matrices of SciPy and torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..leaves import csr, tiles
+from ..pattern import Pattern
+from .rows import joined, length_of, row_by_row
+
+__all__ = ["from_bsr", "from_csr", "from_dense"]
+
+_TILE = 128
+_BAND_ROWS = 1024  # rows of a dense matrix that are looked at together
+
+
+def from_dense(mask: Any) -> Pattern:
+    """A boolean matrix: [q_len, k_len], or [batch, heads, q_len, k_len] with 1 for what does not differ. True attends.
+
+    Integers are accepted where they are 0 or 1. The pattern is for these lengths. Equal heads, empty tiles and equal
+    tiles are found, so that a mask of a regular pattern compiles to a small plan.
+
+    >>> import numpy as np
+    >>> print(from_dense(np.tri(2, 3, 1, dtype=bool)).picture(2, 3))
+    # # .
+    # # #
+    >>> from_dense(np.zeros((2, 2)))
+    Traceback (most recent call last):
+    ...
+    TypeError: from_dense: mask must be of bools, found float64; an additive mask is written mask == 0
+    """
+    shape = tuple(mask.shape) if hasattr(mask, "shape") else ()
+    if len(shape) == 2:
+        mask = mask[None, None]
+    elif len(shape) != 4 or 0 in shape[:2]:
+        found = f"shape {list(shape)}" if shape else type(mask).__name__
+        raise ValueError(
+            f"from_dense: mask has {found}; expected an array [q_len, k_len] or [batch, heads, q_len, k_len]"
+        )
+    return joined([[_from_matrix(head) for head in entry] for entry in mask])
+
+
+def _from_matrix(matrix: Any) -> Pattern:
+    import numpy as np
+
+    from .._arrays import as_numpy
+    from .tile_collector import TileCollector
+
+    q_len, k_len = matrix.shape
+    collector = TileCollector(q_len, k_len, _TILE, _TILE)
+    for first in range(0, q_len, _BAND_ROWS):
+        band = as_numpy(matrix[first : first + _BAND_ROWS])
+        if band.dtype != np.bool_:
+            if not np.issubdtype(band.dtype, np.integer):
+                raise TypeError(
+                    f"from_dense: mask must be of bools, found {band.dtype}; an additive mask is written mask == 0"
+                )
+            if ((band != 0) & (band != 1)).any():
+                raise ValueError("from_dense: mask has numbers other than 0 and 1; write mask != 0")
+            band = band.astype(np.bool_)
+        collector.add_block(first, 0, band)
+    return row_by_row(collector.pattern(), q_len, k_len)
+
+
+def from_csr(offsets: Any, keys: Any = None, *, k_len: int | None = None) -> Pattern:
+    """Query i attends to keys[offsets[i]:offsets[i + 1]], in any order.
+
+    offsets, keys   of any integer type; or one matrix in place of both: SciPy's csr_array, torch's sparse_csr tensor.
+                    What is stored attends, whatever its value.
+    k_len           how many keys there are; as many as queries unless given, or what the matrix says
+
+    >>> print(from_csr([0, 1, 3], [0, 0, 1]).picture(2))
+    # .
+    # #
+    >>> print(from_csr([0, 1, 3], [0, 0, 3], k_len=4).picture(2, 4))
+    # . . .
+    # . . #
+    """
+    if keys is None:
+        offsets, keys, shape = _parts_of("from_csr", offsets)
+        k_len = shape[1] if k_len is None else k_len
+    offsets, keys = _rows("from_csr", offsets, keys)
+    q_len = len(offsets) - 1
+    k_len = q_len if k_len is None else length_of("from_csr", "k_len", k_len)
+    _check_keys("from_csr", keys, k_len, "keys", "pass k_len where there are more keys than queries")
+    return row_by_row(csr(offsets, keys), q_len, k_len)
+
+
+def from_bsr(
+    offsets: Any,
+    keys: Any = None,
+    tile_q: int | None = None,
+    tile_k: int | None = None,
+    *,
+    q_len: int | None = None,
+    k_len: int | None = None,
+) -> Pattern:
+    """Query tile i attends to all of the key tiles keys[offsets[i]:offsets[i + 1]], in any order.
+
+    offsets, keys, tile_q, tile_k
+                    of any integer type; or one matrix in place of all: SciPy's bsr_array, torch's sparse_bsr tensor.
+                    What is stored attends, whatever its values.
+    q_len, k_len    whole tiles, and as many keys as queries, unless given, or what the matrix says
+
+    >>> print(from_bsr([0, 1, 2], [0, 1], 1, 2, k_len=4).picture(2, 4))
+    # # . .
+    . . # #
+    """
+    if keys is None:
+        matrix = offsets
+        offsets, keys, shape = _parts_of("from_bsr", matrix)
+        tile_q, tile_k = _tile_of(matrix)
+        q_len, k_len = (given if given is not None else own for given, own in zip((q_len, k_len), shape, strict=True))
+    if tile_q is None or tile_k is None:
+        raise TypeError("from_bsr: tile_q and tile_k must be given with offsets and keys")
+    tile_q, tile_k = length_of("from_bsr", "tile_q", tile_q), length_of("from_bsr", "tile_k", tile_k)
+    if tile_q == 0 or tile_k == 0:
+        raise ValueError(f"from_bsr: the tile is {tile_q} x {tile_k}; both sides must be 1 or more")
+    offsets, keys = _rows("from_bsr", offsets, keys)
+    most_q = (len(offsets) - 1) * tile_q
+    q_len = most_q if q_len is None else length_of("from_bsr", "q_len", q_len)
+    if not most_q - tile_q < q_len <= most_q:
+        raise ValueError(f"from_bsr: {len(offsets) - 1} rows of {tile_q} queries do not make q_len {q_len}")
+    k_len = q_len if k_len is None else length_of("from_bsr", "k_len", k_len)
+    hint = "pass k_len where there are more keys than queries"
+    _check_keys("from_bsr", keys, -(-k_len // tile_k), f"tiles of {tile_k} keys", hint)
+    return row_by_row(tiles(tile_q, tile_k, offsets, keys), q_len, k_len)
+
+
+def _rows(name: str, offsets: Any, keys: Any) -> tuple[Any, Any]:
+    from .._arrays import integers
+
+    offsets, keys = integers(name, "offsets", offsets), integers(name, "keys", keys)
+    if len(offsets) == 0:
+        raise ValueError(f"{name}: offsets is empty; expected one number more than rows")
+    return offsets, keys
+
+
+def _check_keys(name: str, keys: Any, count: int, things: str, hint: str) -> None:
+    if len(keys) and keys.max() >= count:
+        raise ValueError(f"{name}: key {keys.max()} is listed, but there are {count} {things}; {hint}")
+
+
+def _parts_of(name: str, matrix: Any) -> tuple[Any, Any, tuple[int, int]]:
+    """Offsets, keys and shape of a matrix of SciPy or torch."""
+    if hasattr(matrix, "indptr") and hasattr(matrix, "indices"):
+        return matrix.indptr, matrix.indices, matrix.shape
+    if str(getattr(matrix, "layout", "")) == f"torch.sparse_{name.removeprefix('from_')}" and matrix.ndim == 2:
+        return matrix.crow_indices(), matrix.col_indices(), tuple(matrix.shape)
+    raise TypeError(
+        f"{name}: expected offsets and keys, or one sparse matrix with indptr and indices (SciPy) or of torch's layout "
+        f"sparse_{name.removeprefix('from_')}; found {type(matrix).__name__} alone"
+    )
+
+
+def _tile_of(matrix: Any) -> tuple[int, int]:
+    if hasattr(matrix, "blocksize"):
+        return matrix.blocksize  # type: ignore[no-any-return]
+    if hasattr(matrix, "crow_indices"):
+        return tuple(matrix.values().shape[-2:])  # type: ignore[return-value]
+    raise TypeError(f"from_bsr: {type(matrix).__name__} has rows, but no tiles; use from_csr")

@@ -1,0 +1,43 @@
+# python/keyhole/imports/rows.py
+"""What all imports share: rows and columns that count from 0, and one pattern out of many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..leaves import at, per_batch, per_head
+from ..pattern import Pattern
+
+__all__ = ["joined", "length_of", "row_by_row"]
+
+
+def row_by_row(pattern: Pattern, q_len: int, k_len: int) -> Pattern:
+    """`pattern` says what row q and column k attend to; as a pattern of positions, for this shape.
+
+    The last query stands where the last key does. Where there are as many queries as keys, rows are positions.
+    """
+    return pattern if q_len == k_len else at(range(q_len), range(k_len), pattern)
+
+
+def joined(entries: Sequence[Sequence[Pattern]]) -> Pattern:
+    """One pattern of entries[batch][head], which differs between heads and batch entries only where they do.
+
+    >>> from keyhole import causal, dense
+    >>> joined([[causal(), causal()], [causal(), causal()]])
+    keyhole.parse('causal')
+    >>> joined([[causal(), dense()], [causal(), dense()]])
+    keyhole.parse('per_head(causal, dense)')
+    """
+    rows = [heads[0] if all(head == heads[0] for head in heads) else per_head(*heads) for heads in entries]
+    return rows[0] if all(row == rows[0] for row in rows) else per_batch(*rows)
+
+
+def length_of(name: str, parameter: str, value: Any) -> int:
+    """A length: an int that is 0 or more."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: {parameter} must be an int, found {type(value).__name__}")
+    number = int(value.__index__())
+    if number < 0:
+        raise ValueError(f"{name}: {parameter} is {number}; expected 0 or more")
+    return number

@@ -1,0 +1,143 @@
+# python/keyhole/integrations/transformers/attention.py
+"""The two functions that transformers calls, one to make a mask and one to attend, and a pattern for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from ...functional import attention
+from ...pattern import Pattern, PatternLike, as_pattern
+from .layout import Layout
+from .mask import Mask
+from .mask_functions import pattern_of, sequences_of
+from .padding import padding_of
+
+__all__ = ["NAME", "register", "set_pattern"]
+
+NAME = "keyhole"
+
+
+def register() -> None:
+    """Makes attn_implementation="keyhole" known to transformers; calling it again changes nothing."""
+    AttentionInterface.register(NAME, attention_forward)
+    AttentionMaskInterface.register(NAME, make_mask)
+
+
+def set_pattern(model: Any, pattern_of_layer: Callable[[int], PatternLike | None]) -> None:
+    """Gives every self-attention layer of `model` the pattern pattern_of_layer(layer_index), counted from 0.
+
+    A pattern replaces the model's own mask: write causal() where a layer must not see the future. Its positions are
+    those of the tokens, also while generating; padding stays masked, and packed sequences stay apart. None gives a
+    layer the model's own mask back.
+    """
+    implementation = getattr(model.config, "_attn_implementation", None)
+    if implementation != NAME:
+        raise ValueError(
+            f"set_pattern: this model's attention is {implementation!r}, which does not know patterns; "
+            f'call register() and model.set_attn_implementation("{NAME}") first'
+        )
+    layers = [module for module in model.modules() if _is_self_attention(module)]
+    if not layers:
+        raise ValueError(f"set_pattern: {type(model).__name__} has no attention module with a layer_idx")
+    for layer in layers:
+        chosen = pattern_of_layer(layer.layer_idx)
+        layer.keyhole_pattern = (
+            None if chosen is None else as_pattern(chosen, f"set_pattern: the pattern of layer {layer.layer_idx}")
+        )
+
+
+def _is_self_attention(module: torch.nn.Module) -> bool:
+    has_index = isinstance(getattr(module, "layer_idx", None), int)
+    return has_index and "Attention" in type(module).__name__ and not getattr(module, "is_cross_attention", False)
+
+
+@torch.compiler.disable
+def make_mask(
+    batch_size: int,
+    q_length: int | None = None,
+    kv_length: int = 0,
+    q_offset: Any = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: torch.Tensor | None = None,
+    cache_position: torch.Tensor | None = None,
+    device: Any = "cpu",
+    **_: Any,
+) -> Mask:
+    """What transformers calls once for each kind of mask in a forward pass; the layers get the result.
+
+    Releases before 5 give `cache_position` in place of q_length and q_offset.
+    """
+    if cache_position is not None:
+        q_length, q_offset = len(cache_position), cache_position[0]
+    if q_length is None or mask_function is None:
+        raise TypeError("keyhole: this release of transformers asks for masks in a way that is not known here")
+    layout = Layout(batch_size, int(q_length), int(kv_length), int(q_offset), int(kv_offset))
+    pattern = pattern_of(mask_function, layout, device)
+    return Mask.make(layout, pattern, padding_of(attention_mask, layout), sequences_of(mask_function, layout))
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """query, key, value [batch, heads, length, head_dim] to [batch, length, heads, head_dim], for one layer."""
+    _refuse_what_is_not_there(module, dropout, kwargs)
+    layout = Layout.of(query, key)
+    mask = attention_mask if isinstance(attention_mask, Mask) else _mask_for(module, layout, attention_mask, is_causal)
+    plan = mask.plan(layout, query.shape[1], getattr(module, "keyhole_pattern", None), kwargs)
+    out = attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        plan,
+        scale=scaling,
+        layout="bshd",
+        softcap=softcap or 0.0,
+        sink=None if s_aux is None else s_aux.float(),
+    )
+    return out, None
+
+
+def _refuse_what_is_not_there(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
+    if dropout > 0:
+        raise NotImplementedError(
+            f"keyhole: attention dropout is {dropout}, and there is none here; call model.eval(), or set "
+            "attention_dropout to 0 in the model's config"
+        )
+    if kwargs.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False):
+        raise NotImplementedError(
+            "keyhole: output_attentions=True was asked for, and attention weights are never made here; "
+            'use attn_implementation="eager" to look at them'
+        )
+    for name, what in (("position_bias", "an additive bias"), ("cache", "a paged cache")):
+        if kwargs.get(name) is not None:
+            raise NotImplementedError(f'keyhole: {name} was passed, {what}; use attn_implementation="eager"')
+
+
+def _mask_for(module: torch.nn.Module, layout: Layout, given: torch.Tensor | None, is_causal: bool | None) -> Mask:
+    """Where the model made no mask with `make_mask`: none at all, or a matrix [batch, 1 or heads, q_len, k_len]."""
+    if given is not None:
+        return Mask.from_matrix(layout, given)
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if not is_causal or layout.q_length == 1:
+        return Mask.make(layout, Pattern("dense"))
+    if layout.q_length != layout.kv_length:
+        raise ValueError(
+            f"keyhole: this model gave no mask for {layout.q_length} queries and {layout.kv_length} keys, and a causal "
+            "mask could stand at either end of them; pass an attention_mask"
+        )
+    return Mask.make(layout, Pattern("causal"))

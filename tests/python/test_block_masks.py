@@ -1,0 +1,198 @@
+# tests/python/test_block_masks.py
+"""Mask functions and BlockMasks of torch against torch's own create_mask and create_block_mask, in both directions."""
+
+from __future__ import annotations
+
+import keyhole
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+DOCUMENTS = torch.tensor([[0] * 100 + [1] * 150 + [2] * 50, [0] * 10 + [1] * 200 + [2] * 90])
+LENGTHS = torch.tensor([300, 77])
+
+
+def causal(b, h, q, k):
+    return q >= k
+
+
+def sliding(b, h, q, k):
+    return (q >= k) & (q - k < 100)
+
+
+def by_entry(b, h, q, k):
+    return (DOCUMENTS[b, q] == DOCUMENTS[b, k]) & (q >= k)
+
+
+def by_head(b, h, q, k):
+    return (q - k).abs() <= 20 * h
+
+
+def by_both(b, h, q, k):
+    return (k < LENGTHS[b]) & ((q + h) % 7 != k % 5)
+
+
+def chained(b, h, q, k):  # indexing step by step, as only vmap understands it
+    return DOCUMENTS[b][q] == DOCUMENTS[b][k]
+
+
+def nothing(b, h, q, k):
+    return (q < 0) & (k < 0)
+
+
+FUNCTIONS = [causal, sliding, by_entry, by_head, by_both, chained, nothing, flex.noop_mask]
+FUNCTIONS += [flex.and_masks(causal, by_entry), flex.or_masks(sliding, by_head)]
+B, H = 2, 3
+
+
+def name_of(function):
+    return getattr(function, "__name__", "noop")
+
+
+def dense(pattern, q_len, k_len, batch=B, heads=H):
+    masks = [[pattern.mask(q_len, k_len, batch=b, head=h) for h in range(heads)] for b in range(batch)]
+    return torch.from_numpy(np.array(masks).reshape(batch, heads, q_len, k_len))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=name_of)
+@pytest.mark.parametrize(("q_len", "k_len"), [(300, 300), (129, 256), (256, 100), (1, 300)])
+def test_from_mask_mod_is_create_mask(function, q_len, k_len):
+    pattern = keyhole.from_mask_mod(function, q_len, k_len, batch=B, heads=H)
+    assert torch.equal(dense(pattern, q_len, k_len), flex.create_mask(function, B, H, q_len, k_len, device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (causal, ""),
+        (by_entry, "per_batch"),
+        (by_head, "per_head"),
+        (by_both, "per_batch(per_head"),
+        (chained, "per_batch"),
+        (flex.and_masks(causal, sliding), ""),
+    ],
+    ids=["causal", "entry", "head", "both", "chained", "and"],
+)
+def test_from_mask_mod_finds_what_a_function_looks_at(function, expected):
+    calls = []
+
+    def counted(b, h, q, k):
+        calls.append(1)
+        return function(b, h, q, k)
+
+    text = str(keyhole.from_mask_mod(counted, 300, 300, batch=B, heads=H))
+    assert text.startswith(expected or "bitmaps")
+    asked = {"": 1, "per_batch": B, "per_head": H, "per_batch(per_head": B * H}[expected]
+    assert len(calls) == asked + 1  # and once to be traced
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=name_of)
+@pytest.mark.parametrize(("q_len", "k_len"), [(300, 300), (129, 256), (256, 100)])
+@pytest.mark.parametrize("block", [128, (64, 32)])
+def test_from_block_mask_is_create_mask(function, q_len, k_len, block):
+    mask = flex.create_block_mask(function, B, H, q_len, k_len, device="cpu", BLOCK_SIZE=block)
+    pattern = keyhole.from_block_mask(mask)
+    assert torch.equal(dense(pattern, q_len, k_len), flex.create_mask(function, B, H, q_len, k_len, device="cpu"))
+
+
+def test_from_block_mask_takes_lists_as_they_are():
+    """Blocks that the lists leave out do not attend, whatever the function says of them; full ones are not asked."""
+
+    def asked(b, h, q, k):
+        return (q + k) % 2 == 0
+
+    def lists(rows):
+        counts = torch.tensor([len(row) for row in rows], dtype=torch.int32)
+        padded = torch.tensor([row + [9] * (3 - len(row)) for row in rows], dtype=torch.int32)
+        return counts[None, None], padded[None, None]
+
+    partial, full = lists([[1], [0, 2], []]), lists([[0], [1], [2, 0]])
+    mask = flex.BlockMask.from_kv_blocks(*partial, *full, BLOCK_SIZE=4, mask_mod=asked, seq_lengths=(11, 12))
+    expected = np.zeros((11, 12), bool)
+    q, k = np.indices((11, 12))
+    for row, columns in enumerate([[1], [0, 2], []]):
+        for column in columns:
+            expected |= (q // 4 == row) & (k // 4 == column) & ((q + k) % 2 == 0)
+    for row, columns in enumerate([[0], [1], [2, 0]]):
+        for column in columns:
+            expected |= (q // 4 == row) & (k // 4 == column)
+    assert (keyhole.from_block_mask(mask).mask(11, 12) == expected).all()
+
+
+def test_from_block_mask_asks_equal_heads_once():
+    calls = []
+
+    def counted(b, h, q, k):
+        calls.append(1)
+        return q >= k
+
+    mask = flex.create_block_mask(counted, B, H, 300, 300, device="cpu")
+    calls.clear()
+    assert str(keyhole.from_block_mask(mask)).startswith("bitmaps")
+    assert len(calls) == 2  # traced, and asked
+
+
+def test_from_block_mask_says_what_was_passed():
+    with pytest.raises(TypeError, match="expected torch's BlockMask, found Tensor"):
+        keyhole.from_block_mask(torch.ones(2))
+
+
+PATTERNS = [
+    "causal",
+    "dense",
+    "~dense",
+    "causal & (window(100) | sinks(4))",
+    "dilated(8)",
+    "random(16, 3, 7)",
+    "per_head(causal, window(10), ~dense)",
+    "per_batch(causal, per_head(dense, causal, sinks(1)))",
+]
+
+
+@pytest.mark.parametrize("text", PATTERNS)
+@pytest.mark.parametrize(("q_len", "k_len"), [(300, 300), (129, 257), (300, 100)])
+@pytest.mark.parametrize("block", [128, (64, 32), (16, 40)])
+def test_to_block_mask_holds_the_pairs(text, q_len, k_len, block):
+    """Its lists are those that torch finds, and its function holds exactly the pairs."""
+    pattern = keyhole.parse(text)
+    mask = keyhole.to_block_mask(pattern, q_len, k_len, batch=B, heads=H, block_size=block)
+    expected = dense(pattern, q_len, k_len)
+    assert torch.equal(flex.create_mask(mask.mask_mod, B, H, q_len, k_len, device="cpu"), expected)
+    theirs = flex.create_block_mask(
+        lambda b, h, q, k: expected[b, h, q, k], B, H, q_len, k_len, device="cpu", BLOCK_SIZE=block
+    )
+    shape = torch.broadcast_shapes(mask.to_dense().shape, theirs.to_dense().shape)
+    assert torch.equal(mask.to_dense().expand(shape), theirs.to_dense())
+    assert torch.equal(mask.full_kv_num_blocks.expand(theirs.full_kv_num_blocks.shape), theirs.full_kv_num_blocks)
+
+
+def test_to_block_mask_serves_flex_attention():
+    pattern = keyhole.parse("causal & (window(100) | sinks(4))")
+    q, k, v = torch.randn(3, 2, 3, 300, 16)
+    out = flex.flex_attention(q, k, v, block_mask=keyhole.to_block_mask(pattern, 300))
+    ours = keyhole.attention(q.numpy(), k.numpy(), v.numpy(), pattern)
+    assert torch.allclose(out, torch.from_numpy(ours), atol=1e-5)
+
+
+@pytest.mark.parametrize("text", PATTERNS)
+def test_there_and_back(text):
+    plan = keyhole.plan(text, 300, 200, batch=B, heads=H)
+    back = keyhole.from_block_mask(keyhole.to_block_mask(plan))
+    assert torch.equal(dense(back, 300, 200), dense(keyhole.parse(text), 300, 200))
+
+
+def test_to_block_mask_drops_dimensions_that_do_not_vary():
+    assert keyhole.to_block_mask("causal", 300, batch=B, heads=H).shape == (1, 1, 300, 300)
+    by_head = keyhole.per_head("causal", "dense", "dense")
+    assert keyhole.to_block_mask(by_head, 300, batch=B, heads=H).shape == (1, H, 300, 300)
+    by_entry_ = keyhole.per_batch("causal", "dense")
+    assert keyhole.to_block_mask(by_entry_, 300, batch=B, heads=H).shape == (B, 1, 300, 300)
+
+
+def test_to_block_mask_says_what_was_passed():
+    with pytest.raises(TypeError, match="q_len must be given with a pattern"):
+        keyhole.to_block_mask("causal")
+    with pytest.raises(TypeError, match="a plan has its own lengths"):
+        keyhole.to_block_mask(keyhole.plan("causal", 10), 10)

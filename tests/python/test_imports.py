@@ -1,0 +1,195 @@
+# tests/python/test_imports.py
+"""Patterns from matrices, offsets, functions and block masks hold exactly the pairs they were made of, and block masks
+made of patterns hold the patterns' pairs: each against the library that the thing comes from.
+"""
+
+from __future__ import annotations
+
+import keyhole
+import numpy as np
+import pytest
+from keyhole.imports.rows import joined
+from keyhole.imports.tile_collector import TileCollector
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def pairs(pattern, q_len, k_len, batch=1, heads=1):
+    """[batch, heads, q_len, k_len] by the pattern alone."""
+    return np.array(
+        [[pattern.mask(q_len, k_len, batch=b, head=h) for h in range(heads)] for b in range(batch)]
+    ).reshape(batch, heads, q_len, k_len)
+
+
+class TestFromDense:
+    @pytest.mark.parametrize(("q_len", "k_len"), [(1, 1), (5, 5), (3, 200), (130, 127), (257, 300), (0, 4), (4, 0)])
+    @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+    def test_row_i_is_query_i(self, q_len, k_len, share):
+        mask = rng().random((q_len, k_len)) < share
+        assert (keyhole.from_dense(mask).mask(q_len, k_len) == mask).all()
+
+    def test_finds_equal_heads_and_entries(self):
+        mask = rng().random((2, 3, 40, 40)) < 0.3
+        assert (pairs(keyhole.from_dense(mask), 40, 40, 2, 3) == mask).all()
+        same_heads = keyhole.from_dense(np.repeat(mask[:, :1], 3, axis=1))
+        assert str(same_heads).startswith("per_batch(bitmaps")
+        assert str(keyhole.from_dense(np.repeat(mask[:1], 2, axis=0))).startswith("per_head(bitmaps")
+
+    def test_a_regular_mask_is_small(self):
+        mask = keyhole.parse("causal & window(300)").mask(2048)
+        text = str(keyhole.from_dense(mask))
+        assert "3 bitmaps" in text
+
+    def test_takes_integers_and_tensors(self):
+        mask = rng().random((6, 6)) < 0.5
+        expected = keyhole.from_dense(mask)
+        assert keyhole.from_dense(mask.astype(np.uint8)) == expected
+        torch = pytest.importorskip("torch")
+        assert keyhole.from_dense(torch.from_numpy(mask)) == expected
+        assert keyhole.from_dense(torch.from_numpy(mask)[None, None]) == expected
+
+    def test_says_what_was_passed(self):
+        with pytest.raises(ValueError, match=r"shape \[3\]; expected an array \[q_len, k_len\]"):
+            keyhole.from_dense(np.ones(3, bool))
+        with pytest.raises(ValueError, match="mask has list"):
+            keyhole.from_dense([[True]])
+        with pytest.raises(TypeError, match="found float64; an additive mask"):
+            keyhole.from_dense(np.zeros((2, 2)))
+        with pytest.raises(ValueError, match="other than 0 and 1"):
+            keyhole.from_dense(np.full((2, 2), 2))
+
+
+class TestSparseMatrices:
+    @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint16])
+    @pytest.mark.parametrize(("q_len", "k_len"), [(7, 7), (5, 12), (12, 5)])
+    def test_csr(self, dtype, q_len, k_len):
+        mask = rng(1).random((q_len, k_len)) < 0.3
+        offsets = np.concatenate([[0], np.cumsum(mask.sum(1))]).astype(dtype)
+        keys = np.nonzero(mask)[1].astype(dtype)
+        pattern = keyhole.from_csr(offsets, keys, k_len=k_len)
+        assert (pattern.mask(q_len, k_len) == mask).all()
+
+    @pytest.mark.parametrize(("q_len", "k_len"), [(8, 9), (7, 9), (8, 12)])
+    def test_bsr(self, q_len, k_len):
+        tiles = rng(2).random((4, 3)) < 0.4
+        offsets, keys = np.concatenate([[0], np.cumsum(tiles.sum(1))]), np.nonzero(tiles)[1]
+        pattern = keyhole.from_bsr(offsets, keys, 2, 4, q_len=q_len, k_len=k_len)
+        expected = np.repeat(np.repeat(tiles, 2, axis=0), 4, axis=1)[:q_len, :k_len]
+        assert (pattern.mask(q_len, k_len) == expected).all()
+
+    def test_matrices_of_others(self):
+        torch = pytest.importorskip("torch")
+        mask = rng(3).random((8, 12)) < 0.3
+        csr = torch.from_numpy(mask).to_sparse_csr()
+        assert (keyhole.from_csr(csr).mask(8, 12) == mask).all()
+        bsr = torch.from_numpy(np.kron(mask, np.ones((2, 2)))).to_sparse_bsr((2, 2))
+        assert (keyhole.from_bsr(bsr).mask(16, 24) == np.kron(mask, np.ones((2, 2)))).all()
+
+        class Scipy:  # what SciPy's csr_array and bsr_array have
+            indptr, indices, shape = csr.crow_indices().numpy(), csr.col_indices().numpy(), (8, 12)
+
+        assert keyhole.from_csr(Scipy()) == keyhole.from_csr(csr)
+        Scipy.blocksize = (2, 2)
+        Scipy.shape = (16, 24)
+        assert keyhole.from_bsr(Scipy()) == keyhole.from_bsr(bsr)
+
+    def test_says_what_was_passed(self):
+        with pytest.raises(ValueError, match="key 4 is listed, but there are 2 keys; pass k_len"):
+            keyhole.from_csr([0, 1, 2], [0, 4])
+        with pytest.raises(TypeError, match=r"one sparse matrix with indptr .* found list alone"):
+            keyhole.from_csr([0, 1])
+        with pytest.raises(TypeError, match="tile_q and tile_k must be given"):
+            keyhole.from_bsr([0, 1], [0])
+        with pytest.raises(ValueError, match="2 rows of 4 queries do not make q_len 3"):
+            keyhole.from_bsr([0, 1, 1], [0], 4, 4, q_len=3)
+        with pytest.raises(ValueError, match="the tile is 0 x 4"):
+            keyhole.from_bsr([0, 1], [0], 0, 4)
+        with pytest.raises(TypeError, match="offsets must be integers, found float64"):
+            keyhole.from_csr(np.array([0.0, 1.0]), [0])
+
+
+class TestFromCuSeqlens:
+    @pytest.mark.parametrize("inner", ["causal", "causal & (window(3) | sinks(1))", "blocks(4)", "dense"])
+    def test_each_sequence_is_the_pattern_alone(self, inner):
+        q_lengths, k_lengths = [5, 0, 1, 9, 3], [7, 2, 11, 9, 0]
+        cu_q, cu_k = (np.concatenate([[0], np.cumsum(x)]).astype(np.int32) for x in (q_lengths, k_lengths))
+        expected = np.zeros((sum(q_lengths), sum(k_lengths)), bool)
+        for i, (q, k) in enumerate(zip(q_lengths, k_lengths, strict=True)):
+            expected[cu_q[i] : cu_q[i + 1], cu_k[i] : cu_k[i + 1]] = keyhole.parse(inner).mask(q, k)
+        assert (keyhole.from_cu_seqlens(cu_q, cu_k, inner).mask(*expected.shape) == expected).all()
+
+    def test_attention_is_that_of_each_sequence(self):
+        q_lengths, k_lengths = [40, 1, 150], [70, 90, 150]
+        cu_q, cu_k = np.cumsum([0, *q_lengths]), np.cumsum([0, *k_lengths])
+        q = rng(4).standard_normal((1, 2, sum(q_lengths), 16))
+        k, v = rng(5).standard_normal((2, 1, 1, sum(k_lengths), 16))
+        out = keyhole.attention(q, k, v, keyhole.from_cu_seqlens(cu_q, cu_k, "causal & window(31)"))
+        for i in range(3):
+            queries, keys = slice(cu_q[i], cu_q[i + 1]), slice(cu_k[i], cu_k[i + 1])
+            alone = keyhole.attention(q[:, :, queries], k[:, :, keys], v[:, :, keys], "causal & window(31)")
+            assert np.allclose(out[:, :, queries], alone)
+
+    def test_keys_are_the_queries_unless_given(self):
+        assert keyhole.from_cu_seqlens([0, 3, 5]) == keyhole.packed([3, 2], [3, 2], "causal")
+
+    def test_says_what_was_passed(self):
+        with pytest.raises(ValueError, match="cu_seqlens_q begins with 1; expected 0"):
+            keyhole.from_cu_seqlens([1, 2])
+        with pytest.raises(ValueError, match="cu_seqlens_k falls from 3 to 2 at 2"):
+            keyhole.from_cu_seqlens([0, 1, 2], [0, 3, 2])
+        with pytest.raises(ValueError, match="cu_seqlens_q has 2 offsets, cu_seqlens_k 3"):
+            keyhole.from_cu_seqlens([0, 1], [0, 1, 2])
+        with pytest.raises(ValueError, match="is empty"):
+            keyhole.from_cu_seqlens([])
+
+
+class TestFromMaskModNumpy:
+    def test_is_asked_in_blocks_of_bounded_size(self):
+        sizes = []
+
+        def causal(b, h, q, k):
+            sizes.append(q.size * k.size)
+            return k <= q
+
+        pattern = keyhole.from_mask_mod(causal, 5000, 5001, xp=np)
+        assert max(sizes) <= 1 << 22
+        assert len(sizes) > 5
+        assert (pattern.mask(5000, 5001) == np.tri(5000, 5001, dtype=bool)).all()
+
+    def test_asks_about_entries_and_heads_only_where_they_matter(self):
+        lengths = np.array([3, 5])
+        calls = []
+
+        def fn(b, h, q, k):
+            calls.append(b)
+            return k < lengths[b]
+
+        pattern = keyhole.from_mask_mod(fn, 6, batch=2, heads=7, xp=np)
+        assert str(pattern).startswith("per_batch(")
+        assert [b for b in calls if isinstance(b, int)][-2:] == [0, 1]
+        assert (pairs(pattern, 6, 6, 2) == (np.arange(6) < lengths[:, None, None, None])).all()
+        assert "per_" not in str(keyhole.from_mask_mod(lambda b, h, q, k: k <= q, 6, batch=2, heads=7, xp=np))
+
+    def test_says_what_was_passed(self):
+        with pytest.raises(TypeError, match="fn must be a function"):
+            keyhole.from_mask_mod(3, 4)
+        with pytest.raises(TypeError, match="must give bools, found int64; a score_mod"):
+            keyhole.from_mask_mod(lambda b, h, q, k: q - k, 4, xp=np)
+        with pytest.raises(ValueError, match="q_len is -1"):
+            keyhole.from_mask_mod(lambda b, h, q, k: q > k, -1, xp=np)
+        with pytest.raises(ValueError, match="accepted are the modules numpy and torch"):
+            keyhole.from_mask_mod(lambda b, h, q, k: q > k, 4, xp=pytest)
+        with pytest.raises(ValueError, match="heads is 0; expected 1 or more"):
+            keyhole.from_mask_mod(lambda b, h, q, k: h + q > k, 4, heads=0, xp=np)
+
+
+def test_joined_keeps_what_differs():
+    a, b = keyhole.causal(), keyhole.dense()
+    assert joined([[a, a], [b, b]]) == keyhole.per_batch(a, b)
+    assert joined([[a, b], [b, b]]) == keyhole.per_batch(keyhole.per_head(a, b), b)
+
+
+def test_a_collector_without_tiles_is_a_pattern_without_pairs():
+    assert keyhole.plan(TileCollector(300, 200, 128, 128).pattern(), 300, 200).explain().pairs == 0
