@@ -9,6 +9,7 @@
 #   ...                                  any number of lines, none included
 #   exit 2                               the status, when it is not 0
 #
+# Of a Markdown file the ```console blocks are run: what the documents show is what is printed.
 # They show a machine without a GPU: one that is there is hidden. Those of tests/cli/gpu/ need one (--gpu).
 """usage: run_transcripts.py [--path FOLDER_OF_KEYHOLE] [--gpu] [--self-test] FILE..."""
 
@@ -41,6 +42,17 @@ def parse(text):
         while command[2] and not command[2][-1]:
             command[2].pop()
     return [tuple(c) for c in commands]
+
+
+def console_blocks(markdown):
+    """The ```console blocks of a Markdown file as one transcript, each on the lines where it stands."""
+    inside, lines = False, []
+    for line in markdown.splitlines():
+        is_fence = line.startswith("```")
+        lines.append(line if inside and not is_fence else "")
+        if is_fence:
+            inside = not inside and line == "```console"
+    return "\n".join(lines)
 
 
 def line_matches(expected, got):
@@ -115,6 +127,8 @@ def self_test():
         ("$ printf '# .\\n# #\\n'\n# .\n# .\n", 1),
         ("$ echo x > file\n$ cat file\nx\n", 0),
     ]
+    markdown = "text\n```console\n$ echo a\na\n```\n$ false\n```sh\n$ false\n```\n"
+    cases.append((console_blocks(markdown), 0))
     wrong = [t for t, expected in cases if check(t, "self-test", os.environ["PATH"])[1] != expected]
     for text in wrong:
         print(f"wrong verdict on {text!r}")
@@ -137,7 +151,9 @@ def main():
         sys.exit(77)
     num_commands = num_failures = 0
     for file in options.files:
-        commands, failures = check(file.read_text(encoding="utf-8"), file.name, path, options.gpu)
+        text = file.read_text(encoding="utf-8")
+        text = console_blocks(text) if file.suffix == ".md" else text
+        commands, failures = check(text, file.name, path, options.gpu)
         num_commands, num_failures = num_commands + commands, num_failures + failures
     print(f"transcripts: {num_commands} commands, {num_failures} failed")
     sys.exit(num_failures != 0 or num_commands == 0)

@@ -1,0 +1,40 @@
+# docs/site/conf.py
+# The documentation site, made from the Markdown files of the repository where they lie, so that a link means the
+# same here and on a code host:
+#
+#   sphinx-build -W -c docs/site . out/site        (Debian 12: python3-sphinx python3-myst-parser furo)
+#
+# The first folder is the root of the repository; the pages are those listed in docs/index.md.
+
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).parent))  # headers.py
+
+
+def version_in_header():
+    text = (ROOT / "include/keyhole/version.h").read_text(encoding="utf-8")
+    return ".".join(re.search(rf"kVersion{part} = (\d+)", text).group(1) for part in ("Major", "Minor", "Patch"))
+
+
+project = "Keyhole"
+author = "The Keyhole maintainers"
+copyright = author  # noqa: A001 (Sphinx's name)
+version = release = version_in_header()
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "headers"]
+root_doc = "docs/index"
+include_patterns = ["docs/**.md", "records/**.md", "*.md"]
+exclude_patterns = ["build", "out", ".venv", ".git", ".ci", "src", "tests", "python"]
+
+myst_heading_anchors = 3  # the anchors that a code host gives to headings
+
+html_theme = "furo"
+html_title = f"Keyhole {version}"
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
+html_additional_pages = {"index": "to_first_page.html"}  # the site's address is that of its root
+templates_path = ["templates"]
+html_copy_source = False

@@ -1,0 +1,100 @@
+# tests/python/test_docs_examples.py
+"""What the documents show is what happens. The blocks of a page, in order:
+
+```python          runs, in one namespace for the page; what it prints must be the ```text block right below, if there is one
+```python cuda     the same, where torch has a GPU
+```python theirs   another library's call, shown beside ours: must be Python, is not run
+```cpp             must stand, word for word, in a file of examples/, which the C++ tests compile and run
+"""
+
+import contextlib
+import dataclasses
+import io
+import pathlib
+import re
+import textwrap
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclasses.dataclass
+class Block:
+    language: str
+    mark: str  # what follows the language
+    text: str
+    line: int
+    prints: "str | None" = None  # of a Python block: the text block right below
+
+
+def blocks_of(markdown):
+    found, end = [], -1
+    for match in FENCE.finditer(markdown):
+        language, _, mark = match["info"].strip().partition(" ")
+        block = Block(language, mark, match["text"], markdown.count("\n", 0, match.start()) + 2)
+        is_below = found and not markdown[end : match.start()].strip()
+        if language == "text" and is_below and found[-1].language == "python":
+            found[-1].prints = block.text
+        found.append(block)
+        end = match.end()
+    return found
+
+
+def pages_with(language):
+    pages = [page for page in PAGES if any(b.language == language for b in blocks_of(page.read_text(encoding="utf-8")))]
+    return [pytest.param(page, id=page.stem) for page in pages]
+
+
+def has_cuda():
+    torch = pytest.importorskip("torch")
+    return torch.cuda.is_available()
+
+
+def run(block, page, namespace):
+    # Empty lines in front, so that a traceback names the line of the page.
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    if block.mark == "theirs" or (block.mark == "cuda" and not has_cuda()):
+        return
+    assert block.mark in ("", "cuda"), f"{page.name}:{block.line}: a Python block is not marked {block.mark!r}"
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)  # noqa: S102 (the documents are ours)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("keyhole"):
+            raise
+        pytest.skip(f"{page.name}:{block.line} needs {error.name}, which is not installed")
+    if block.prints is not None:
+        assert printed.getvalue().rstrip() == block.prints.rstrip(), f"{page.name}:{block.line}"
+
+
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_python_blocks(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # pages may save what they show
+    namespace = {"__name__": f"docs.{page.stem}"}
+    for block in blocks_of(page.read_text(encoding="utf-8")):
+        if block.language == "python":
+            run(block, page, namespace)
+
+
+@pytest.mark.parametrize("page", pages_with("cpp"))
+def test_cpp_blocks_are_excerpts(page):
+    # Layout is clang-format's, and differs with the depth of a piece of code: words are compared, not lines.
+    words = [" ".join(p.read_text(encoding="utf-8").split()) for p in sorted((ROOT / "examples").glob("*.cpp"))]
+    for block in blocks_of(page.read_text(encoding="utf-8")):
+        if block.language == "cpp":
+            excerpt = " ".join(textwrap.dedent(block.text).split())
+            assert any(excerpt in text for text in words), f"{page.name}:{block.line} is in no file of examples/"
+
+
+def test_blocks_are_read_as_meant():
+    blocks = blocks_of("a\n```python\nprint(1)\n```\n```text\n1\n```\n\n```python cuda\nx\n```\nwords\n```text\ny\n```\n")
+    assert [(b.language, b.mark, b.prints, b.line) for b in blocks] == [
+        ("python", "", "1\n", 3),
+        ("text", "", None, 6),
+        ("python", "cuda", None, 10),
+        ("text", "", None, 14),
+    ]
