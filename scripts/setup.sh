@@ -36,6 +36,9 @@ libomp-19-dev|!-fopenmp
 llvm-19|llvm-symbolizer-19
 shellcheck|shellcheck
 chromium|chromium
+python3-sphinx|sphinx-build
+python3-myst-parser|@myst_parser
+furo|@furo
 "
 # What both commands build with, and what Keyhole builds and passes without.
 # shellcheck disable=SC2034

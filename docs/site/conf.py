@@ -11,7 +11,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # headers.py
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "python")]  # the extensions below; keyhole
 
 
 def version_in_header():
@@ -21,13 +21,18 @@ def version_in_header():
 
 project = "Keyhole"
 author = "The Keyhole maintainers"
-copyright = author  # noqa: A001 (Sphinx's name)
+copyright = author
 version = release = version_in_header()
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "headers"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "headers", "python_api"]
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "records/**.md", "*.md"]
+include_patterns = ["docs/**.md", "records/**.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = ["build", "out", ".venv", ".git", ".ci", "src", "tests", "python"]
+
+# The reference is made of docstrings alone: the site needs no build of the extension, and none of its packages.
+autodoc_mock_imports = ["keyhole._core", "numpy", "torch", "transformers", "matplotlib"]
+smartquotes = False  # code is quoted as it is typed
+autodoc_member_order = "bysource"
 
 myst_heading_anchors = 3  # the anchors that a code host gives to headings
 

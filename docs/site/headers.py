@@ -55,7 +55,7 @@ def chunks_of(lines):
         elif chunk:
             chunks.append(chunk)
             chunk = []
-    return chunks + [chunk] if chunk else chunks
+    return [*chunks, chunk] if chunk else chunks
 
 
 def names_in(chunk):
