@@ -5,6 +5,8 @@
 #
 #   ```{cpp-header} include/keyhole/plan.h
 #   ```
+#
+# Every header that keyhole.h includes must be shown somewhere; one that is not is a warning.
 
 import pathlib
 import re
@@ -12,6 +14,7 @@ import textwrap
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_id
 
@@ -32,9 +35,6 @@ def read_header(text):
         if not line.startswith("//"):
             break
         opening.append(line[2:].removeprefix(" "))
-    # Headers without a namespace, such as keyhole.h, have only their opening comment and what they include.
-    if "namespace keyhole {" not in lines:
-        return opening, [[line for line in lines if line.startswith("#include")]]
     body = lines[lines.index("namespace keyhole {") + 1 : lines.index("}  // namespace keyhole")]
     return opening, chunks_of(body)
 
@@ -73,6 +73,7 @@ class CppHeader(SphinxDirective):
     def run(self):
         path = pathlib.Path(self.env.srcdir) / self.arguments[0]
         self.env.note_dependency(str(path))
+        self.env.metadata[self.env.docname].setdefault("headers", []).append(path.name)
         opening, chunks = read_header(path.read_text(encoding="utf-8"))
         shown = list(self.opening(opening))
         for chunk in chunks:
@@ -102,6 +103,14 @@ class CppHeader(SphinxDirective):
         return nodes.literal_block(text, text, language="cpp")
 
 
+def warn_of_missing(app, env):
+    whole = (pathlib.Path(app.srcdir) / "include/keyhole/keyhole.h").read_text(encoding="utf-8")
+    shown = {name for page in env.metadata.values() for name in page.get("headers", ())}
+    for name in sorted(set(re.findall(r'#include "keyhole/(.*)"', whole)) - shown):
+        logging.getLogger(__name__).warning("include/keyhole/%s is public, but no page of docs/api/ shows it", name)
+
+
 def setup(app):
     app.add_directive("cpp-header", CppHeader)
+    app.connect("env-check-consistency", warn_of_missing)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
