@@ -1,7 +1,8 @@
 # tests/python/test_docs_examples.py
 """What the documents show is what happens. The blocks of a page, in order:
 
-```python          runs, in one namespace for the page; a ```text block right below it is what it must print
+```python          runs, in one namespace for the page; a ```text block right below it is what it must print. What
+                   begins with >>> has its results between its lines
 ```python cuda     the same, where torch has a GPU
 ```python theirs   another library's call, shown beside ours: must be Python, is not run
 ```cpp             must stand, word for word, in a file of examples/, which the C++ tests compile and run
@@ -9,6 +10,7 @@
 
 import contextlib
 import dataclasses
+import doctest
 import io
 import pathlib
 import re
@@ -17,7 +19,7 @@ import textwrap
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = sorted((ROOT / "docs").glob("*.md"))  # README.md shows sketches
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -43,8 +45,8 @@ def blocks_of(markdown):
     return found
 
 
-def pages_with(language, among=PAGES):
-    pages = [page for page in among if any(b.language == language for b in blocks_of(page.read_text(encoding="utf-8")))]
+def pages_with(language):
+    pages = [page for page in PAGES if any(b.language == language for b in blocks_of(page.read_text(encoding="utf-8")))]
     return [pytest.param(page, id=page.stem) for page in pages]
 
 
@@ -54,21 +56,31 @@ def has_cuda():
 
 
 def run(block, page, namespace):
+    assert block.mark in ("", "cuda", "theirs"), f"{page.name}:{block.line}: a Python block is marked {block.mark!r}"
+    is_run = block.mark == "" or (block.mark == "cuda" and has_cuda())
+    if block.text.startswith(">>>"):
+        run_doctest(block, page, namespace)
+        return
     # Empty lines in front, so that a traceback names the line of the page.
     code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
-    if block.mark == "theirs" or (block.mark == "cuda" and not has_cuda()):
-        return
-    assert block.mark in ("", "cuda"), f"{page.name}:{block.line}: a Python block is not marked {block.mark!r}"
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            exec(code, namespace)
+            exec(code if is_run else "", namespace)
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("keyhole"):
             raise
         pytest.skip(f"{page.name}:{block.line} needs {error.name}, which is not installed")
-    if block.prints is not None:
+    if is_run and block.prints is not None:
         assert printed.getvalue().rstrip() == block.prints.rstrip(), f"{page.name}:{block.line}"
+
+
+def run_doctest(block, page, namespace):
+    printed = io.StringIO()
+    test = doctest.DocTestParser().get_doctest(block.text, namespace, page.name, str(page), block.line - 1)
+    doctest.DocTestRunner(verbose=False).run(test, out=printed.write, clear_globs=False)
+    namespace.update(test.globs)
+    assert not printed.getvalue(), printed.getvalue()
 
 
 @pytest.mark.parametrize("page", pages_with("python"))
@@ -80,7 +92,7 @@ def test_python_blocks(page, tmp_path, monkeypatch):
             run(block, page, namespace)
 
 
-@pytest.mark.parametrize("page", pages_with("cpp", PAGES[1:]))  # the one of README.md is a sketch
+@pytest.mark.parametrize("page", pages_with("cpp"))
 def test_cpp_blocks_are_excerpts(page):
     # Layout is clang-format's, and differs with the depth of a piece of code: words are compared, not lines.
     words = [" ".join(p.read_text(encoding="utf-8").split()) for p in sorted((ROOT / "examples").glob("*.cpp"))]
