@@ -75,18 +75,19 @@ def log_axis(axis):
     axis.set_minor_formatter(NullFormatter())
 
 
-def speedup_axis(axes, top):
+def speedup_axis(axes, top, label="speed-up over dense"):
     axes.set_yscale("log")
     ticks = [t for t in (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
              if t <= 1.6 * top]
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,g}x"))
-    axes.set_ylabel("speed-up over dense")
+    axes.set_ylabel(label)
     axes.axhline(1, color="#888888", linewidth=1, linestyle=":")
 
 
-def footnote(figure, record):
+def source_of(record):
+    """Where and when it was measured."""
     machine = record["machine"]
     dirty = " + changes" if record.get("dirty") else ""
     threads = f"{record['threads']} threads" if record["threads"] > 1 else "1 thread"
@@ -94,15 +95,13 @@ def footnote(figure, record):
     place = f"{machine['cpu']}, {threads}, {machine['simd']}"
     if "gpu" in machine:
         place = f"{machine['gpu']}, {'cold' if record.get('cold') else 'warm'} cache"
-    figure.text(0.008, 0.008,
-                f"{place} · "
-                f"commit {record['commit']}{dirty} · {record['time'][:10]}",
-                fontsize=7.5, color="#777777")
+    return f"{place} · commit {record['commit']}{dirty} · {record['time'][:10]}"
 
 
-def save(figure, folder, name, record, bottom=0.035):
+def save(figure, folder, name, source, bottom=0.035):
+    """As PNG and SVG, with what it was drawn from below."""
     figure.tight_layout(rect=(0, bottom, 1, 1))
-    footnote(figure, record)
+    figure.text(0.008, 0.008, source, fontsize=7.5, color="#777777")
     figure.savefig(folder / f"{name}.png", dpi=160)
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)
@@ -157,7 +156,7 @@ def race_figure(groups, names, colors, dense_names, folder, name, title, length_
     for axes in (left, right):
         length_axis(axes, [record["q_len"] for record in every], length_label)
         axes.legend(loc="upper left")
-    return save(figure, folder, name, every[0])
+    return save(figure, folder, name, source_of(every[0]))
 
 
 def draw_streaming(records, folder):
@@ -215,7 +214,7 @@ def draw_sweep(records, folder):
                    key=lambda i: [*HIGHLIGHTED, "other patterns"].index(labels[i]))
     figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="lower center",
                   ncols=len(order), bbox_to_anchor=(0.5, 0.03), columnspacing=1.4, handlelength=2.2)
-    return save(figure, folder, "sweep", first, bottom=0.085)
+    return save(figure, folder, "sweep", source_of(first), bottom=0.085)
 
 
 def draw_kept_share(records, folder):
@@ -250,7 +249,7 @@ def draw_kept_share(records, folder):
     panels[0].set_title("time against what is kept")
     panels[1].set_title("and against what tiles visit")
     panels[1].legend(loc="lower right", ncols=2)
-    return save(figure, folder, "kept_share", points[0])
+    return save(figure, folder, "kept_share", source_of(points[0]))
 
 
 def main():

@@ -1,26 +1,25 @@
 # bench/peers/attention.py
-# The peers: attention as PyTorch has it, each made for one problem, checked, and timed as bench/gpu_kernels.cpp times ours.
-import functools
-import itertools
+# Attention as Keyhole and PyTorch have it: each made for one problem, called with its q, k and v.
+import importlib
 import math
-import statistics
 import time
 
 import torch
-from cases import TILE, count_tiles, pattern_of
+from patterns import TILE, count_tiles, pattern_of
+from torch._functorch import config as functorch_config
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-# Of the size of a sampled row. Scores rounded to bf16 cost up to 1 %; one wrong key among n changes a row by sqrt(2 / n).
-TOLERANCE = {"bf16": 2e-2, "f16": 4e-3, "f32": 1e-4}
-CHECKED_ROWS = 32
 LONGEST_BSR_ROW = 16384  # keys: bsr_softmax holds a row in the registers of one program
+
+# The gradient of one forward pass is taken again and again, which compiled code allows when it keeps what it saved.
+functorch_config.donated_buffer = False
 
 
 class Refused(Exception):
-    """A peer cannot do this case; the text says why."""
+    """This attention cannot do the case; the text says why."""
 
 
 class Problem:
@@ -29,6 +28,7 @@ class Problem:
     def __init__(self, case, device):
         self.case, self.device = case, device
         shape = (case.batch, case.heads, case.length, case.head_dim)
+        torch.manual_seed(1)
 
         def normal():
             return torch.randn(shape, device=device, dtype=DTYPES[case.dtype])
@@ -39,6 +39,7 @@ class Problem:
         self.counts = count_tiles(self.pattern, case.length, device)
         self.pairs = int(self.counts.sum(dtype=torch.int64))
         self.scale = case.head_dim**-0.5
+        self.notes = {}  # by name: what making it has told besides, as fields of its record
 
     def is_plain(self):
         return self.case.pattern in ("dense", "causal")
@@ -54,6 +55,31 @@ class Problem:
         needed = case.batch * case.heads * case.length**2 * 4
         if self.device == "cuda" and needed > torch.cuda.get_device_properties(0).total_memory:
             raise Refused(f"one matrix of scores is {needed / 1e9:,.0f} GB")
+
+
+def import_keyhole():
+    """The Python package, or the way to it."""
+    try:
+        return importlib.import_module("keyhole")
+    except ImportError as error:
+        raise Refused(
+            f"the Python package keyhole cannot be imported ({error}): install it by `pip install .` in the repository "
+            "(without a network: `pip install --no-build-isolation .`), or leave keyhole out of --who"
+        ) from error
+
+
+def keyhole(name, **options):
+    """The pattern is given as text; the plan is made before the first call, as a user would for every layer and step."""
+
+    def make(problem):
+        package, case = import_keyhole(), problem.case
+        begin = time.perf_counter()
+        plan = package.plan(case.pattern, case.length, case.length)
+        plan_ms = 1e3 * (time.perf_counter() - begin)
+        problem.notes[name] = {"pairs": plan.explain().pairs, "plan_ms": plan_ms}
+        return lambda q, k, v: package.attention(q, k, v, plan, **options)
+
+    return make
 
 
 def sdpa(backend):
@@ -89,6 +115,15 @@ def naive(problem):
     return attention
 
 
+def mask_mod_of(problem):
+    allows = problem.pattern.allows
+
+    def mask_mod(batch, head, q, k):
+        return allows(q, k)
+
+    return mask_mod
+
+
 def flex(problem):
     """The tiles are counted, not found by create_block_mask: the same lists, without a second compilation."""
 
@@ -96,14 +131,9 @@ def flex(problem):
         order = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True)
         return chosen.sum(-1, dtype=torch.int32)[None, None], order.to(torch.int32)[None, None].contiguous()
 
-    allows = problem.pattern.allows
-
-    def mask_mod(batch, head, q, k):
-        return allows(q, k)
-
     is_full = problem.counts == TILE * TILE
     is_partial = (problem.counts > 0) & ~is_full
-    block_mask = BlockMask.from_kv_blocks(*listed(is_partial), *listed(is_full), BLOCK_SIZE=TILE, mask_mod=mask_mod)
+    block_mask = BlockMask.from_kv_blocks(*listed(is_partial), *listed(is_full), BLOCK_SIZE=TILE, mask_mod=mask_mod_of(problem))
     # Every pattern is compiled anew; without the reset Dynamo gives up after eight.
     torch._dynamo.reset()
     compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True) if problem.device == "cuda" else flex_attention
@@ -115,6 +145,24 @@ def warm_up_flex():
     q = torch.randn(1, 1, TILE, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     out = torch.compile(flex_attention, dynamic=False, fullgraph=True)(q, q, q)
     torch.autograd.grad(out.sum(), q)
+
+
+def time_flex_mask(problem):
+    """Fields of FlexAttention's record: what its own mask takes to compile, and then to make; its tiles must be those that
+    were counted."""
+    length, mask_mod = problem.case.length, mask_mod_of(problem)
+    torch._dynamo.reset()
+    make = torch.compile(create_block_mask, dynamic=False) if problem.device == "cuda" else create_block_mask
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        block_mask = make(mask_mod, None, None, length, length, device=problem.device)
+        if problem.device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    if not torch.equal(block_mask.to_dense()[0, 0] > 0, problem.counts > 0):
+        raise Refused("create_block_mask lists other tiles than the pattern has")
+    return {"mask_first_s": seconds[0], "mask_ms": 1e3 * min(seconds[1:])}
 
 
 def bsr(problem):
@@ -154,7 +202,10 @@ def bsr(problem):
     return attention
 
 
-PEERS = {
+# By name, in the order of checking: the first is what the others are compared with.
+ATTENTIONS = {
+    "keyhole": keyhole("keyhole"),
+    "deterministic": keyhole("deterministic", deterministic=True),
     "fa2": sdpa(SDPBackend.FLASH_ATTENTION),
     "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION),
     "math": sdpa(SDPBackend.MATH),
@@ -162,129 +213,3 @@ PEERS = {
     "sparse": bsr,
     "naive": naive,
 }
-
-
-def sampled_rows(length, device):
-    edges = [0, 1, TILE - 1, TILE, length // 2 - 1, length // 2, length - TILE, length - 1]
-    drawn = torch.randint(length, (CHECKED_ROWS - len(edges),), generator=torch.Generator().manual_seed(1))
-    return torch.tensor(sorted({*edges, *drawn.tolist()}), device=device)
-
-
-def expected_rows(problem, rows):
-    """out and dq of some queries by the definition, in fp32, each with the size that an error is held against."""
-    q, k, v = (x.detach().float() for x in problem.inputs)
-    d_out = problem.gradient[:, :, rows].float()
-    scores = (q[:, :, rows] @ k.transpose(-1, -2) * problem.scale).masked_fill(~problem.allowed(rows), -math.inf)
-    weights = torch.softmax(scores, -1)
-    out = weights @ v
-    d_weights, delta = d_out @ v.transpose(-1, -2), (d_out * out).sum(-1, keepdim=True)
-    dq = weights * (d_weights - delta) @ k * problem.scale
-    # The terms of the difference count, not what is left of them: nothing is left in a row that attends to one key.
-    dq_size = (weights * (d_weights.abs() + delta.abs())).norm(dim=-1) * problem.scale * problem.case.head_dim**0.5
-    return (out, out.norm(dim=-1)), (dq, dq_size)
-
-
-def check(problem, attention):
-    """Raises Refused when a sampled row of the output or of dq is not that of the pattern."""
-    rows = sampled_rows(problem.case.length, problem.device)
-    expected_out, expected_dq = expected_rows(problem, rows)
-
-    def compare(name, got, want, size):
-        error = ((got[:, :, rows].float() - want).norm(dim=-1) / size).max().item()
-        if not error <= TOLERANCE[problem.case.dtype]:
-            raise Refused(f"{name} is wrong by {error:.2g} of its size: another mask, or a wrong result")
-
-    out = attention(*problem.inputs)
-    compare("out", out.detach(), *expected_out)
-    if out.requires_grad:
-        compare("dq", torch.autograd.grad(out, problem.inputs[0], problem.gradient)[0], *expected_dq)
-
-
-def median_ms(call, device):
-    """Warmed up by 3 calls, then queued back to back; short calls behind a pause, or queueing them would be measured."""
-    if device == "cpu":
-        begin = time.perf_counter()
-        call()
-        return 1e3 * (time.perf_counter() - begin)
-
-    def mark():
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        return event
-
-    for _ in range(3):
-        call()
-    before = mark()
-    call()
-    after = mark()
-    after.synchronize()
-    first_ms = before.elapsed_time(after)
-    if first_ms < 2:
-        torch.cuda._sleep(40_000_000)  # cycles: about 20 ms
-    marks = [mark()]
-    for _ in range(3 if first_ms > 100 else 15):
-        call()
-        marks.append(mark())
-    torch.cuda.synchronize()
-    return statistics.median(begin.elapsed_time(end) for begin, end in itertools.pairwise(marks))
-
-
-def peak_bytes(call, held, device):
-    """The most that was allocated during the call beyond what was there, and the tensors `held` for it."""
-    if device == "cpu":
-        return None
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    result = call()
-    torch.cuda.synchronize()
-    del result
-    return torch.cuda.max_memory_allocated() - before + sum(x.numel() * x.element_size() for x in held)
-
-
-def measure(problem, attention):
-    """Times and peak memory of the forward pass as training runs it, and of the backward pass alone."""
-
-    def forward():
-        return attention(*problem.inputs)
-
-    def gradients(out, keeps_graph=False):
-        return torch.autograd.grad(out, problem.inputs, problem.gradient, retain_graph=keeps_graph)
-
-    record = {"forward_ms": median_ms(forward, problem.device)}
-    record["forward_bytes"] = peak_bytes(forward, problem.inputs, problem.device)
-    out = forward()
-    if not out.requires_grad:
-        return record | {"why_no_backward": "these kernels have no gradient"}
-    record["backward_ms"] = median_ms(functools.partial(gradients, out, keeps_graph=True), problem.device)
-    del out
-    held = (*problem.inputs, problem.gradient)
-    record["backward_bytes"] = peak_bytes(lambda: gradients(forward()), held, problem.device)
-    return record
-
-
-def profile(problem, attention, operation):
-    """One call between the marks of a profiler, after one outside them."""
-    attention(*problem.inputs)
-    out = None
-    if operation == "backward":
-        out = attention(*problem.inputs)
-        torch.autograd.grad(out, problem.inputs, problem.gradient, retain_graph=True)
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStart()
-    if out is None:
-        attention(*problem.inputs)
-    else:
-        torch.autograd.grad(out, problem.inputs, problem.gradient)
-    torch.cuda.synchronize()
-    torch.cuda.cudart().cudaProfilerStop()
-
-
-def measured_peaks():
-    """What the machine does at best, in the same run: TFLOP/s of a bf16 product, TB/s of a copy (read and written)."""
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    matmul_ms = median_ms(lambda: a @ b, "cuda")
-    source = torch.empty(1 << 30, device="cuda", dtype=torch.uint8)
-    target = torch.empty_like(source)
-    copy_ms = median_ms(lambda: target.copy_(source), "cuda")
-    return {"matmul_tflops": 2 * 8192**3 / matmul_ms * 1e-9, "copy_tb_per_s": 2 * source.numel() / copy_ms * 1e-9}

@@ -1,14 +1,15 @@
 # bench/peers/cases.py
-# The cases of bench/cases/gpu_kernels.txt, and their patterns as functions of positions, written here a second time from
-# the definitions: the pairs they keep are compared with those of Keyhole's plans.
+# Lists of the repository in, cases and bars out: bench/cases/gpu_kernels.txt and bench/cases/gpu_bars.txt.
 import fnmatch
+import pathlib
 from typing import NamedTuple
 
-import torch
-
-TILE = 128  # what FlexAttention and the block-sparse kernels of torch.sparse walk
-MASK_64 = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "cases"
+CASE_FILE = FOLDER / "gpu_kernels.txt"
+BAR_FILE = FOLDER / "gpu_bars.txt"
+OPERATIONS = ("forward", "backward")
+PASSES = {"forward": ("forward",), "backward": ("backward",), "both": OPERATIONS}
+TIMINGS = {"queued": "_ms", "paused": "_paused_ms"}  # how a field of a record ends
 
 
 class Case(NamedTuple):
@@ -21,104 +22,64 @@ class Case(NamedTuple):
     pattern: str
 
 
-def read_cases(path, only):
-    """Those whose name matches one of the comma-separated `only`; * stands for anything."""
-    cases = []
+class Bar(NamedTuple):
+    """How many times as fast as `who` on the case `on` (empty: on the same case) Keyhole has to be."""
+
+    who: str
+    on: str
+    passes: str
+    timing: str
+    least: float
+    names: str
+
+    def holds_for(self, name):
+        return matches(name, self.names)
+
+
+def matches(name, words):
+    """Whether it is one of the comma-separated words; * stands for anything."""
+    return any(fnmatch.fnmatchcase(name, word) for word in words.split(","))
+
+
+def read_lines(path, columns):
+    """The lines of a list, each split into that many columns; the last is the rest of the line."""
     with open(path) as file:
-        for line in file:
+        for number, line in enumerate(file, 1):
             if not line.strip() or line.startswith("#"):
                 continue
-            name, batch, heads, length, head_dim, dtype, pattern = line.rstrip("\n").split(None, 6)
-            cases.append(Case(name, int(batch), int(heads), int(length), int(head_dim), dtype, pattern))
-    chosen = [case for case in cases if any(fnmatch.fnmatchcase(case.name, word) for word in only.split(","))]
+            words = line.split(None, columns - 1)
+            if len(words) < columns:
+                raise SystemExit(f'{path}, line {number} is "{line.strip()}"; expected {columns} columns')
+            yield [word.strip() for word in words]
+
+
+def read_cases(path=CASE_FILE, only="*"):
+    """Those whose name matches one of the comma-separated `only`."""
+    cases = [
+        Case(name, int(batch), int(heads), int(length), int(head_dim), dtype, pattern)
+        for name, batch, heads, length, head_dim, dtype, pattern in read_lines(path, 7)
+    ]
+    chosen = [case for case in cases if matches(case.name, only)]
     if not chosen:
         raise SystemExit(f'no case of {path} is named "{only}"; there are {", ".join(case.name for case in cases)}')
     return chosen
 
 
-class Pattern:
-    """allows(q, k): tensors of positions in, booleans out; the shapes broadcast."""
-
-    def __init__(self, allows):
-        self.allows = allows
-
-    def __and__(self, other):
-        mine, others = self.allows, other.allows
-        return Pattern(lambda q, k: mine(q, k) & others(q, k))
-
-    def __or__(self, other):
-        mine, others = self.allows, other.allows
-        return Pattern(lambda q, k: mine(q, k) | others(q, k))
+def read_bars(path=BAR_FILE):
+    bars = []
+    for against, passes, timing, least, names in read_lines(path, 5):
+        if passes not in PASSES or timing not in TIMINGS:
+            raise SystemExit(f"{path}: {passes} {timing}; expected one of {', '.join(PASSES)} and one of {', '.join(TIMINGS)}")
+        who, _, on = against.partition("@")
+        dividend, _, divisor = least.partition("/")
+        bars.append(Bar(who, on, passes, timing, float(dividend) / float(divisor or 1), names))
+    return bars
 
 
-def mix(z):
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK_64
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK_64
-    return z ^ z >> 31
+def most_telling_first(cases, bars):
+    """In the order of the bars that name them; those without a bar last."""
 
+    def rank(case):
+        return next((at for at, bar in enumerate(bars) if bar.holds_for(case.name)), len(bars))
 
-def drawn(size, seed, stream, count):
-    """What the keyed permutation of `size` elements makes of 0 ... count - 1: see src/base/keyed_permutation.h."""
-    key = mix((mix((seed + GOLDEN) & MASK_64) + stream + GOLDEN) & MASK_64)
-    half_bits = 0
-    while 1 << 2 * half_bits < size:
-        half_bits += 1
-    results = []
-    for element in range(min(count, size)):
-        while True:
-            left, right = element >> half_bits, element & (1 << half_bits) - 1
-            for step in range(1, (12 if half_bits <= 4 else 4) + 1):
-                turned = mix((right + key + step * GOLDEN) & MASK_64) & (1 << half_bits) - 1
-                left, right = right, left ^ turned
-            element = left << half_bits | right
-            if element < size:
-                break
-        results.append(element)
-    return results
-
-
-def bigbird(length, device):
-    def make(block, window, count, global_blocks, seed):
-        num_blocks = -(-length // block)
-        at = torch.arange(num_blocks)
-        table = (at[:, None] - at).abs() <= (window - 1) // 2
-        table[:global_blocks] = True
-        table[:, :global_blocks] = True
-        for row in range(num_blocks):
-            table[row, drawn(num_blocks, seed, row, count)] = True
-        table = table.to(device)
-        return Pattern(lambda q, k: table[q // block, k // block])
-
-    return make
-
-
-def pattern_of(case, device):
-    """The text of a pattern happens to be a Python expression; these are the words of it that the cases use."""
-    words = {
-        "dense": Pattern(lambda q, k: (q >= 0) & (k >= 0)),
-        "causal": Pattern(lambda q, k: k <= q),
-        "window": lambda left, right=None: Pattern(lambda q, k: (q - k <= left) & (k - q <= (left if right is None else right))),
-        "sinks": lambda count: Pattern(lambda q, k: (k < count) & (q >= 0)),
-        "blocks": lambda size: Pattern(lambda q, k: q // size == k // size),
-        "dilated": lambda stride: Pattern(lambda q, k: (q - k) % stride == 0),
-        "bigbird": bigbird(case.length, device),
-    }
-    try:
-        return eval(case.pattern, {"__builtins__": {}}, words)
-    except (NameError, SyntaxError, TypeError) as error:
-        raise SystemExit(f'{case.name}: "{case.pattern}" is not known to bench/peers/cases.py: {error}') from error
-
-
-def count_tiles(pattern, length, device):
-    """[query tile, key tile]: how many pairs of the tile attend."""
-    if length % TILE:
-        raise SystemExit(f"a case has {length} tokens; the peers walk whole tiles of {TILE}")
-    num_tiles = length // TILE
-    k = torch.arange(length, device=device, dtype=torch.int32)
-    counts = torch.empty(num_tiles, num_tiles, device=device, dtype=torch.int32)
-    tiles_at_once = max(1, (1 << 27) // (length * TILE))  # 128 million pairs
-    for tile in range(0, num_tiles, tiles_at_once):
-        end = min(tile + tiles_at_once, num_tiles)
-        allowed = pattern.allows(k[tile * TILE : end * TILE, None], k[None])
-        counts[tile:end] = allowed.view(end - tile, TILE, num_tiles, TILE).sum((1, 3), dtype=torch.int32)
-    return counts
+    return sorted(cases, key=rank)

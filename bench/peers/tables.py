@@ -1,101 +1,82 @@
 #!/usr/bin/env python3
 # bench/peers/tables.py
-# Records of torch_peers.py in; tables side by side, floors, and a verdict for every bar out: as text, or as the tables of a
+# Records of compare.py in; tables side by side, floors, and a verdict for every bar out: as text, or as the tables of a
 # document, between the marks <!-- table NAME --> and <!-- end -->. Needs nothing but Python.
 import argparse
-import json
 import re
 
-OPERATIONS = ("forward", "backward")
+from bars import counted, judged
+from cases import OPERATIONS, read_bars
+from records import grouped, read
+
 PEERS = ("fa2", "cudnn", "math", "flex", "sparse", "naive")
-NAMES = {"keyhole": "Keyhole", "fa2": "FA2", "cudnn": "cuDNN", "math": "MATH", "flex": "Flex", "sparse": "torch.sparse"}
-RATE_DECIDES = ("causal", "causal & window(4095)")
+NAMES = {
+    "keyhole": "Keyhole",
+    "deterministic": "Keyhole, deterministic",
+    "fa2": "FA2",
+    "cudnn": "cuDNN",
+    "math": "MATH",
+    "flex": "Flex",
+    "sparse": "torch.sparse",
+}
+BARRED = ("flex", "fa2", "cudnn")
 LONG = 131072
 
 
-class Measured:
-    """All records of one case: `mask` has its shape and pairs, the others are by name."""
-
-    def __init__(self):
-        self.by = {}
-
-    def __getattr__(self, field):
-        return self.by["mask"].get(field)
-
-    def value(self, who, field):
-        return self.by.get(who, {}).get(field)
-
-    def is_plain(self):
-        return self.pattern in ("dense", "causal")
-
-    def is_about_memory(self):
-        return self.name.startswith("memory-")
-
-    def shape(self):
-        return f"{self.batch}x{self.heads}x{self.length:,} d{self.head_dim}" + (f" {self.dtype}" if self.dtype != "bf16" else "")
-
-    def flops(self, operation):
-        return (4 if operation == "forward" else 10) * self.pairs * self.batch * self.heads * self.head_dim
-
-    def tensor_bytes(self, operation):
-        """Each tensor once: q, k, v, out; backward also dout, dq, dk, dv."""
-        element = 4 if self.dtype == "f32" else 2
-        return (4 if operation == "forward" else 8) * self.batch * self.heads * self.length * self.head_dim * element
-
-    def ratio(self, operation, who):
-        """How many times as fast as `who` Keyhole is."""
-        ours, theirs = (self.value(name, f"{operation}_ms") for name in ("keyhole", who))
-        return theirs / ours if ours and theirs else None
-
-    def same_pairs(self):
-        return self.value("keyhole", "pairs") in (None, self.pairs)
-
-
-def read(paths):
-    records = []
-    for path in paths:
-        with open(path) as file:
-            records += [json.loads(line) for line in file if line.strip()]
-    return records
-
-
-def grouped(records):
-    cases = {}
-    for record in records:
-        if "case" in record:
-            cases.setdefault(record["case"], Measured()).by.setdefault(record["who"], {}).update(record)
-    return list(cases.values())
-
-
-def told(record):
-    """A line for whoever waits."""
-    if record["who"] == "mask":
-        counted = f", {record['pairs']:,} pairs in {record['tiles']:,} tiles" if "pairs" in record else ""
-        return f"{record['case']}: {record['pattern']}{counted}"
-    figures = [
-        f"{key} {value:,.3f}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in record.items()
-        if key not in ("case", "who", "kernel", "pairs") and value is not None
-    ]
-    return f"  {record['who']:8} {', '.join(figures)}"
+def name_of(who):
+    return NAMES.get(who, who)
 
 
 def number(value, form="{:.2f}"):
     return "-" if value is None else form.format(value)
 
 
-def times_table(cases):
+def times_table(cases, timing="queued"):
     """One row a case and operation: ms and useful TFLOP/s of everybody."""
-    everybody = [who for who in ("keyhole", *PEERS) if any(c.value(who, "forward_ms") for c in cases)]
-    rows = [["pattern", "shape", "pass", *(NAMES.get(who, who) for who in everybody), "x best peer"]]
-    for c in [c for c in cases if c.pairs]:
+    cases = [c for c in cases if c.pairs]
+    everybody = [who for who in NAMES | dict.fromkeys(PEERS) if any(c.ms(who, "forward", timing) for c in cases)]
+    rows = [["pattern", "shape", "pass", *map(name_of, everybody), "x best peer"]]
+    for c in cases:
         for operation in OPERATIONS:
             row = [c.pattern, c.shape(), operation]
             for who in everybody:
-                ms = c.value(who, f"{operation}_ms")
+                ms = c.ms(who, operation, timing)
                 row.append("-" if ms is None else f"{ms:.3f} ({c.flops(operation) / ms * 1e-9:.0f})")
-            ratios = [ratio for who in PEERS if (ratio := c.ratio(operation, who))]
-            rows.append([*row, number(min(ratios, default=None))])
+            ratios = [ratio for who in PEERS if (ratio := c.ratio(who, operation, timing))]
+            if len(row) > 3 + row.count("-"):
+                rows.append([*row, number(min(ratios, default=None))])
+    return rows
+
+
+def dense_of(c, cases):
+    """The case that somebody without this pattern would run: causal for causal patterns, dense for others, same shape."""
+    plain = "causal" if c.pattern.startswith("causal") else "dense"
+    return next((other for other in cases if other.pattern == plain and other.sizes() == c.sizes()), None)
+
+
+def share(value):
+    """Of one, in per cent, two digits: 100 %, 22 %, 0.052 %."""
+    return f"{float(f'{100 * value:.2g}'):g} %"
+
+
+def both(values, form="{:.2f}"):
+    """Forward / backward; empty where neither was measured."""
+    values = list(values)
+    return "-" if values == [None, None] else " / ".join(number(value, form) for value in values)
+
+
+def overview_table(cases):
+    """For the front page: forward / backward of the patterns, and how many times as fast as the others Keyhole is."""
+    chosen = [c for c in cases if c.pairs and c.head_dim == 128 and c.dtype == "bf16" and c.ms("keyhole", "forward")]
+    rows = [["pattern", "tokens", "kept", "Keyhole, ms", "x Flex", "x FA2", "x cuDNN"]]
+    for c in chosen:
+        row = [c.pattern, f"{c.batch} x {c.length:,}" if c.batch > 1 else f"{c.length:,}", share(c.kept())]
+        row.append(both((c.ms("keyhole", operation) for operation in OPERATIONS), "{:.3f}"))
+        row.append(both(c.ratio("flex", operation) for operation in OPERATIONS))
+        dense = dense_of(c, chosen)
+        for who in ("fa2", "cudnn"):
+            row.append(both(dense and c.ratio(who, operation, other=dense) for operation in OPERATIONS))
+        rows.append(row)
     return rows
 
 
@@ -107,7 +88,7 @@ def floors_table(cases, peaks):
         for operation in OPERATIONS:
             compute = c.flops(operation) / peaks["matmul_tflops"] * 1e-9
             memory = c.tensor_bytes(operation) / peaks["copy_tb_per_s"] * 1e-9
-            floor, ours = max(compute, memory), c.value("keyhole", f"{operation}_ms")
+            floor, ours = max(compute, memory), c.ms("keyhole", operation)
             row += [f"{floor:.3f}", "compute" if compute >= memory else "memory", number(ours and floor / ours)]
         rows.append(row)
     return rows
@@ -118,57 +99,48 @@ def memory_table(cases):
     for c in cases:
         for who in ("naive", "math", "fa2", "cudnn", "flex", "sparse", "keyhole"):
             for operation in OPERATIONS:
-                if (ms := c.value(who, f"{operation}_ms")) is None:
+                if (ms := c.ms(who, operation)) is None:
                     continue
                 peak, dram = (c.value(who, f"{operation}_{what}") for what in ("bytes", "dram_bytes"))
-                rows.append(
-                    [
-                        NAMES.get(who, who),
-                        c.pattern,
-                        operation,
-                        f"{ms:.3f}",
-                        number(peak and peak / 1e6, "{:,.0f}"),
-                        number(dram and dram / 1e6, "{:,.0f}"),
-                    ]
-                )
+                figures = [number(bytes_ and bytes_ / 1e6, "{:,.0f}") for bytes_ in (peak, dram)]
+                rows.append([name_of(who), c.pattern, operation, f"{ms:.3f}", *figures])
     return rows
 
 
-def bars(cases):
-    """(case, column, ratio, least) for everything that has a bar."""
-    dense_long = next((c for c in cases if c.pattern == "causal" and c.length == LONG), None)
+def setup_table(cases):
+    """What comes before the first call: Keyhole's plan is made on the CPU, FlexAttention's mask on the GPU."""
+    rows = [["pattern", "shape", "Keyhole plan ms", "Flex mask ms", "Flex mask, first s", "Flex kernels compiled s"]]
     for c in cases:
-        if c.is_about_memory() or c.dtype == "f32":
-            continue
-        if c.is_plain() and c.head_dim in (64, 128) and c.length in (4096, 16384):
-            for operation, least in (("forward", 1.0), ("backward", 0.95)):
-                yield c, f"FA2 {operation}", c.ratio(operation, "fa2"), least
-        if c.pattern != "dense" and (c.batch, c.head_dim) == (1, 128) and c.length in (16384, LONG):
-            for operation in OPERATIONS:
-                least = 0.85 if c.pattern in RATE_DECIDES else 1.0
-                yield c, f"Flex {operation}", c.ratio(operation, "flex"), least
-        if c.length == LONG and (c.pairs or 0) <= 0.032 * LONG**2 and c is not dense_long:
-            for column, passes in (("own causal forward", ("forward",)), ("own causal both", OPERATIONS)):
-                ours, dense = ([x and x.value("keyhole", f"{p}_ms") for p in passes] for x in (c, dense_long))
-                yield c, column, None if None in ours + dense else sum(dense) / sum(ours), 10.0
+        figures = [c.value("keyhole", "plan_ms"), *(c.value("flex", field) for field in ("mask_ms", "mask_first_s", "ready_s"))]
+        if figures != [None] * 4:
+            rows.append([c.pattern, c.shape(), *(number(value, "{:.1f}") for value in figures)])
+    return rows
 
 
-def verdict(c, ratio, least):
-    if not c.same_pairs():
-        return f"VOID: {c.value('keyhole', 'pairs'):,} pairs against {c.pairs:,}"
-    if ratio is None:
-        return "not measured"
-    return f"{ratio:.2f} met" if ratio >= least else f"{ratio:.2f} MISSED ({least:.2f})"
+def is_plain_bar(bar):
+    return not bar.on and bar.timing == "queued" and bar.who in BARRED
 
 
-def bars_table(cases):
-    """How many times as fast as each of those that a bar names Keyhole is."""
-    found = {}
-    for c, column, ratio, least in bars(cases):
-        found.setdefault((c.pattern, c.shape()), {})[column] = verdict(c, ratio, least)
-    columns = [f"{peer} {operation}" for peer in ("FA2", "Flex") for operation in OPERATIONS]
-    columns += ["own causal forward", "own causal both"]
-    return [["pattern", "shape", *columns], *([*key, *(row.get(name, "-") for name in columns)] for key, row in found.items())]
+def bars_table(verdicts, cases):
+    """How many times as fast as each of those that a bar names Keyhole is, queued, on the same case."""
+    columns = [(who, operation) for who in BARRED for operation in OPERATIONS]
+    found = {(v.case.name, v.bar.who, v.bar.passes): v.text() for v in verdicts if is_plain_bar(v.bar)}
+    rows = [["pattern", "shape", *(f"{name_of(who)} {operation}" for who, operation in columns)]]
+    for c in cases:
+        row = [found.get((c.name, *column)) or number(c.ratio(*column)) for column in columns]
+        if row != ["-"] * len(row):
+            rows.append([c.pattern, c.shape(), *row])
+    return rows
+
+
+def further_bars_table(verdicts):
+    """Bars on other cases than their own, and those of single launches."""
+    rows = [["pattern", "shape", "against", "pass", "timing", "times as fast", "at least", "verdict"]]
+    for v in [v for v in verdicts if not is_plain_bar(v.bar)]:
+        against = name_of(v.bar.who) + (f" on {v.bar.on}" if v.bar.on else "")
+        row = [v.case.pattern, v.case.shape(), against, v.bar.passes, v.bar.timing]
+        rows.append([*row, number(v.ratio), number(v.bar.least), v.word()])
+    return rows
 
 
 def reasons_table(cases):
@@ -179,23 +151,34 @@ def reasons_table(cases):
             for key, why in record.items():
                 if key.startswith("why_no"):
                     what = key.removeprefix("why_not").removeprefix("why_no_").replace("_", " ")
-                    found.setdefault((NAMES.get(who, who), what or "all", why), []).append(c.name)
+                    found.setdefault((name_of(who), what or "all", why), []).append(c.name)
     return [["who", "what", "why not", "cases"], *([*key, ", ".join(names)] for key, names in found.items())]
 
 
 def all_tables(records):
-    cases = grouped(records)
+    by_name = grouped(records)
+    cases = list(by_name.values())
+    verdicts = judged(by_name, read_bars())
     run = next((record for record in records if record["who"] == "run"), {})
     timed = [c for c in cases if not c.is_about_memory()]
+    usual = [c for c in timed if (c.batch, c.head_dim, c.length) == (1, 128, 16384)]
     return {
+        "overview": overview_table(cases),
+        "bars": bars_table(verdicts, timed),
+        "further_bars": further_bars_table(verdicts),
         "dense": times_table([c for c in timed if c.is_plain() and c.length < LONG]),
-        "sparse": times_table([c for c in timed if c.pattern != "dense" and (c.batch, c.head_dim, c.length) == (1, 128, 16384)]),
+        "sparse": times_table([c for c in usual if c.pattern != "dense"]),
         "long": times_table([c for c in timed if c.length == LONG]),
+        "paused": times_table(timed, "paused"),
         "floors": floors_table(timed, run.get("peaks")),
         "memory": memory_table([c for c in cases if c.is_about_memory()]),
-        "bars": bars_table(cases),
+        "setup": setup_table(timed),
         "reasons": reasons_table(cases),
     }
+
+
+def count_of(records):
+    return counted(judged(grouped(records), read_bars()))
 
 
 def headline(records):
@@ -205,11 +188,13 @@ def headline(records):
         lines.append("{machine}, torch {torch}, commit {commit}, {time}".format(**run))
         if run["peaks"]:
             lines[-1] += "; bf16 product {matmul_tflops:.0f} TFLOP/s, copy {copy_tb_per_s:.2f} TB/s".format(**run["peaks"])
+        if run.get("cache") == "cold":
+            lines[-1] += "; second-level cache cleared before each call"
     return "\n".join(lines)
 
 
 def is_number(text):
-    return bool(re.match(r"-$|[\d.,]+( \(\d+\))?$", text))
+    return bool(re.match(r"-$|[\d.,]+( \(\d+\)| %| / [\d.,-]+)?$", text))
 
 
 def aligned(rows):
@@ -220,16 +205,10 @@ def aligned(rows):
     )
 
 
-def count_bars(records):
-    verdicts = [verdict(c, ratio, least) for c, _, ratio, least in bars(grouped(records))]
-    met = sum(text.endswith(" met") for text in verdicts)
-    return f"{met} of {len(verdicts)} bars met, {verdicts.count('not measured')} not measured"
-
-
 def as_text(records):
     """All tables that have a row; times are ms (useful TFLOP/s)."""
     parts = [f"{name}\n{aligned(rows)}" for name, rows in all_tables(records).items() if len(rows) > 1]
-    return "\n\n".join([headline(records), *parts, count_bars(records)])
+    return "\n\n".join([headline(records), *parts, count_of(records)])
 
 
 def as_markdown(rows):
@@ -245,7 +224,7 @@ def as_markdown(rows):
 def write(document, records):
     """Fills the marked places; a mark that no table answers to is an error."""
     texts = {name: as_markdown(rows) if len(rows) > 1 else "Not in this record." for name, rows in all_tables(records).items()}
-    texts |= {"headline": headline(records), "count": count_bars(records)}
+    texts |= {"headline": headline(records), "count": count_of(records)}
 
     def filled(match):
         name = match.group(1)
@@ -260,14 +239,14 @@ def write(document, records):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Tables of the records that torch_peers.py wrote.")
+    parser = argparse.ArgumentParser(description="Tables of the records that compare.py wrote.")
     parser.add_argument("records", nargs="+", help="of one run, or of several over different cases")
-    parser.add_argument("--write", metavar="DOCUMENT", help="fill its marked tables: docs/performance.md")
+    parser.add_argument("--write", nargs="+", metavar="DOCUMENT", help="fill their marked tables: docs/performance.md README.md")
     arguments = parser.parse_args()
     records = read(arguments.records)
-    if arguments.write:
-        write(arguments.write, records)
-    else:
+    for document in arguments.write or []:
+        write(document, records)
+    if not arguments.write:
         print(as_text(records))
 
 

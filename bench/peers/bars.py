@@ -1,0 +1,44 @@
+# bench/peers/bars.py
+# Bars and measured cases in, verdicts out: how many times as fast Keyhole is, what was asked, and whether it is met.
+from typing import NamedTuple
+
+from cases import Bar
+from records import Measured
+
+
+class Verdict(NamedTuple):
+    case: Measured
+    bar: Bar
+    ratio: float | None
+
+    def is_void(self):
+        """A time is worth nothing where Keyhole's plan keeps other pairs than the definition of the pattern."""
+        return not self.case.same_pairs()
+
+    def word(self):
+        if self.is_void():
+            return f"VOID: {self.case.value('keyhole', 'pairs'):,} pairs against {self.case.pairs:,}"
+        if self.ratio is None:
+            return "not measured"
+        return "met" if self.ratio >= self.bar.least else "MISSED"
+
+    def text(self):
+        """1.04 (1.00) met; 0.80 (0.85) MISSED."""
+        ratio = "" if self.is_void() or self.ratio is None else f"{self.ratio:.2f} "
+        return f"{ratio}({self.bar.least:.2f}) {self.word()}"
+
+
+def judged(cases, bars):
+    """A verdict for every bar and every case of the records that it holds for."""
+    verdicts = []
+    for bar in bars:
+        other = cases.get(bar.on)
+        for case in [case for name, case in cases.items() if bar.holds_for(name)]:
+            is_lost = bar.on and other is None
+            verdicts.append(Verdict(case, bar, None if is_lost else case.ratio(bar.who, bar.passes, bar.timing, other)))
+    return verdicts
+
+
+def counted(verdicts):
+    words = [verdict.word() for verdict in verdicts]
+    return f"{words.count('met')} of {len(words)} bars met, {words.count('not measured')} not measured"

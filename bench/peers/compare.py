@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+# bench/peers/compare.py
+# Times Keyhole beside the attention that ships with PyTorch, in one process and on the same tensors, case by case, forward
+# and backward; prints the tables, the bars and who met them, writes the records and draws the figures.
+"""Times Keyhole beside PyTorch's attention, on the same tensors, after checking them against each other.
+
+  keyhole            the Python package; deterministic: with its deterministic backward pass
+  fa2, cudnn, math   scaled_dot_product_attention with that backend
+  flex               FlexAttention, compiled (the first compilation of a process can take minutes)
+  sparse             torch.sparse: block-sparse scores, softmax and product; forward only
+  naive              matmul, softmax, matmul; on the cases named memory-* only
+
+example:
+  bench/peers/compare.py --out out/peers --seconds 500             the cases that bars name come first
+  bench/peers/compare.py --out out/peers --seconds 500 --resume    what is missing there, into the same records
+  bench/peers/compare.py --out out/peers --resume --cases 'memory-*' --dram    with DRAM traffic, where ncu is allowed
+  bench/peers/tables.py out/peers/records.jsonl [MORE...]          the tables again, from the records
+  bench/peers/plots.py out/peers/records.jsonl --out FOLDER        and the figures"""
+
+import argparse
+import pathlib
+import subprocess
+import sys
+import time
+
+import attention
+import dram
+import tables
+import timing
+import torch
+from agreement import Agreement
+from attention import ATTENTIONS, Problem, Refused
+from cases import CASE_FILE, OPERATIONS, most_telling_first, read_bars, read_cases
+from records import Log
+
+BY_DEFAULT = [name for name in ATTENTIONS if name != "deterministic"]
+DRAM_OF = ("naive", "fa2", "keyhole")  # the others would compile for minutes under a profiler
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def first_line(error):
+    """Of a message that may be a page long; an exception of Python's own kind is named."""
+    text = next(iter(str(error).strip().splitlines()), "")[:200]
+    return text if text and isinstance(error, (RuntimeError, OSError, Refused)) else f"{type(error).__name__}: {text}"
+
+
+def git(*words):
+    try:
+        return subprocess.run(["git", *words], check=False, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+def run_record(arguments):
+    is_gpu = arguments.device == "cuda"
+    commit = git("rev-parse", "--short=12", "HEAD") or "unknown"
+    return {
+        "who": "run",
+        "machine": torch.cuda.get_device_name() if is_gpu else "cpu",
+        "torch": torch.__version__,
+        "commit": commit + (" with changes" if git("status", "--porcelain") else ""),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "cache": "cold" if arguments.cold else "warm",
+        "peaks": timing.measured_peaks() if is_gpu else {},
+    }
+
+
+class Run:
+    """One run over the cases: what it was asked for, what it has recorded, and when it has to end."""
+
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.begin = time.monotonic()
+        self.cases = read_cases(arguments.case_file, arguments.cases)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        self.log = Log(arguments.out / "records.jsonl", arguments.resume)
+        self.log.add(**run_record(arguments))
+        known = self.log.cases()
+        for case in [case for case in self.cases if case.name not in known]:
+            self.log.add(case=case.name, who="mask", **case._asdict())
+        self.timer = timing.Timer(arguments.device, arguments.repeats, arguments.pause, arguments.cold)
+
+    def is_late(self):
+        return time.monotonic() - self.begin > self.arguments.seconds
+
+    def everybody(self, case):
+        return [who for who in self.arguments.who if (who == "naive") <= case.name.startswith("memory-")]
+
+    def left(self):
+        """Cases that somebody who was asked for has no record of, in the order to time them in."""
+        known = self.log.cases()
+        left = [case for case in self.cases if not all(known[case.name].has(who) for who in self.everybody(case))]
+        return most_telling_first(left, read_bars())
+
+    def compare(self):
+        left = self.left()
+        if left and "flex" in self.arguments.who and self.arguments.device == "cuda":
+            attention.warm_up_flex()
+        for case in left:
+            if self.is_late():
+                return
+            self.compare_on(case)
+
+    def compare_on(self, case):
+        """Everything is compiled and checked first; then all are timed one right after the other."""
+        problem = Problem(case, self.arguments.device)
+        self.log.add(case=case.name, who="mask", pairs=problem.pairs, tiles=int((problem.counts > 0).sum()))
+        print(f"{case.name}: {case.pattern}, {problem.pairs:,} pairs; {time.monotonic() - self.begin:.0f} s", flush=True)
+        agreement = Agreement(problem)
+        ready = {}
+        for who in self.everybody(case):
+            begin = time.monotonic()
+            try:
+                made = ATTENTIONS[who](problem)
+                agreement.check(who, made)
+                ready[who] = made, time.monotonic() - begin
+            except Exception as error:  # whatever one does, the others are still to be timed
+                self.log.add(case=case.name, who=who, why_not=first_line(error))
+            self.forget()
+        del agreement
+        for who, (made, ready_s) in ready.items():
+            try:
+                record = timing.measure(problem, made, self.timer)
+                self.log.add(case=case.name, who=who, **record, ready_s=ready_s, **problem.notes.get(who, {}))
+            except Exception as error:  # as above
+                self.log.add(case=case.name, who=who, why_not=first_line(error))
+            self.forget()
+
+    def forget(self):
+        """What PyTorch keeps of freed memory goes back: the workspaces of others are not PyTorch's."""
+        if self.arguments.device == "cuda":
+            torch.cuda.empty_cache()
+
+    def measure_dram(self):
+        """DRAM traffic of one call each, by this script run under ncu: once for a case."""
+        for case in [case for case in self.cases if case.name.startswith("memory-")]:
+            known = self.log.cases()[case.name]
+            calls = [(who, operation) for who in DRAM_OF for operation in OPERATIONS if known.value(who, f"{operation}_ms")]
+            if known.value("keyhole", "forward_dram_bytes") is not None or not calls or self.is_late():
+                continue
+            told = ",".join(f"{who}:{operation}" for who, operation in calls)
+            command = [sys.executable, __file__, "--case-file", self.arguments.case_file, "--cases", case.name, "--profile", told]
+            try:
+                for (who, operation), total in zip(calls, dram.bytes_of(command, len(calls))):
+                    self.log.add(case=case.name, who=who, **{f"{operation}_dram_bytes": total})
+            except dram.NotMeasured as error:
+                self.log.add(case=case.name, who="keyhole", why_no_dram=str(error))
+
+    def time_masks(self):
+        """What FlexAttention's own mask takes; Keyhole's plans are timed on the way."""
+        for case in self.cases:
+            known = self.log.cases()[case.name]
+            if not known.value("flex", "forward_ms") or known.value("flex", "mask_ms") or self.is_late():
+                continue
+            try:
+                fields = attention.time_flex_mask(Problem(case, self.arguments.device))
+            except Exception as error:  # the times of the kernels stand
+                fields = {"why_no_mask": first_line(error)}
+            self.log.add(case=case.name, who="flex", **fields)
+            self.forget()
+
+    def tell(self):
+        text = tables.as_text(self.log.lines)
+        (self.arguments.out / "tables.txt").write_text(text + "\n")
+        print(f"\n{text}")
+        try:
+            import plots  # needs matplotlib, which a machine for measuring may lack
+
+            for path in plots.draw(self.log.lines, self.arguments.out):
+                print(path)
+        except ImportError as error:
+            print(f"no figures: {error}; draw them elsewhere by bench/peers/plots.py {self.log.path}")
+        if left := self.left():
+            names = ", ".join(case.name for case in left)
+            print(f"{len(left)} of {len(self.cases)} cases are not done: {names}; the same command with --resume goes on")
+
+    def is_keyhole_right(self):
+        known = self.log.cases()
+        refused = [f"{name}: {c.value('keyhole', 'why_not')}" for name, c in known.items() if c.value("keyhole", "why_not")]
+        refused += [f"{name}: the plan keeps other pairs than the pattern" for name, c in known.items() if not c.same_pairs()]
+        for line in refused:
+            print(f"Keyhole on {line}", file=sys.stderr)
+        return not refused
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--who", default=",".join(BY_DEFAULT), help="default: %(default)s")
+    parser.add_argument("--cases", default="*", help="names, comma-separated; * stands for anything")
+    parser.add_argument("--case-file", default=str(CASE_FILE), help="default: that of the repository")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/peers"), help="for records, tables and figures")
+    parser.add_argument("--resume", action="store_true", help="keep the records that are there, and time what they lack")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun later")
+    parser.add_argument("--repeats", type=int, default=15, help="of a call, for everybody; 3 where it takes over 100 ms")
+    parser.add_argument("--pause", type=float, default=0.05, metavar="SECONDS", help="before a single launch (default 0.05)")
+    parser.add_argument("--cold", action="store_true", help="clear the second-level cache before each call")
+    parser.add_argument("--dram", action="store_true", help="also DRAM traffic of the cases memory-*, by ncu")
+    parser.add_argument("--masks", action="store_true", help="also the time of FlexAttention's own mask, compiled again")
+    parser.add_argument(
+        "--profile", metavar="WHO:OPERATION,...", help="one call of each between the marks of a profiler, not timed"
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the script, at small sizes")
+    arguments = parser.parse_args()
+    arguments.who = arguments.who.split(",")
+    unknown = [who for who in arguments.who if who not in ATTENTIONS]
+    if unknown:
+        parser.error(f"nobody is called {', '.join(unknown)}; there are {', '.join(ATTENTIONS)}")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("PyTorch finds no GPU here; --device cpu tries the script at small sizes")
+    if not {"keyhole", "deterministic"}.isdisjoint(arguments.who):
+        try:
+            attention.import_keyhole()
+        except Refused as error:
+            parser.error(str(error))
+    return arguments
+
+
+def profile(arguments):
+    problem = Problem(read_cases(arguments.case_file, arguments.cases)[0], arguments.device)
+    for word in arguments.profile.split(","):
+        who, operation = word.split(":")
+        timing.profile(problem, ATTENTIONS[who](problem), operation)
+
+
+def main():
+    arguments = parse_arguments()
+    if arguments.profile:
+        return profile(arguments)
+    run = Run(arguments)
+    run.compare()
+    if arguments.dram:
+        run.measure_dram()
+    if arguments.masks:
+        run.time_masks()
+    run.tell()
+    return 0 if run.is_keyhole_right() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

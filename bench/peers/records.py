@@ -1,0 +1,110 @@
+# bench/peers/records.py
+# Records of compare.py, one JSON object a line: written as they come, read back, and gathered case by case.
+import json
+
+from cases import PASSES, TIMINGS
+
+
+class Measured:
+    """All records of one case: `mask` has its shape and pairs, the others are by name."""
+
+    def __init__(self):
+        self.by = {}
+
+    def __getattr__(self, field):
+        return self.by["mask"].get(field)
+
+    def add(self, record):
+        """What was timed again replaces what was there; bytes and masks are added to it."""
+        known = self.by.setdefault(record["who"], {})
+        if "forward_ms" in record or "why_not" in record:
+            known.clear()
+        known.update(record)
+
+    def value(self, who, field):
+        return self.by.get(who, {}).get(field)
+
+    def has(self, who):
+        """Whether it was timed, or said why it could not be."""
+        return any(self.value(who, field) is not None for field in ("forward_ms", "why_not"))
+
+    def is_plain(self):
+        return self.pattern in ("dense", "causal")
+
+    def is_about_memory(self):
+        return self.name.startswith("memory-")
+
+    def sizes(self):
+        return self.batch, self.heads, self.length, self.head_dim, self.dtype
+
+    def shape(self):
+        dtype = "" if self.dtype == "bf16" else f" {self.dtype}"
+        return f"{self.batch}x{self.heads}x{self.length:,} d{self.head_dim}{dtype}"
+
+    def kept(self):
+        """The share of all pairs that attends."""
+        return self.pairs / self.length**2
+
+    def flops(self, operation):
+        return (4 if operation == "forward" else 10) * self.pairs * self.batch * self.heads * self.head_dim
+
+    def tensor_bytes(self, operation):
+        """Each tensor once: q, k, v, out; backward also dout, dq, dk, dv."""
+        element = 4 if self.dtype == "f32" else 2
+        return (4 if operation == "forward" else 8) * self.batch * self.heads * self.length * self.head_dim * element
+
+    def ms(self, who, passes, timing="queued"):
+        """The time of a pass, or of both together."""
+        times = [self.value(who, operation + TIMINGS[timing]) for operation in PASSES[passes]]
+        return None if None in times else sum(times)
+
+    def ratio(self, who, passes, timing="queued", other=None):
+        """How many times as fast as `who`, on this case or on another, Keyhole is."""
+        ours, theirs = self.ms("keyhole", passes, timing), (other or self).ms(who, passes, timing)
+        return theirs / ours if ours and theirs else None
+
+    def same_pairs(self):
+        return self.value("keyhole", "pairs") in (None, self.pairs)
+
+
+def read(paths):
+    records = []
+    for path in paths:
+        with open(path) as file:
+            records += [json.loads(line) for line in file if line.strip()]
+    return records
+
+
+def grouped(records):
+    """name: Measured, in the order of the records."""
+    cases = {}
+    for record in records:
+        if "case" in record:
+            cases.setdefault(record["case"], Measured()).add(record)
+    return cases
+
+
+class Log:
+    """A file of records that a run writes: what is cut off keeps what it has, and what is resumed goes on in it."""
+
+    def __init__(self, path, is_resumed):
+        self.path = path
+        self.lines = read([path]) if is_resumed and path.exists() else []
+        self.file = open(path, "a" if is_resumed else "w")  # for as long as the run lasts
+
+    def add(self, **record):
+        self.lines.append(record)
+        print(json.dumps(record), file=self.file, flush=True)
+        if "case" in record and record["who"] != "mask":
+            print(told(record), flush=True)
+
+    def cases(self):
+        return grouped(self.lines)
+
+
+def told(record):
+    """A line for whoever waits."""
+    shown = [f"{key} {value:,.3f}" for key, value in record.items() if key.endswith("_ms") and isinstance(value, float)]
+    shown += [f"{key} {value:,}" for key, value in record.items() if key.endswith("_bytes") and value is not None]
+    shown += [f"{key}: {value}" for key, value in record.items() if key.startswith("why_no")]
+    return f"  {record['who']:8} {', '.join(shown)}"
