@@ -4,7 +4,8 @@
 // the median of 15, queued back to back. Prints a line a case;
 // --json FILE gets the same as records. No check: the tests do that. --profile runs one call
 // between the marks of a profiler instead; --indices gives key lists as an index tensor.
-// bench/peers/torch_peers.py calls this program and times PyTorch's attention alike.
+// bench/peers/compare.py times the same cases alike, through the Python package and beside
+// PyTorch's attention.
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -249,7 +250,7 @@ void hold_the_stream(void*) { std::this_thread::sleep_for(std::chrono::milliseco
 
 // The calls are queued without waiting, so that the GPU finds the next one when it is done with
 // one. Short calls are queued behind a pause, or the time to queue them would be measured. Both as
-// in bench/peers/attention.py.
+// in bench/peers/timing.py.
 double median_ms(auto call) {
   using bench::Event;
   for (int i = 0; i < 3; ++i) call();

@@ -183,7 +183,7 @@ class Run:
         return not refused
 
 
-def parse_arguments():
+def parse_arguments(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--who", default=",".join(BY_DEFAULT), help="default: %(default)s")
     parser.add_argument("--cases", default="*", help="names, comma-separated; * stands for anything")
@@ -200,7 +200,7 @@ def parse_arguments():
         "--profile", metavar="WHO:OPERATION,...", help="one call of each between the marks of a profiler, not timed"
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the script, at small sizes")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     arguments.who = arguments.who.split(",")
     unknown = [who for who in arguments.who if who not in ATTENTIONS]
     if unknown:
@@ -222,8 +222,9 @@ def profile(arguments):
         timing.profile(problem, ATTENTIONS[who](problem), operation)
 
 
-def main():
-    arguments = parse_arguments()
+def main(words=None):
+    """The words of the command line, unless given."""
+    arguments = parse_arguments(words)
     if arguments.profile:
         return profile(arguments)
     run = Run(arguments)

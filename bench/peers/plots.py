@@ -69,7 +69,7 @@ def draw_length(cases, folder, source):
             plot.length_axis(panel, [c.length for c in chosen], "tokens")
         row[0].set_ylabel("milliseconds a sequence")
     finish(figure, axes, speedups)
-    return plot.save(figure, folder, "length", source, bottom=0.105)
+    return plot.save(figure, folder, "peers_length", source, bottom=0.105)
 
 
 def draw_kept_share(cases, folder, source):
@@ -107,7 +107,7 @@ def draw_kept_share(cases, folder, source):
             panel.set_xlabel("pairs that attend, share of all")
         row[0].set_ylabel("milliseconds")
     finish(figure, axes, speedups)
-    return plot.save(figure, folder, "kept_share", source, bottom=0.105)
+    return plot.save(figure, folder, "peers_kept_share", source, bottom=0.105)
 
 
 def draw(records, folder):

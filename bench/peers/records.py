@@ -90,11 +90,13 @@ class Log:
     def __init__(self, path, is_resumed):
         self.path = path
         self.lines = read([path]) if is_resumed and path.exists() else []
-        self.file = open(path, "a" if is_resumed else "w")  # for as long as the run lasts
+        if not is_resumed:
+            path.write_text("")
 
     def add(self, **record):
         self.lines.append(record)
-        print(json.dumps(record), file=self.file, flush=True)
+        with open(self.path, "a") as file:
+            print(json.dumps(record), file=file)
         if "case" in record and record["who"] != "mask":
             print(told(record), flush=True)
 

@@ -69,7 +69,7 @@ def overview_table(cases):
     """For the front page: forward / backward of the patterns, and how many times as fast as the others Keyhole is."""
     chosen = [c for c in cases if c.pairs and c.head_dim == 128 and c.dtype == "bf16" and c.ms("keyhole", "forward")]
     rows = [["pattern", "tokens", "kept", "Keyhole, ms", "x Flex", "x FA2", "x cuDNN"]]
-    for c in chosen:
+    for c in sorted(chosen, key=lambda c: c.length):
         row = [c.pattern, f"{c.batch} x {c.length:,}" if c.batch > 1 else f"{c.length:,}", share(c.kept())]
         row.append(both((c.ms("keyhole", operation) for operation in OPERATIONS), "{:.3f}"))
         row.append(both(c.ratio("flex", operation) for operation in OPERATIONS))
@@ -109,7 +109,9 @@ def memory_table(cases):
 
 def setup_table(cases):
     """What comes before the first call: Keyhole's plan is made on the CPU, FlexAttention's mask on the GPU."""
-    rows = [["pattern", "shape", "Keyhole plan ms", "Flex mask ms", "Flex mask, first s", "Flex kernels compiled s"]]
+    rows = [
+        ["pattern", "shape", "Keyhole plan and first call ms", "Flex mask ms", "Flex mask, first s", "Flex kernels compiled s"]
+    ]
     for c in cases:
         figures = [c.value("keyhole", "plan_ms"), *(c.value("flex", field) for field in ("mask_ms", "mask_first_s", "ready_s"))]
         if figures != [None] * 4:
@@ -190,6 +192,8 @@ def headline(records):
             lines[-1] += "; bf16 product {matmul_tflops:.0f} TFLOP/s, copy {copy_tb_per_s:.2f} TB/s".format(**run["peaks"])
         if run.get("cache") == "cold":
             lines[-1] += "; second-level cache cleared before each call"
+        if "note" in run:
+            lines[-1] += f"; {run['note']}"
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # tests/bench/peers_test.py [KEYHOLE]
-# What bench/peers makes of its records: verdicts, tables, DRAM sums. Where PyTorch is installed and the keyhole program is
-# given, also that the patterns written a second time in bench/peers/cases.py keep the pairs of Keyhole's own.
+# What bench/peers makes of its records and lists: verdicts, tables, DRAM sums, what is resumed. Where PyTorch is installed and
+# the keyhole program is given, also that the patterns written a second time in bench/peers/patterns.py keep the pairs of
+# Keyhole's own. Nothing is run here: compare_test.py does that.
 import json
 import pathlib
 import subprocess
@@ -13,47 +14,96 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench/peers"))
 KEYHOLE = sys.argv.pop() if len(sys.argv) > 1 and not sys.argv[-1].startswith("-") else None
 
+import bars  # noqa: E402
+import cases  # noqa: E402
 import dram  # noqa: E402
+import records  # noqa: E402
 import tables  # noqa: E402
 
 try:
-    import cases
+    import patterns
 except ImportError:
-    cases = None
+    patterns = None
 
 SHAPE = {"batch": 1, "heads": 16, "length": 16384, "head_dim": 128, "dtype": "bf16"}
 
 
-def records(pattern, keyhole, **peers):
-    lines = [{"case": "x", "who": "mask", "name": "x", "pattern": pattern, **SHAPE, "pairs": 100}]
-    lines.append({"case": "x", "who": "keyhole", "pairs": 100, **keyhole})
-    return lines + [{"case": "x", "who": who, **fields} for who, fields in peers.items()]
+def lines_of(name, pattern, keyhole, **peers):
+    """The records of one case."""
+    lines = [{"case": name, "who": "mask", "name": name, "pattern": pattern, **SHAPE, "pairs": 100}]
+    lines.append({"case": name, "who": "keyhole", "pairs": 100, **keyhole})
+    return lines + [{"case": name, "who": who, **fields} for who, fields in peers.items()]
 
 
 def verdicts(lines):
-    return {column: tables.verdict(c, ratio, least) for c, column, ratio, least in tables.bars(tables.grouped(lines))}
+    """{(against, pass): text}, for the bars of the repository."""
+    judged = bars.judged(records.grouped(lines), cases.read_bars())
+    return {(f"{v.bar.who}@{v.bar.on}" if v.bar.on else v.bar.who, v.bar.passes): v.text() for v in judged}
 
 
 class Bars(unittest.TestCase):
     def test_a_ratio_below_the_bar_is_missed_and_one_at_it_is_met(self):
         ours = {"forward_ms": 1.0, "backward_ms": 1.0}
-        found = verdicts(records("causal", ours, fa2={"forward_ms": 0.99, "backward_ms": 0.95}))
-        self.assertEqual(found["FA2 forward"], "0.99 MISSED (1.00)")
-        self.assertEqual(found["FA2 backward"], "0.95 met")
+        found = verdicts(lines_of("causal-4k", "causal", ours, fa2={"forward_ms": 0.99, "backward_ms": 0.95}))
+        self.assertEqual(found["fa2", "forward"], "0.99 (1.00) MISSED")
+        self.assertEqual(found["fa2", "backward"], "0.95 (0.95) met")
 
     def test_flex_has_a_lower_bar_where_the_rate_decides(self):
         ours, flex = {"forward_ms": 1.0}, {"forward_ms": 0.9}
-        self.assertEqual(verdicts(records("causal & window(4095)", ours, flex=flex))["Flex forward"], "0.90 met")
-        self.assertEqual(verdicts(records("causal & window(1023)", ours, flex=flex))["Flex forward"], "0.90 MISSED (1.00)")
+        for name, text in (("window4095-128k", "0.90 (0.85) met"), ("window1023-128k", "0.90 (1.00) MISSED")):
+            self.assertEqual(verdicts(lines_of(name, "causal", ours, flex=flex))["flex", "forward"], text)
+
+    def test_a_bar_may_be_about_another_case_and_both_passes(self):
+        ours, dense = {"forward_ms": 1.0, "backward_ms": 2.0}, {"forward_ms": 20.0, "backward_ms": 9.0}
+        found = verdicts(lines_of("causal-128k", "causal", dense) + lines_of("window4095-128k", "causal & window(4095)", ours))
+        self.assertEqual(found["keyhole@causal-128k", "forward"], "20.00 (10.00) met")
+        self.assertEqual(found["keyhole@causal-128k", "both"], "9.67 (10.00) MISSED")
+
+    def test_single_launches_are_judged_apart_and_a_quotient_is_a_bar(self):
+        dense = lines_of("causal-16k", "causal", {}, cudnn={"forward_ms": 9.0, "forward_paused_ms": 1.73})
+        found = verdicts(dense + lines_of("bigbird-16k", "x", {"forward_ms": 0.1, "forward_paused_ms": 0.31}))
+        self.assertEqual(found["cudnn@causal-16k", "forward"], "5.58 (5.77) MISSED")
 
     def test_what_was_not_run_is_not_measured(self):
-        lines = records("causal", {"why_not": "not run (time)"}, fa2={"forward_ms": 1.0})
-        self.assertEqual(set(verdicts(lines).values()), {"not measured"})
-        self.assertIn("not run (time)", tables.as_text(lines))
+        lines = lines_of("causal-4k", "causal", {"why_not": "out of memory"}, fa2={"forward_ms": 1.0})
+        self.assertEqual(verdicts(lines)["fa2", "forward"], "(1.00) not measured")
+        self.assertIn("out of memory", tables.as_text(lines))
 
     def test_other_pairs_void_a_bar(self):
-        lines = records("causal", {"forward_ms": 1.0, "pairs": 101}, fa2={"forward_ms": 2.0})
-        self.assertEqual(verdicts(lines)["FA2 forward"], "VOID: 101 pairs against 100")
+        lines = lines_of("causal-4k", "causal", {"forward_ms": 1.0, "pairs": 101}, fa2={"forward_ms": 2.0})
+        self.assertEqual(verdicts(lines)["fa2", "forward"], "(1.00) VOID: 101 pairs against 100")
+
+    def test_every_name_of_a_bar_is_one_of_a_case(self):
+        names = [case.name for case in cases.read_cases()]
+        for bar in cases.read_bars():
+            self.assertIn(bar.on, ["", *names])
+            for word in bar.names.split(","):
+                self.assertTrue(any(cases.matches(name, word) for name in names), word)
+
+    def test_cases_with_bars_come_first_in_their_order(self):
+        ordered = [case.name for case in cases.most_telling_first(cases.read_cases(), cases.read_bars())]
+        self.assertLess(ordered.index("dilated-128k"), ordered.index("causal-16k"))
+        self.assertLess(ordered.index("causal-16k"), ordered.index("memory-dense"))
+        self.assertEqual(sorted(ordered), sorted(case.name for case in cases.read_cases()))
+
+
+class Resumed(unittest.TestCase):
+    def log(self, folder, is_resumed):
+        return records.Log(pathlib.Path(folder) / "records.jsonl", is_resumed)
+
+    def test_a_resumed_run_keeps_what_is_there_and_another_does_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for line in lines_of("a", "causal", {"forward_ms": 1.0}):
+                self.log(folder, True).add(**line)
+            self.assertTrue(self.log(folder, True).cases()["a"].has("keyhole"))
+            self.assertEqual(self.log(folder, False).cases(), {})
+
+    def test_what_is_timed_again_replaces_and_bytes_are_added(self):
+        lines = lines_of("a", "causal", {"why_not": "out of memory"})
+        lines.append({"case": "a", "who": "keyhole", "forward_ms": 1.0})
+        lines.append({"case": "a", "who": "keyhole", "forward_dram_bytes": 7})
+        found = records.grouped(lines)["a"].by["keyhole"]
+        self.assertEqual(found, {"case": "a", "who": "keyhole", "forward_ms": 1.0, "forward_dram_bytes": 7})
 
 
 class Cases(unittest.TestCase):
@@ -82,40 +132,47 @@ class Cases(unittest.TestCase):
 
 
 class Document(unittest.TestCase):
-    def test_the_marked_places_are_filled_and_the_rest_is_kept(self):
+    LINES = lines_of("causal-4k", "causal", {"forward_ms": 1.0}, fa2={"forward_ms": 2.0})
+
+    def written(self, text):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "page.md"
-            path.write_text("before\n<!-- table count -->\nold\n<!-- end -->\nafter\n")
-            tables.write(path, records("causal", {"forward_ms": 1.0}, fa2={"forward_ms": 2.0}))
-            self.assertEqual(
-                path.read_text(), "before\n<!-- table count -->\n1 of 4 bars met, 3 not measured\n<!-- end -->\nafter\n"
-            )
+            path.write_text(text)
+            tables.write(path, self.LINES)
+            return path.read_text()
+
+    def test_the_marked_places_are_filled_and_the_rest_is_kept(self):
+        text = self.written("before\n<!-- table count -->\nold\n<!-- end -->\nafter\n")
+        self.assertEqual(text, "before\n<!-- table count -->\n1 of 3 bars met, 2 not measured\n<!-- end -->\nafter\n")
 
     def test_a_mark_without_a_table_is_refused(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "page.md"
-            path.write_text("<!-- table nothing -->\n<!-- end -->\n")
-            self.assertRaises(SystemExit, tables.write, path, records("causal", {}))
+        self.assertRaises(SystemExit, self.written, "<!-- table nothing -->\n<!-- end -->\n")
+
+    def test_patterns_are_held_against_the_dense_attention_one_would_run_instead(self):
+        lines = self.LINES + lines_of("w", "causal & window(9)", {"forward_ms": 0.5}, flex={"forward_ms": 0.6})
+        rows = tables.overview_table(list(records.grouped(lines).values()))
+        self.assertEqual(rows[2][-3:], ["1.20 / -", "4.00 / -", "-"])
 
 
 class Dram(unittest.TestCase):
-    def test_kernels_are_summed_and_units_left_out(self):
+    def test_kernels_are_summed_call_by_call_without_marks_and_units(self):
         text = (
             '==PROF== Connected\n"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"\n'
-            '"","","byte","byte"\n"0","a<1, 2>","1,234","100"\n"1","b","1000","0"\n==PROF== Disconnected\n'
+            '"","","byte","byte"\n"0","spin_kernel(long)","64","0"\n"1","a<1, 2>","1,234","100"\n"2","b","1000","0"\n'
+            '"3","at::cuda::<unnamed>::spin_kernel(long)","64","0"\n"4","b","5","2"\n==PROF== Disconnected\n'
         )
-        self.assertEqual(dram.sum_metrics(text), 2334)
+        self.assertEqual(dram.sums_of(text), [2334, 7])
 
     def test_a_refusal_is_told(self):
         with self.assertRaisesRegex(dram.NotMeasured, "ERR_NVGPUCTRPERM"):
-            dram.sum_metrics("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
+            dram.sums_of("==ERROR== ERR_NVGPUCTRPERM - no permission\n")
 
 
-@unittest.skipUnless(cases, "PyTorch is not installed")
+@unittest.skipUnless(patterns, "PyTorch is not installed")
 @unittest.skipUnless(KEYHOLE, "the keyhole program was not given")
 class Patterns(unittest.TestCase):
     def test_pairs_are_those_of_keyhole(self):
-        for case in cases.read_cases(ROOT / "bench/cases/gpu_kernels.txt", "*"):
+        for case in cases.read_cases():
             case = case._replace(length=min(case.length, 8192))
             with self.subTest(case.name):
                 told = subprocess.run(
@@ -124,7 +181,7 @@ class Patterns(unittest.TestCase):
                     capture_output=True,
                     text=True,
                 ).stdout
-                counts = cases.count_tiles(cases.pattern_of(case, "cpu"), case.length, "cpu")
+                counts = patterns.count_tiles(patterns.pattern_of(case, "cpu"), case.length, "cpu")
                 self.assertEqual(int(counts.sum()), json.loads(told)["pairs"])
 
 

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# tests/bench/compare_test.py
+# bench/peers/compare.py on the CPU, at small sizes: who is wrong is refused, what is cut off is resumed, and Keyhole stands
+# beside the others. Needs PyTorch, and for Keyhole's own part its Python package; without them the tests say so.
+import contextlib
+import importlib.util
+import io
+import itertools
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+import unittest.mock
+import warnings
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench/peers"))
+
+try:
+    import agreement
+    import attention
+    import compare
+    import timing
+    import torch
+    from cases import Case
+except ImportError:
+    torch = None
+
+
+def is_here(*modules):
+    try:
+        return all(importlib.util.find_spec(module) for module in modules)
+    except ImportError:
+        return False
+
+
+KEYHOLE_IS_HERE = torch is not None and is_here("keyhole", "keyhole.torch_attention")
+CASES = """\
+dense-tiny    1 2 256 32 f32  dense
+causal-tiny   1 2 256 32 f32  causal
+window-tiny   2 2 384 32 bf16 causal & (window(63) | sinks(16))
+memory-tiny   1 2 256 32 f32  causal
+"""
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class Agreement(unittest.TestCase):
+    def setUp(self):
+        self.problem = attention.Problem(Case("x", 1, 2, 256, 32, "f32", "causal & window(63)"), "cpu")
+        self.agreement = agreement.Agreement(self.problem)
+        self.agreement.check("math", self.made("math"))
+
+    def made(self, name):
+        return attention.ATTENTIONS[name](self.problem)
+
+    def test_who_computes_the_same_passes(self):
+        self.agreement.check("naive", self.made("naive"))
+
+    def test_another_mask_is_refused(self):
+        other = attention.Problem(self.problem.case._replace(pattern="causal & window(62)"), "cpu")
+        with self.assertRaisesRegex(attention.Refused, "^out is wrong by"):
+            self.agreement.check("naive", attention.ATTENTIONS["naive"](other))
+
+    def test_a_wrong_gradient_is_refused_though_the_output_is_right(self):
+        naive = self.made("naive")
+
+        def without_some_gradients(q, k, v):
+            v = v.clone()
+            if v.requires_grad:
+                v.register_hook(lambda dv: dv * (torch.arange(256)[:, None] != 200))
+            return naive(q, k, v)
+
+        with self.assertRaisesRegex(attention.Refused, "^dv differs from that of math"):
+            self.agreement.check("naive", without_some_gradients)
+
+    def test_nan_is_refused(self):
+        naive = self.made("naive")
+        with self.assertRaises(attention.Refused):
+            self.agreement.check("naive", lambda q, k, v: naive(q, k, v) * float("nan"))
+
+    def test_attention_without_a_gradient_is_checked_by_its_output(self):
+        naive = self.made("naive")
+        self.agreement.check("sparse", lambda q, k, v: naive(q.detach(), k.detach(), v.detach()))
+
+    @unittest.skipUnless(KEYHOLE_IS_HERE, "the Python package keyhole is not installed")
+    def test_keyhole_agrees_and_its_plan_keeps_the_pairs(self):
+        for name in ("keyhole", "deterministic"):
+            self.agreement.check(name, self.made(name))
+            self.assertEqual(self.problem.notes[name]["pairs"], self.problem.pairs)
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class Timing(unittest.TestCase):
+    def test_a_record_has_both_timings_of_both_passes(self):
+        problem = attention.Problem(Case("x", 1, 1, 128, 16, "f32", "causal"), "cpu")
+        record = timing.measure(problem, attention.ATTENTIONS["naive"](problem), timing.Timer("cpu"))
+        for field in ("forward_ms", "forward_paused_ms", "forward_host_us", "backward_ms", "backward_paused_ms"):
+            self.assertGreater(record[field], 0, field)
+
+    def test_attention_without_a_gradient_has_no_backward_time(self):
+        problem = attention.Problem(Case("x", 1, 1, 128, 16, "f32", "causal"), "cpu")
+        record = timing.measure(problem, lambda q, k, v: v.detach(), timing.Timer("cpu"))
+        self.assertNotIn("backward_ms", record)
+        self.assertIn("why_no_backward", record)
+
+    def test_flex_lists_the_tiles_that_were_counted(self):
+        problem = attention.Problem(Case("x", 1, 1, 512, 16, "f32", "bigbird(128, 1, 1, 1, 1)"), "cpu")
+        self.assertGreater(attention.time_flex_mask(problem)["mask_ms"], 0)
+        problem.counts[0, 0] = 0
+        self.assertRaises(attention.Refused, attention.time_flex_mask, problem)
+
+
+class Gpu:
+    """Stands for torch.cuda: a clock in ms that only what is launched moves."""
+
+    def __init__(self):
+        self.now, self.holds, self.cleared = 0.0, [], 0
+
+    def _sleep(self, cycles):
+        self.holds.append(cycles / timing.CYCLES_PER_MS)
+        self.now += self.holds[-1]
+
+    def synchronize(self):
+        pass
+
+    def Event(self, enable_timing):
+        event = unittest.mock.Mock()
+        event.record = lambda: setattr(event, "at", self.now)
+        event.elapsed_time = lambda other: other.at - event.at
+        return event
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class TimingOnTheGpu(unittest.TestCase):
+    """The calls take as long as `durations` say, one after the other; the last goes on for ever."""
+
+    def times(self, *durations, **options):
+        gpu, calls = Gpu(), itertools.chain(durations, itertools.repeat(durations[-1]))
+
+        def call():
+            gpu.now += next(calls)
+
+        timer = timing.Timer("cpu", pause_s=0, **options)
+        timer.device, timer.scratch = "cuda", unittest.mock.Mock(zero_=lambda: self.clear(gpu))
+        with unittest.mock.patch.object(timing.torch, "cuda", gpu):
+            return timer.times(call), gpu
+
+    def clear(self, gpu):
+        gpu.now += 1000
+        gpu.cleared += 1
+
+    def test_medians_are_of_calls_alone_after_those_that_warm_up(self):
+        found, gpu = self.times(9, 9, 9, 9, 1, 2, 6, 3, 4, 5, repeats=3)
+        self.assertEqual((found["ms"], found["paused_ms"], found["runs"]), (2, 4, 3))
+        self.assertEqual(found["range_ms"], [1, 6])
+        self.assertEqual(gpu.cleared, 1 + 3 + 3)
+        self.assertEqual(len(gpu.holds), 1 + 3)
+        self.assertTrue(all(ms >= 1 for ms in gpu.holds))
+
+    def test_long_calls_are_repeated_less(self):
+        self.assertEqual(self.times(150.0, repeats=15)[0]["runs"], timing.LONG_REPEATS)
+
+
+@unittest.skipUnless(torch, "PyTorch is not installed")
+class Program(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        (self.folder / "cases.txt").write_text(CASES)
+
+    def run_it(self, *words):
+        """(status, what it printed)."""
+        told = io.StringIO()
+        options = ["--device", "cpu", "--case-file", str(self.folder / "cases.txt"), "--out", str(self.folder)]
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), warnings.catch_warnings(action="ignore"):
+            try:
+                status = compare.main([*options, *words])
+            except SystemExit as error:
+                status = error.code
+        return status, told.getvalue()
+
+    def timed(self):
+        lines = [json.loads(line) for line in (self.folder / "records.jsonl").read_text().splitlines()]
+        return [(line["case"], line["who"]) for line in lines if "forward_ms" in line]
+
+    def test_what_is_cut_off_is_resumed_and_nothing_is_timed_twice(self):
+        peers = ("--who", "math,naive")
+        status, told = self.run_it(*peers, "--seconds", "0")
+        self.assertEqual(status, 0, told)
+        self.assertIn("4 of 4 cases are not done", told)
+        self.assertEqual(self.timed(), [])
+        self.run_it(*peers, "--resume", "--cases", "causal-tiny")
+        self.assertEqual(self.timed(), [("causal-tiny", "math")])
+        status, told = self.run_it(*peers, "--resume")
+        self.assertEqual(status, 0, told)
+        self.assertNotIn("not done", told)
+        expected = ["causal-tiny", "dense-tiny", "window-tiny", "memory-tiny"]
+        self.assertEqual(self.timed(), [*((name, "math") for name in expected), ("memory-tiny", "naive")])
+        self.assertIn("MATH", (self.folder / "tables.txt").read_text())
+
+    def test_without_the_package_it_says_the_way_out(self):
+        with unittest.mock.patch.dict(sys.modules, {"keyhole": None}):
+            status, told = self.run_it()
+        self.assertEqual(status, 2)
+        self.assertIn("pip install", told)
+
+    def test_who_is_not_known_is_refused(self):
+        status, told = self.run_it("--who", "fa4")
+        self.assertEqual(status, 2)
+        self.assertIn("nobody is called fa4", told)
+
+    @unittest.skipUnless(KEYHOLE_IS_HERE, "the Python package keyhole is not installed")
+    def test_keyhole_stands_beside_the_others(self):
+        status, told = self.run_it("--who", "keyhole,math,flex,naive")
+        self.assertEqual(status, 0, told)
+        self.assertEqual([who for _, who in self.timed()].count("keyhole"), 4)
+        self.assertIn("Keyhole", (self.folder / "tables.txt").read_text())
+
+
+@unittest.skipUnless(is_here("matplotlib"), "matplotlib is not installed")
+class Figures(unittest.TestCase):
+    def test_the_record_of_the_repository_gives_both(self):
+        import plots
+
+        with tempfile.TemporaryDirectory() as folder:
+            drawn = plots.draw(plots.read(sorted((ROOT / "records/gpu").glob("*-peers.jsonl"))), pathlib.Path(folder))
+            self.assertEqual([path.name for path in drawn], ["peers_length.png", "peers_kept_share.png"])
+            for path in drawn:
+                self.assertGreater(path.with_suffix(".svg").stat().st_size, 10_000)
+
+
+if __name__ == "__main__":
+    if torch is None:
+        print("skipped: PyTorch is not installed")
+        sys.exit(77)
+    unittest.main()
