@@ -18,6 +18,7 @@ example:
   bench/peers/plots.py out/peers/records.jsonl --out FOLDER        and the figures"""
 
 import argparse
+import contextlib
 import pathlib
 import subprocess
 import sys
@@ -94,6 +95,8 @@ class Run:
 
     def compare(self):
         left = self.left()
+        if left and "keyhole" in self.arguments.who:
+            attention.warm_up_keyhole(self.arguments.device)
         if left and "flex" in self.arguments.who and self.arguments.device == "cuda":
             attention.warm_up_flex()
         for case in left:
@@ -102,41 +105,53 @@ class Run:
             self.compare_on(case)
 
     def compare_on(self, case):
-        """Everything is compiled and checked first; then all are timed one right after the other."""
-        problem = Problem(case, self.arguments.device)
-        self.log.add(case=case.name, who="mask", pairs=problem.pairs, tiles=int((problem.counts > 0).sum()))
-        print(f"{case.name}: {case.pattern}, {problem.pairs:,} pairs; {time.monotonic() - self.begin:.0f} s", flush=True)
-        agreement = Agreement(problem)
-        ready = {}
-        for who in self.everybody(case):
-            begin = time.monotonic()
-            try:
-                made = ATTENTIONS[who](problem)
-                agreement.check(who, made)
-                ready[who] = made, time.monotonic() - begin
-            except Exception as error:  # whatever one does, the others are still to be timed
-                self.log.add(case=case.name, who=who, why_not=first_line(error))
-            self.forget()
-        del agreement
-        for who, (made, ready_s) in ready.items():
-            try:
-                record = timing.measure(problem, made, self.timer)
-                self.log.add(case=case.name, who=who, **record, ready_s=ready_s, **problem.notes.get(who, {}))
-            except Exception as error:  # as above
-                self.log.add(case=case.name, who=who, why_not=first_line(error))
-            self.forget()
+        """Everything is compiled and checked first; then all are timed one right after the other. Who has said why not in
+        the records that are resumed is not asked again."""
+        print(f"{case.name}: {case.pattern}; {time.monotonic() - self.begin:.0f} s", flush=True)
+        known = self.log.cases()[case.name]
+        asked = [who for who in self.everybody(case) if known.value(who, "why_not") is None]
+        with self.refusals(case, asked):
+            problem = Problem(case, self.arguments.device)
+            agreement = Agreement(problem)
+            self.log.add(case=case.name, who="mask", pairs=problem.pairs, tiles=int((problem.counts > 0).sum()))
+            ready = {}
+            for who in asked:
+                begin = time.monotonic()
+                with self.refusals(case, [who]):
+                    made = ATTENTIONS[who](problem)
+                    agreement.check(who, made)
+                    ready[who] = made, time.monotonic() - begin
+            del agreement
+            for who, (made, ready_s) in ready.items():
+                with self.refusals(case, [who]):
+                    record = timing.measure(problem, made, self.timer)
+                    self.log.add(case=case.name, who=who, **record, ready_s=ready_s, **problem.notes.get(who, {}))
 
-    def forget(self):
-        """What PyTorch keeps of freed memory goes back: the workspaces of others are not PyTorch's."""
+    @contextlib.contextmanager
+    def refusals(self, case, names):
+        """Whatever one does, the others are still to be timed: an error becomes their record. What PyTorch keeps of freed
+        memory goes back, since the workspaces of others are not PyTorch's."""
+        try:
+            yield
+        except Exception as error:
+            for who in names:
+                self.log.add(case=case.name, who=who, why_not=first_line(error))
         if self.arguments.device == "cuda":
-            torch.cuda.empty_cache()
+            try:
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+            except RuntimeError as error:
+                raise SystemExit(
+                    f"{case.name}, {', '.join(names)}: {first_line(error)}. The GPU is lost to this process; "
+                    "the same command with --resume goes on without them"
+                ) from error
 
     def measure_dram(self):
         """DRAM traffic of one call each, by this script run under ncu: once for a case."""
         for case in [case for case in self.cases if case.name.startswith("memory-")]:
             known = self.log.cases()[case.name]
             calls = [(who, operation) for who in DRAM_OF for operation in OPERATIONS if known.value(who, f"{operation}_ms")]
-            if known.value("keyhole", "forward_dram_bytes") is not None or not calls or self.is_late():
+            if self.is_late() or all(known.value(who, f"{operation}_dram_bytes") is not None for who, operation in calls):
                 continue
             told = ",".join(f"{who}:{operation}" for who, operation in calls)
             command = [sys.executable, __file__, "--case-file", self.arguments.case_file, "--cases", case.name, "--profile", told]
@@ -157,7 +172,6 @@ class Run:
             except Exception as error:  # the times of the kernels stand
                 fields = {"why_no_mask": first_line(error)}
             self.log.add(case=case.name, who="flex", **fields)
-            self.forget()
 
     def tell(self):
         text = tables.as_text(self.log.lines)

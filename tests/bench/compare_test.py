@@ -7,6 +7,7 @@ import importlib.util
 import io
 import itertools
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -199,6 +200,37 @@ class Program(unittest.TestCase):
         expected = ["causal-tiny", "dense-tiny", "window-tiny", "memory-tiny"]
         self.assertEqual(self.timed(), [*((name, "math") for name in expected), ("memory-tiny", "naive")])
         self.assertIn("MATH", (self.folder / "tables.txt").read_text())
+
+    def test_who_fails_is_recorded_and_not_asked_again_and_the_others_are_timed(self):
+        asked = []
+
+        def fail(problem):
+            asked.append(problem.case.name)
+            raise RuntimeError("out of memory\nand a page more")
+
+        with unittest.mock.patch.dict(compare.ATTENTIONS, {"fa2": fail}):
+            for words in (("--who", "fa2,math"), ("--who", "fa2,math,flex", "--resume")):
+                status, told = self.run_it(*words, "--cases", "causal-tiny")
+                self.assertEqual(status, 0, told)
+        self.assertEqual(asked, ["causal-tiny"])
+        self.assertEqual([who for _, who in self.timed()], ["math", "math", "flex"])
+        self.assertRegex((self.folder / "tables.txt").read_text(), r"FA2 +all +out of memory +causal-tiny")
+
+    def test_dram_traffic_is_told_call_by_call(self):
+        rows = "".join(f'echo \'"{2 * i}","spin_kernel","0","0"\'\necho \'"{2 * i + 1}","k","{i}","10"\'\n' for i in range(4))
+        header = '"ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum"'
+        ncu = self.folder / "ncu"
+        ncu.write_text(f"#!/bin/sh\necho '{header}'\n{rows}")
+        ncu.chmod(0o755)
+        with unittest.mock.patch.dict(os.environ, {"PATH": f"{self.folder}:{os.environ['PATH']}"}):
+            for words in ((), ("--resume",)):
+                status, told = self.run_it("--who", "naive,fa2,math", "--cases", "memory-tiny", "--dram", *words)
+                self.assertEqual(status, 0, told)
+        found = compare.Log(self.folder / "records.jsonl", True)
+        case = found.cases()["memory-tiny"]
+        calls = [("naive", "forward"), ("naive", "backward"), ("fa2", "forward"), ("fa2", "backward")]
+        self.assertEqual([case.value(who, f"{operation}_dram_bytes") for who, operation in calls], [10, 11, 12, 13])
+        self.assertEqual(sum("forward_dram_bytes" in line for line in found.lines), 2)
 
     def test_without_the_package_it_says_the_way_out(self):
         with unittest.mock.patch.dict(sys.modules, {"keyhole": None}):
