@@ -98,7 +98,9 @@ class Run:
         if left and "keyhole" in self.arguments.who:
             attention.warm_up_keyhole(self.arguments.device)
         if left and "flex" in self.arguments.who and self.arguments.device == "cuda":
-            attention.warm_up_flex()
+            flex_s = timing.host_seconds(attention.warm_up_flex)
+            self.log.add(who="warm_up", flex_s=flex_s)
+            print(f"FlexAttention compiled its first kernels in {flex_s:.0f} s", flush=True)
         for case in left:
             if self.is_late():
                 return
