@@ -79,7 +79,7 @@ TEST(Picture, TextHasOneRowAQuery) {
 // Text of a stranger must not become markup.
 TEST(Picture, PatternTextIsEscaped) {
   const Pattern odd = lambda([](Position, Position) { return true; }, "</script><b>\"&");
-  const Picture picture = look(odd, {.q_len = 2, .k_len = 2}, 0, 0, kHtmlCells);
+  const Picture picture = look(odd, {.q_len = 2, .k_len = 2}, 0, 0, kTextCells);
   for (const std::string& page : {picture_html(odd, picture, "a<b  c>d"), picture_svg(picture)}) {
     EXPECT_EQ(page.find("<b>"), std::string::npos);
   }
