@@ -28,8 +28,10 @@ def expected_rows(problem, rows):
     out = weights @ v
     d_weights, delta = d_out @ v.transpose(-1, -2), (d_out * out).sum(-1, keepdim=True)
     dq = weights * (d_weights - delta) @ k * problem.scale
-    # The terms of the difference count, not what is left of them: nothing is left in a row that attends to one key.
-    dq_size = (weights * (d_weights.abs() + delta.abs())).norm(dim=-1) * problem.scale * problem.case.head_dim**0.5
+    # The terms of the difference count, not what is left of them: nothing is left in a row that attends to one key. delta
+    # is made of an out that was rounded: its own terms count, too.
+    terms = d_weights.abs() + delta.abs() + (d_out * out).norm(dim=-1, keepdim=True)
+    dq_size = (weights * terms).norm(dim=-1) * problem.scale * problem.case.head_dim**0.5
     return (out, out.norm(dim=-1)), (dq, dq_size)
 
 
