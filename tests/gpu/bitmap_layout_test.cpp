@@ -28,13 +28,18 @@ Place place_of(int32_t word, int32_t bit, int32_t cols) {
 std::vector<uint64_t> random_bitmaps(const TileShape& tile, int count, uint64_t seed) {
   Random random(seed);
   std::vector<uint64_t> bitmaps(size_t(count) * size_t(tile.q) * size_t(words_per_row(tile.k)));
-  for (uint64_t& word : bitmaps) word = random.next() & random.next();
+  for (size_t i = 0; i < bitmaps.size(); ++i) {
+    const int32_t col = int32_t(i) % words_per_row(tile.k) * 64;
+    const uint64_t columns = tile.k - col < 64 ? (uint64_t{1} << (tile.k - col)) - 1 : ~uint64_t{0};
+    bitmaps[i] = random.next() & random.next() & columns;
+  }
   return bitmaps;
 }
 
 TEST(MmaBitmaps, EveryBitIsWhereKernelsLook) {
   constexpr int kCount = 3;
-  for (const TileShape tile : {TileShape{64, 64}, {128, 64}, {64, 128}, {128, 128}, {192, 64}, {192, 96}}) {
+  for (const TileShape tile :
+       {TileShape{64, 64}, {128, 64}, {64, 128}, {128, 128}, {192, 64}, {192, 96}}) {
     const auto bitmaps = random_bitmaps(tile, kCount, uint64_t(tile.q * 1000 + tile.k));
     TileView view{};
     view.tile = tile;

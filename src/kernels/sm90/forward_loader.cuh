@@ -8,41 +8,56 @@
 
 namespace keyhole::sm90 {
 
-__device__ __forceinline__ Job job_of(const ForwardParams& p, const WorkItem& item) {
-  const device::Work work = device::work_of(p.sizes, p.view, item, item.head);
-  Job job;
-  job.result.item = &item;
-  job.result.head_index = work.head_index;
-  job.result.row_tile = work.row_tile;
-  job.result.slot = work.slot;
-  job.result.first_q = int32_t(work.residue.first_q);
-  job.result.num_q = int32_t(work.residue.num_q);
+// Where the list of an item begins; a chunk may begin inside a run.
+__device__ __forceinline__ TileRun first_run(const ForwardParams& p, const WorkItem& item) {
+  if (item.num_tiles == 0) return {0, 1, kNobody};
+  TileRun run = p.view.runs[item.first_run];
+  run.tile += item.first_tile;
+  run.count -= item.first_tile;
+  return run;
+}
+
+// All that takes divisions is done here, once for the many threads that would have to.
+template <class C>
+__device__ __forceinline__ void write_job(const ForwardParams& p, const WorkItem* item,
+                                          const WorkItem& read, const TileRun& run, Job& job) {
+  const device::Work work = device::work_of(p.sizes, p.view, read, read.head);
+  job.num_tiles = max(work.num_tiles, 1);
+  job.run = run;
+  job.next_run = work.runs + 1;
   job.batch = work.batch;
   job.head = work.head;
   job.kv_head = work.kv_head;
+  job.first_q = int32_t(work.residue.first_q);
   job.first_k = int32_t(work.residue.first_k);
-  job.num_tiles = work.num_tiles;
-  job.run = {0, 1, kNobody};
-  job.next_run = work.runs + 1;
-  if (work.num_tiles > 0) {
-    job.run = *work.runs;
-    job.run.tile += work.first_tile;  // a chunk may begin inside a run
-    job.run.count -= work.first_tile;
-  } else {
-    job.num_tiles = 1;
-  }
-  return job;
+  job.row_tile = work.row_tile;
+
+  const int64_t first_row = int64_t{work.row_tile} * C::tile_q;
+  const int64_t query = work.residue.first_q + p.view.stride * first_row;
+  JobResult& result = job.result;
+  result.item = item;
+  result.head_index = work.head_index;
+  result.slot = work.slot;
+  result.num_rows = int32_t(min(int64_t{C::tile_q}, work.residue.num_q - first_row));
+  result.query = query;
+  result.is_all = work.slot < 0 && p.is_first && p.is_last && p.sink == nullptr;
+  const auto at = [&](const device::DeviceTensor& tensor) {
+    return work.batch * tensor.batch_stride + work.head * tensor.head_stride +
+           query * tensor.row_stride;
+  };
+  result.out_at = at(p.out);
+  result.lse_at = at(p.lse);
 }
 
-// The next job is known before its stage is free: what it takes to find out is waited for while
-// the one before it is worked on.
+// What it takes to find the next job is on its way while its stage is not free yet.
 template <class C>
 __device__ __forceinline__ void plan(const ForwardParams& p, ForwardShared<C>& shared) {
   Turn<C::q_stages> turn;
   for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next(), turn.next()) {
-    const Job job = job_of(p, at.item());
+    const WorkItem read = at.item();
+    const TileRun run = first_run(p, read);
     shared.await(shared.q_empty[turn.stage], turn.parity ^ 1);
-    shared.job[turn.stage] = job;
+    write_job<C>(p, &at.item(), read, run, shared.job[turn.stage]);
     arrive(shared.is_planned[turn.stage]);
   }
   shared.await(shared.q_empty[turn.stage], turn.parity ^ 1);
@@ -109,10 +124,10 @@ class Loader {
     }
   }
   __device__ __forceinline__ void load_queries(const Job& job, int stage) {
-    const ClassRows rows = maps_.q.of_class(job.result.first_q);
+    const ClassRows rows = maps_.q.of_class(job.first_q);
     copy_tile<typename ForwardShared<C>::Queries>(
         shared_.q[stage], rows.map, shared_.q_full[stage],
-        {0, job.result.row_tile * C::tile_q, rows.class_at, job.head, job.batch});
+        {0, job.row_tile * C::tile_q, rows.class_at, job.head, job.batch});
   }
   __device__ __forceinline__ void load_keys(const Head& head, int32_t tile, int32_t bitmap) {
     shared_.await(shared_.k_empty[k_.stage], k_.parity ^ 1);

@@ -6,7 +6,7 @@
 //   ... scores(i) are there |  mask, exponentials, weights(i)     while the second one still runs
 //
 // The order inside a step, what is looked at early and what is waited for late were measured; so
-// was how ptxas takes them: scripts/sass.py says what must hold.
+// was how ptxas takes them: scripts/sass_facts.py says what must hold.
 #pragma once
 
 #include "kernels/sm90/forward_result.cuh"
@@ -82,8 +82,9 @@ class Multiplier {
   // Predicated, not branched around: nothing may stand between the products' beginnings. A plain
   // load: others sink below the wait that follows.
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords]) const {
-    const uint32_t* const at =
-        bitmaps_ + int64_t{bitmap_} * (kMultipliers * kWarpgroup * kMaskWords);
+    const uint32_t word =
+        uint32_t(bitmap_) * (kMultipliers * kWarpgroup * kMaskWords) + first_word_;
+    const uint32_t* const at = reinterpret_cast<const uint32_t*>(p_.view.bitmaps) + word;
     if constexpr (kMaskWords == 1) {
       asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n@p ld.global.u32 %0, [%2];\n}"
                    : "+r"(bits[0])
@@ -130,9 +131,8 @@ class Multiplier {
     const uint32_t rows = smem_address(shared_.q[q_.stage]) + uint32_t(warpgroup_ * 64 * 128);
     if (rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
     const uint64_t queries = operand(rows, Queries::bytes);
-    bitmaps_ = reinterpret_cast<const uint32_t*>(p_.view.bitmaps) +
-               (warpgroup_ * kWarpgroup + thread()) * kMaskWords;
-    asm volatile("" : "+l"(bitmaps_));  // kept, not computed again for each tile
+    first_word_ = uint32_t((warpgroup_ * kWarpgroup + thread()) * kMaskWords);
+    asm volatile("" : "+r"(first_word_));  // kept, not computed again for each tile
     uint32_t bits[kMaskWords] = {};
     Scores scores;
     Out out;
@@ -143,9 +143,11 @@ class Multiplier {
     is_ready(out);
 
     begin_list(scores, bits, queries, tiles > 1);
-    int32_t count = tiles;
-    asm volatile("" : "+r"(count));  // a test that the compiler knows uniform would wait for others
-    for (int32_t i = 1; i < tiles; ++i) follow_tile(scores, out, bits, queries, i + 1 < count);
+    for (int32_t i = 1; i < tiles; ++i) {
+      int32_t left = tiles - i;
+      asm volatile("" : "+r"(left));  // what the compiler knows uniform, it would test too early
+      follow_tile(scores, out, bits, queries, left > 1);
+    }
 
     const JobResult result = shared_.job[q_.stage].result;
     arrive_as_warp(shared_.q_empty[q_.stage]);
@@ -227,8 +229,8 @@ class Multiplier {
   const ForwardParams& p_;
   const ScoreRule& rule_;
   ForwardShared<C>& shared_;
-  const int warpgroup_;      // among those that multiply
-  const uint32_t* bitmaps_;  // this thread's words of the first one
+  const int warpgroup_;  // among those that multiply
+  uint32_t first_word_;  // of this thread in a bitmap
   Turn<C::q_stages> q_;
   Turn<C::k_stages> k_;
   Turn<C::v_stages> v_;

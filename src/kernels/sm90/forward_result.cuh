@@ -46,30 +46,35 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
   const int lane = int(device::thread_index() % 32), c = lane % 4;
   const bool is_slot = job.slot >= 0;
   const bool is_wide = is_slot || !p.is_last;  // fp32, in the workspace
+  // Of rows that nothing joins, the common ones: both at once, with nothing between them.
+  float sum[2], max2[2], reciprocal[2], own_lse2[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    sum[h] = sum_of_four_lanes(rows.sum[h]);
+    max2[h] = rows.minus_base[h] == FLT_MAX ? -INFINITY : -rows.minus_base[h];
+    reciprocal[h] = sum[h] == 0 ? 0 : __fdividef(1.f, sum[h]);
+    own_lse2[h] = device::log2_of_sum(max2[h], sum[h]);
+  }
   uint32_t bad_rows = 0;
 
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int32_t row = first_row + lane / 4 + 8 * h, index = job.row_tile * C::tile_q + row;
-    const bool is_row = index < job.num_q;
-    const int64_t query = job.first_q + int64_t{p.view.stride} * index;
-    const float sum = sum_of_four_lanes(rows.sum[h]);
-    const float max2 = rows.minus_base[h] == FLT_MAX ? -INFINITY : -rows.minus_base[h];
-
-    device::RowTarget<T> target = {1, 0, nullptr, nullptr, nullptr};
-    float lse2 = -INFINITY;
+    const int32_t row = first_row + lane / 4 + 8 * h;
+    const bool is_row = row < job.num_rows;
+    const int64_t query = job.query + int64_t{p.view.stride} * row;
+    device::RowTarget<T> target = {reciprocal[h], 0, nullptr, nullptr, nullptr};
+    float lse2 = own_lse2[h];
     int64_t slot_row = 0;
-    bool is_bad = false;
     if (is_row && is_slot) {
       slot_row = device::slot_row(p, job.head_index, job.slot, row);
       target = device::slot_target<T>(p, slot_row);
-      is_bad = !device::is_finite(sum) || max2 == INFINITY;
-    } else if (is_row) {
-      const device::RowFinish finish = device::finish_row(p, job.head_index, query, max2, sum);
+    } else if (is_row && !job.is_all) {
+      const device::RowFinish finish =
+          device::finish_row(p, job.head_index, query, max2[h], sum[h]);
       target = device::row_target<T>(p, job.head_index, query, finish);
       lse2 = finish.lse2;
-      is_bad = !(lse2 < INFINITY);
     }
+    bool is_bad = !(lse2 < INFINITY);
     const auto for_each_two = [&](auto visit) {
 #pragma unroll
       for (int j = 0; j < C::head_dim / 8; ++j) {
@@ -88,10 +93,13 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
         y += target.state_factor * before.y;
       });
     }
-    float not_finite = 0;  // NaN when any value is infinite or NaN
-    for_each_two(
-        [&](int, float x, float y) { not_finite = fmaf(x, 0.f, fmaf(y, 0.f, not_finite)); });
-    is_bad = is_row && (is_bad || not_finite != 0);
+    float not_finite[4] = {};  // NaN when any value is infinite or NaN; four chains
+    for_each_two([&](int col, float x, float y) {
+      not_finite[col / 8 % 2] = fmaf(x, 0.f, not_finite[col / 8 % 2]);
+      not_finite[col / 8 % 2 + 2] = fmaf(y, 0.f, not_finite[col / 8 % 2 + 2]);
+    });
+    const float any_not = (not_finite[0] + not_finite[1]) + (not_finite[2] + not_finite[3]);
+    is_bad = is_row && (is_bad || any_not != 0);
     const uint32_t votes = __ballot_sync(~0u, is_bad);
     is_bad = (votes >> (lane & ~3) & 0xf) != 0;  // in any of the four lanes that hold the row
     if (votes != 0) {
@@ -101,10 +109,13 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
     const bool is_stored = is_row && !is_bad;
     if (is_stored && c == 0) {
       if (is_slot) {
-        p.slots.max[slot_row] = max2;
-        p.slots.sum[slot_row] = sum;
-      } else {
+        p.slots.max[slot_row] = max2[h];
+        p.slots.sum[slot_row] = sum[h];
+      } else if (!p.is_last) {
         device::store_lse(p, job.head_index, query, lse2);
+      } else if (p.lse.data != nullptr) {
+        static_cast<float*>(p.lse.data)[job.lse_at + row * (p.view.stride * p.lse.row_stride)] =
+            lse2 * device::kLn2;
       }
     }
     if (is_wide) {
@@ -115,6 +126,8 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
       });
       continue;
     }
+    T* const to =
+        static_cast<T*>(p.out.data) + job.out_at + row * (p.view.stride * p.out.row_stride);
 #pragma unroll
     for (int j = 0; j < C::head_dim / 8; j += 4) {  // four lanes write 64 bytes of a row
       uint32_t two[4];
@@ -126,7 +139,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
       const uint4 eight = exchange_blocks(two, c);
       const int col = 8 * (j + c);
       if (is_stored && col < p.sizes.v_head_dim) {
-        *reinterpret_cast<uint4*>(target.out + col) = eight;
+        *reinterpret_cast<uint4*>(to + col) = eight;
       }
     }
   }

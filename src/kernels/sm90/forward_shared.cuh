@@ -47,18 +47,24 @@ inline constexpr int kTurnBarrier = 1, kSignBarrier = 4;
 // Where the result of a job goes.
 struct JobResult {
   const WorkItem* item;
-  int32_t head_index, row_tile, slot;
-  int32_t first_q, num_q;  // of the residue class
+  int32_t head_index, slot;
+  int32_t num_rows;  // of the tile that there are
+  bool is_all;       // nothing joins the rows: no other chunk, part or sink
+  int64_t query;     // of the first row
+  // Where its first row begins in out and in lse, in elements. Not pointers: ptxas would not know
+  // that they point to global memory, and take nothing for uniform any more.
+  int64_t out_at, lse_at;
 };
 
 // One query tile of one head and the tiles it attends to, or a chunk of them.
 struct alignas(16) Job {
   int32_t num_tiles;  // 0: there is no more work
-  JobResult result;
+  int32_t row_tile, first_q;
+  int32_t first_k;  // first_q, first_k: of the residue class
+  int32_t batch, head, kv_head;
   TileRun run;              // where the list begins
   const TileRun* next_run;  // what follows it
-  int32_t batch, head, kv_head;
-  int32_t first_k;  // of the residue class
+  JobResult result;
 };
 
 template <class C>
