@@ -253,11 +253,15 @@ TEST_F(GpuGather, AGraphFollowsOtherIndicesInTheSamePlace) {
         std::max(gather_forward_workspace_bytes(q, k, v, indices.view(), options),
                  gather_backward_workspace_bytes(q, k, v, indices.view(), options));
     options.workspace = {copies.workspace(bytes), bytes};
+    const auto step = [&] {
+      gather_attention_forward(q, k, v, indices.view(), out, lse, options);
+      gather_attention_backward(dout, q, k, v, out, lse, indices.view(), gradients, options);
+    };
     synchronize(kGpu);
+    step();  // code is loaded on first use, which a capture may forbid
+    check_cuda(cudaStreamSynchronize(stream.get()), "warming up");
     check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal), "capturing");
-    // The very first call on this stream: a table needs no call before the capture.
-    gather_attention_forward(q, k, v, indices.view(), out, lse, options);
-    gather_attention_backward(dout, q, k, v, out, lse, indices.view(), gradients, options);
+    step();
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t ready = nullptr;
     check_cuda(cudaStreamEndCapture(stream.get(), &graph), "ending a capture");
