@@ -141,7 +141,6 @@ int info(const Context& context) {
                                     commit.is_dirty ? ", changed since" : "")});
   facts.add({"compiler", machine.compiler});
   facts.add({"machine", fmt::format("{}, {}", machine.cpu, machine.system)});
-  facts.add({"backend", backend_text()});
   for (size_t i = 0; i < gpus().size(); ++i) {
     facts.add({fmt::format("gpu:{}", i), bench::describe(gpus()[i])});
   }
@@ -163,7 +162,7 @@ int info(const Context& context) {
                  why_not.empty() ? "yes" : "no: " + why_not},
                 why_not.empty() ? Ink::plain : Ink::dim);
   }
-  print("\n{}", kernels.text());
+  print("\nbackend: {}\n\n{}", backend_text(), kernels.text());
   if (const std::string left = left_to_the_next(); !left.empty()) {
     print("\nleft to the next backend of this table\n{}", left);
   }
