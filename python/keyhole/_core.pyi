@@ -50,6 +50,16 @@ def catalog() -> list[_CatalogRow]: ...
 def make_plan(pattern: Pattern, q_len: int, k_len: int, batch: int, heads: int, offset: int | None) -> Plan: ...
 def load_plan(path: str, /) -> Plan: ...
 def plan_from_bytes(data: bytes, /) -> Plan: ...
+def tile_lists(
+    pattern: Pattern,
+    q_len: int,
+    k_len: int,
+    batch: int,
+    heads: int,
+    offset: int | None,
+    tile_q: int,
+    tile_k: int,
+) -> dict[str, Any]: ...
 def forward(
     q: _Tensor,
     k: _Tensor,

@@ -260,13 +260,11 @@ class TestRefusals:
         with pytest.raises(NotImplementedError, match="output_attentions=True"):
             model_of("llama", "keyhole")(tokens(), output_attentions=True)
 
-    def test_computing_with_a_mask(self):
+    def test_parts_of_a_mask(self):
         mask = keyhole_hf.attention.make_mask(2, 5, 5, mask_function=transformers.masking_utils.causal_mask_function)
         assert mask.shape == (2, 1, 5, 5)
         assert mask.to("cpu") is mask
         assert mask[:, :, :, :5] is mask
-        with pytest.raises(NotImplementedError, match="computes with its attention mask"):
-            mask + 1
         with pytest.raises(NotImplementedError, match="a mask has no parts"):
             mask[:, :, :, :4]
 
@@ -335,6 +333,15 @@ def test_llama4_chunks():
         results.append(model.generate(tokens(), attention_mask=mask, max_new_tokens=12, do_sample=False))
     torch.testing.assert_close(results[0], results[2], rtol=2e-4, atol=2e-4)
     assert torch.equal(results[1], results[3])
+
+
+def test_compiled():
+    """The graph breaks at every mask and every attention; what is between them is compiled."""
+    model = model_of("mistral", "keyhole")
+    expected = model_of("mistral", "eager")(tokens()).logits
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(tokens()).logits, expected, rtol=2e-4, atol=2e-4)
 
 
 def test_gradient_checkpointing():

@@ -88,7 +88,7 @@ class _Untouchable:
         raise _TouchedError
 
     __getattr__ = __getitem__ = __index__ = __int__ = __float__ = __bool__ = __array__ = __hash__ = _touch
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __invert__ = _touch  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __invert__ = _touch
     __add__ = __sub__ = __mul__ = __mod__ = __floordiv__ = __and__ = __or__ = __xor__ = _touch
     __radd__ = __rsub__ = __rmul__ = __rmod__ = __rfloordiv__ = __rand__ = __ror__ = __rxor__ = _touch
     __array_ufunc__ = _touch
@@ -97,9 +97,9 @@ class _Untouchable:
 def _used_by_numpy(fn: MaskMod) -> tuple[bool, bool]:
     index = np.zeros((1, 1, 1), np.int64)
 
-    def uses(*places: Any) -> bool:
+    def uses(b: Any, h: Any) -> bool:
         try:
-            fn(*places, index, index)
+            fn(b, h, index, index)
         except Exception:  # whatever it did, it did not leave b, or h, alone
             return True
         return False

@@ -50,13 +50,12 @@ class _Lists:
         self.q_len, self.k_len = mask.seq_lengths
         self.tile_q, self.tile_k = mask.BLOCK_SIZE
         self.partial = self._four(mask.kv_num_blocks, mask.kv_indices)
-        self.full = self._four(mask.full_kv_num_blocks, mask.full_kv_indices)
+        has_full = mask.full_kv_num_blocks is not None
+        self.full = self._four(mask.full_kv_num_blocks, mask.full_kv_indices) if has_full else None
         self.batch, self.heads = self.partial[0].shape[:2]
 
     @staticmethod
-    def _four(counts: Any, indices: Any) -> tuple[Any, Any] | None:
-        if counts is None:
-            return None
+    def _four(counts: Any, indices: Any) -> tuple[Any, Any]:
         counts, indices = counts.cpu().numpy(), indices.cpu().numpy()
         missing = (1,) * (4 - indices.ndim)
         return counts.reshape(missing + counts.shape), indices.reshape(missing + indices.shape)
@@ -138,7 +137,7 @@ def to_block_mask(
     lists = _core.tile_lists(pattern.core, q_len, k_len, batch, heads, offset, tile_q, tile_k)
     dense = _DenseLists(lists, batch, heads, tile_q)
     counts = {name: torch.from_numpy(array).to(device) for name, array in dense.lists().items()}
-    return BlockMask.from_kv_blocks(
+    return BlockMask.from_kv_blocks(  # type: ignore[no-any-return]
         **counts,
         BLOCK_SIZE=(tile_q, tile_k),
         mask_mod=_mask_mod(
@@ -221,8 +220,9 @@ class _DenseLists:
 
 def _mask_mod(names: Any, words: Any, varies: tuple[bool, bool], tile_q: int, tile_k: int) -> Any:
     def plan_mask(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        chosen = [index for index, is_used in zip((b, h), varies, strict=True) if is_used]
-        name = names[(*chosen, q_idx // tile_q, kv_idx // tile_k)]
+        place = [index for index, is_used in zip((b, h), varies, strict=True) if is_used]
+        place += [q_idx // tile_q, kv_idx // tile_k]
+        name = names[tuple(place)]
         column = kv_idx % tile_k
         return (words[name, q_idx % tile_q, column // 32] >> (column % 32)) & 1 == 1
 

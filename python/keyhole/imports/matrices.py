@@ -158,5 +158,5 @@ def _tile_of(matrix: Any) -> tuple[int, int]:
     if hasattr(matrix, "blocksize"):
         return matrix.blocksize  # type: ignore[no-any-return]
     if hasattr(matrix, "crow_indices"):
-        return tuple(matrix.values().shape[-2:])  # type: ignore[return-value]
+        return tuple(matrix.values().shape[-2:])
     raise TypeError(f"from_bsr: {type(matrix).__name__} has rows, but no tiles; use from_csr")

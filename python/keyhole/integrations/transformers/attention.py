@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ...functional import attention
-from ...pattern import Pattern, PatternLike, as_pattern
+from ...pattern import PatternLike, as_pattern
+from . import kept
 from .layout import Layout
 from .mask import Mask
 from .mask_functions import pattern_of, sequences_of
@@ -19,6 +21,9 @@ from .padding import padding_of
 __all__ = ["NAME", "register", "set_pattern"]
 
 NAME = "keyhole"
+
+# A matrix goes to every layer of a model, and is looked at once.
+_masks_of_matrices: Any = WeakTensorKeyDictionary()
 
 
 def register() -> None:
@@ -55,7 +60,7 @@ def _is_self_attention(module: torch.nn.Module) -> bool:
     return has_index and "Attention" in type(module).__name__ and not getattr(module, "is_cross_attention", False)
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def make_mask(
     batch_size: int,
     q_length: int | None = None,
@@ -78,9 +83,10 @@ def make_mask(
         raise TypeError("keyhole: this release of transformers asks for masks in a way that is not known here")
     layout = Layout(batch_size, int(q_length), int(kv_length), int(q_offset), int(kv_offset))
     pattern = pattern_of(mask_function, layout, device)
-    return Mask.make(layout, pattern, padding_of(attention_mask, layout), sequences_of(mask_function, layout))
+    return Mask(layout, pattern, padding_of(attention_mask, layout), sequences_of(mask_function, layout))
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def attention_forward(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -131,13 +137,17 @@ def _refuse_what_is_not_there(module: torch.nn.Module, dropout: float, kwargs: d
 def _mask_for(module: torch.nn.Module, layout: Layout, given: torch.Tensor | None, is_causal: bool | None) -> Mask:
     """Where the model made no mask with `make_mask`: none at all, or a matrix [batch, 1 or heads, q_len, k_len]."""
     if given is not None:
-        return Mask.from_matrix(layout, given)
+        version, mask = _masks_of_matrices.get(given, (None, None))
+        if mask is None or version != given._version:
+            mask = Mask.from_matrix(layout, given)
+            _masks_of_matrices[given] = given._version, mask
+        return mask  # type: ignore[no-any-return]
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if not is_causal or layout.q_length == 1:
-        return Mask.make(layout, Pattern("dense"))
+        return Mask(layout, kept.dense())
     if layout.q_length != layout.kv_length:
         raise ValueError(
             f"keyhole: this model gave no mask for {layout.q_length} queries and {layout.kv_length} keys, and a causal "
             "mask could stand at either end of them; pass an attention_mask"
         )
-    return Mask.make(layout, Pattern("causal"))
+    return Mask(layout, kept.causal())

@@ -1,32 +1,29 @@
 # python/keyhole/integrations/transformers/mask.py
-"""Mask: what `make_mask` hands to the layers. To the models, which ask masks for their shape, it looks like a tensor
-[batch, 1, q_length, kv_length]; it holds no numbers, but a pattern, padding, and the plans made of them.
+"""Mask: what `make_mask` hands to the layers. Models let torch's BlockMasks through wherever they come from, so a Mask
+is one by name; it holds neither blocks nor numbers, but a pattern, padding, and the plans made of them.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
+from ... import _core
 from ...imports import from_cu_seqlens, from_dense
 from ...leaves import at
 from ...pattern import Pattern
 from ...plan import Plan, plan
+from . import kept
 from .layout import Layout
 from .own_pattern import Sequences, placed
 
 __all__ = ["Mask"]
 
-_QUESTIONS = {  # what may be asked of a mask; everything else computes with it
-    getattr(torch.Tensor, name).__get__
-    for name in ("shape", "ndim", "dtype", "device", "layout", "requires_grad", "is_meta", "grad_fn")
-} | {torch.Tensor.dim, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.__repr__, torch.Tensor.__hash__}
 
-
-class Mask(torch.Tensor):
-    """Without memory; moving it changes nothing, and computing with it is an error."""
+class Mask(BlockMask):
+    """Of shape [batch, 1, q_length, kv_length] for those who ask; moving it changes nothing, and it has no parts."""
 
     _layout: Layout
     _pattern: Pattern
@@ -34,16 +31,20 @@ class Mask(torch.Tensor):
     _sequences: Sequences | None
     _plans: dict[Any, Plan]
 
-    @staticmethod
-    def make(
-        layout: Layout, pattern: Pattern, padding: Pattern | None = None, sequences: Sequences | None = None
-    ) -> Mask:
-        """`pattern` and `padding` speak of keys that count from 0 in the cache; `sequences` are packed into an entry."""
-        shape = (layout.batch, 1, layout.q_length, layout.kv_length)
-        self: Mask = torch.Tensor._make_subclass(Mask, torch.empty(shape, dtype=torch.bool, device="meta"))
+    def __init__(
+        self, layout: Layout, pattern: Pattern, padding: Pattern | None = None, sequences: Sequences | None = None
+    ) -> None:
+        """`pattern` and `padding` speak of keys that count from 0 in the cache; `sequences` are packed in an entry."""
         self._layout, self._pattern, self._padding, self._sequences = layout, pattern, padding, sequences
         self._plans = {}
-        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self._layout.batch, 1, self._layout.q_length, self._layout.kv_length
+
+    @property
+    def ndim(self) -> int:
+        return 4
 
     @staticmethod
     def from_matrix(layout: Layout, matrix: torch.Tensor) -> Mask:
@@ -64,15 +65,15 @@ class Mask(torch.Tensor):
         pattern = from_dense(matrix)
         if layout.q_length == layout.kv_length and layout.offset != 0:
             pattern = at(range(layout.q_length), range(layout.kv_length), pattern)
-        return Mask.make(layout, pattern)
+        return Mask(layout, pattern)
 
     def plan(self, found: Layout, heads: int, own: Pattern | None, kwargs: dict[str, Any]) -> Plan:
-        """The plan of a layer with so many query heads, and maybe a pattern of its own; `found` is its tensors' layout."""
+        """The plan of a layer with so many query heads, and maybe a pattern of its own; `found` is of its tensors."""
         layout = self._layout
         if (found.batch, found.q_length, found.kv_length) != (layout.batch, layout.q_length, layout.kv_length):
             raise ValueError(
-                f"keyhole: the mask was made for {layout.batch} x {layout.q_length} queries and {layout.kv_length} keys, "
-                f"but this layer has {found.batch} x {found.q_length} and {found.kv_length}"
+                f"keyhole: the mask is for {layout.batch} x {layout.q_length} queries and {layout.kv_length} keys, but "
+                f"this layer has {found.batch} x {found.q_length} and {found.kv_length}"
             )
         offsets = kwargs.get("cu_seq_lens_q")
         key = (heads, own, None if offsets is None else id(offsets))
@@ -90,7 +91,10 @@ class Mask(torch.Tensor):
         else:
             pattern = self._pattern
         if self._padding is not None:
-            pattern = _both(pattern, self._padding)
+            pattern = kept.both(pattern, self._padding)
+        if layout.q_length == 1:  # the plan of one step: the next has another number of keys, so nobody asks again
+            shape = (layout.q_length, layout.kv_length, layout.batch, heads, layout.offset)
+            return Plan(_core.make_plan(pattern.core, *shape), pattern)
         return plan(pattern, layout.q_length, layout.kv_length, batch=layout.batch, heads=heads, offset=layout.offset)
 
     def __getitem__(self, index: Any) -> Mask:
@@ -102,22 +106,9 @@ class Mask(torch.Tensor):
     def to(self, *_: Any, **__: Any) -> Mask:
         return self
 
-    contiguous = to
+    contiguous = to  # generate() asks for it where caches are static
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Mask:
-        return self
+    def __repr__(self) -> str:
+        return f"<keyhole mask {self._pattern}, {list(self.shape)}>"
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in _QUESTIONS:
-            raise NotImplementedError(
-                f"keyhole: this model computes with its attention mask ({getattr(func, '__name__', func)}), and keyhole's "
-                'has no numbers; use attn_implementation="eager" or "sdpa"'
-            )
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-@lru_cache(maxsize=256)
-def _both(pattern: Pattern, padding: Pattern) -> Pattern:
-    """Kept: while generating, neither changes from step to step, and a pattern that was hashed once is found fast."""
-    return pattern & padding
+    __str__ = __repr__

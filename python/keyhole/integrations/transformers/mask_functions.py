@@ -20,8 +20,9 @@ from transformers import masking_utils
 
 from ...imports import from_mask_mod
 from ...imports.rows import joined
-from ...leaves import at, blocks, causal, dense, documents, window
+from ...leaves import at, blocks, documents
 from ...pattern import Pattern
+from . import kept
 from .layout import Layout
 from .own_pattern import Sequences
 
@@ -33,14 +34,14 @@ Builder = Callable[[dict[str, Any], Layout], "Pattern | None"]
 
 
 def pattern_of(function: MaskFunction, layout: Layout, device: Any) -> Pattern:
-    """The pairs for which function(batch, head, query, key) holds. It speaks of tokens, the pattern of the keys here."""
+    """The pairs for which function(batch, head, query, key) holds. It speaks of tokens, the pattern of keys."""
     found = _recognised(function, layout)
     return found if found is not None else _asked(function, layout, device)
 
 
 def sequences_of(function: MaskFunction, layout: Layout) -> Sequences | None:
     """The lengths of the sequences packed into each batch entry, where the function says that there are several."""
-    code = getattr(function, "__code__", None)
+    code: Any = getattr(function, "__code__", None)
     builder = _checked_builders().get(code)
     if builder is _packed:
         return _sequences(_closure(function), layout)
@@ -63,14 +64,14 @@ def _asked(function: MaskFunction, layout: Layout, device: Any) -> Pattern:
 
 
 def _recognised(function: MaskFunction, layout: Layout) -> Pattern | None:
-    code = getattr(function, "__code__", None)
+    code: Any = getattr(function, "__code__", None)  # a callable object has none, and is not recognised
     builder = _checked_builders().get(code) or _chains().get(code)
     return None if builder is None else builder(_closure(function), layout)
 
 
 def _closure(function: MaskFunction) -> dict[str, Any]:
-    cells = function.__closure__ or ()  # type: ignore[attr-defined]
-    names = function.__code__.co_freevars  # type: ignore[attr-defined]
+    cells = function.__closure__ or ()
+    names = function.__code__.co_freevars
     return dict(zip(names, (cell.cell_contents for cell in cells), strict=True))
 
 
@@ -112,12 +113,12 @@ def _sequences(closure: dict[str, Any], layout: Layout) -> Sequences | None:
 
 
 _FUNCTIONS: dict[str, Builder] = {
-    "causal_mask_function": lambda closure, layout: causal(),
-    "bidirectional_mask_function": lambda closure, layout: dense(),
+    "causal_mask_function": lambda closure, layout: kept.causal(),
+    "bidirectional_mask_function": lambda closure, layout: kept.dense(),
 }
 _FACTORIES: dict[str, Builder] = {  # functions that make functions
-    "sliding_window_overlay": lambda closure, layout: window(closure["sliding_window"] - 1, float("inf")),
-    "sliding_window_bidirectional_overlay": lambda closure, layout: window(closure["sliding_window"]),
+    "sliding_window_overlay": lambda closure, layout: kept.window(closure["sliding_window"] - 1, float("inf")),
+    "sliding_window_bidirectional_overlay": lambda closure, layout: kept.window(closure["sliding_window"]),
     "chunked_overlay": _chunked,
     "packed_sequence_mask_function": _packed,
 }
@@ -167,13 +168,13 @@ def _means_the_same(function: MaskFunction, builder: Builder, layout: Layout) ->
 
 
 def _and_code() -> CodeType:
-    return masking_utils.and_masks(masking_utils.causal_mask_function).__code__  # type: ignore[attr-defined]
+    return masking_utils.and_masks(masking_utils.causal_mask_function).__code__
 
 
 @lru_cache(maxsize=1)
 def _chains() -> dict[CodeType, Builder]:
-    or_code: CodeType = masking_utils.or_masks(masking_utils.causal_mask_function).__code__  # type: ignore[attr-defined]
-    return {_and_code(): _chain(Pattern.__and__), or_code: _chain(Pattern.__or__)}
+    or_code: CodeType = masking_utils.or_masks(masking_utils.causal_mask_function).__code__
+    return {_and_code(): _chain(kept.both), or_code: _chain(kept.either)}
 
 
 def _chain(join: Callable[[Pattern, Pattern], Pattern]) -> Builder:

@@ -39,6 +39,6 @@ def _check_dropped(own: Pattern, layout: Layout) -> None:
     dropped = _core.make_plan(own.core, layout.q_length, layout.kv_offset, layout.batch, 1, layout.q_offset)
     if dropped.explain(128, 128, 1, 1)["pairs"] > 0:
         raise ValueError(
-            f"keyhole: {own} attends to tokens before {layout.kv_offset}, which the cache of this layer's sliding window "
-            "has dropped; pass past_key_values=DynamicCache(), which keeps all"
+            f"keyhole: {own} attends to tokens before {layout.kv_offset}, which the cache of this layer's sliding "
+            "window has dropped; pass past_key_values=DynamicCache(), which keeps all"
         )

@@ -1,0 +1,31 @@
+# python/keyhole/integrations/transformers/kept.py
+"""Patterns that come again with every forward pass, made once: one that was hashed before is found fast, and while
+generating nothing but the number of keys changes from step to step.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ...leaves import causal as make_causal
+from ...leaves import dense as make_dense
+from ...leaves import window as make_window
+from ...pattern import Pattern
+
+__all__ = ["both", "causal", "dense", "either", "window"]
+
+_MOST = 256
+
+causal = lru_cache(maxsize=1)(make_causal)
+dense = lru_cache(maxsize=1)(make_dense)
+window = lru_cache(maxsize=_MOST)(make_window)
+
+
+@lru_cache(maxsize=_MOST)
+def both(a: Pattern, b: Pattern) -> Pattern:
+    return a & b
+
+
+@lru_cache(maxsize=_MOST)
+def either(a: Pattern, b: Pattern) -> Pattern:
+    return a | b
