@@ -295,9 +295,7 @@ def bitmaps(
     if 0 < bits.size <= _LONGEST_TEXT and sum(map(len, lists)) <= _LONGEST_TEXT:
         numbers = ", ".join(str(values.tolist()) for values in lists)
         return parse(f"bitmaps({tile_q}, {tile_k}, {numbers}, {bits.astype(int).tolist()})")
-    return make(
-        "bitmaps", tile_q, tile_k, *(values.tobytes() for values in lists), (_arrays.packed(bits), *bits.shape)
-    )
+    return make("bitmaps", tile_q, tile_k, *(values.tobytes() for values in lists), (_arrays.packed(bits), *bits.shape))
 
 
 def csr(offsets: Integers, keys: Integers) -> Pattern:

@@ -10,6 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
+from torch_reference import DEVICES  # noqa: E402
+
 DOCUMENTS = torch.tensor([[0] * 100 + [1] * 150 + [2] * 50, [0] * 10 + [1] * 200 + [2] * 90])
 LENGTHS = torch.tensor([300, 77])
 
@@ -132,6 +134,25 @@ def test_from_block_mask_asks_equal_heads_once():
     calls.clear()
     assert str(keyhole.from_block_mask(mask)).startswith("bitmaps")
     assert len(calls) == 2  # traced, and asked
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tensors_lie_where_they_lie(device):
+    """Functions look at tensors on a GPU, lists come from there, and block masks go there."""
+    documents = DOCUMENTS.to(device)
+
+    def function(b, h, q, k):
+        return (documents[b, q] == documents[b, k]) & (q >= k)
+
+    expected = flex.create_mask(by_entry, B, H, 300, 300, device="cpu")
+    assert torch.equal(dense(keyhole.from_mask_mod(function, 300, batch=B, heads=H, device=device), 300, 300), expected)
+    mask = flex.create_block_mask(function, B, H, 300, 300, device=device)
+    pattern = keyhole.from_block_mask(mask)
+    assert torch.equal(dense(pattern, 300, 300), expected)
+    back = keyhole.to_block_mask(pattern, 300, batch=B, heads=H, device=device)
+    assert back.kv_indices.device.type == device
+    assert torch.equal(flex.create_mask(back.mask_mod, B, H, 300, 300, device=device).cpu(), expected)
+    assert keyhole.from_dense(expected.to(device)) == keyhole.from_dense(expected)
 
 
 def test_from_block_mask_says_what_was_passed():

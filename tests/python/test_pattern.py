@@ -64,6 +64,10 @@ CALLS = {
     "tiles(4, 4, [0, 1, 3, 4, 6], [0, 0, 1, 2, 0, 3])": lambda: keyhole.tiles(
         4, 4, [0, 1, 3, 4, 6], [0, 0, 1, 2, 0, 3]
     ),
+    "bitmaps(4, 4, [0, 1, 3, 4], [0, 0, 1, 2], [0, -1, 0, 0], "
+    "[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])": lambda: keyhole.bitmaps(
+        4, 4, [0, 1, 3, 4], [0, 0, 1, 2], [0, -1, 0, 0], np.tri(4, dtype=bool)
+    ),
     "csr([0, 1, 3, 5, 8], [0, 0, 1, 0, 2, 0, 1, 3])": lambda: keyhole.csr([0, 1, 3, 5, 8], [0, 0, 1, 0, 2, 0, 1, 3]),
     "mask([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1]])": lambda: keyhole.mask(
         np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1]], bool)
@@ -73,6 +77,9 @@ CALLS = {
         keyhole.causal() & keyhole.documents([5, 11]), keyhole.causal() & keyhole.documents([9, 7])
     ),
     "at(q=[4, 0, 5, 1], k=[0, 1, 2, 3, 4, 5], causal)": lambda: keyhole.at([4, 0, 5, 1], range(6), "causal"),
+    "packed([5, 2, 6], [5, 7, 4], causal & (window(3) | sinks(1)))": lambda: keyhole.packed(
+        [5, 2, 6], [5, 7, 4], "causal & (window(3) | sinks(1))"
+    ),
 }
 
 

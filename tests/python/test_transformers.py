@@ -18,11 +18,11 @@ import keyhole  # noqa: E402
 import keyhole.integrations.transformers as keyhole_hf  # noqa: E402
 from keyhole.integrations.transformers.layout import Layout  # noqa: E402
 from keyhole.integrations.transformers.mask_functions import _checked_builders, pattern_of  # noqa: E402
+from torch_reference import DEVICES  # noqa: E402
 
 keyhole_hf.register()
 
 VOCABULARY, LENGTH, WINDOW = 97, 40, 12
-DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,

@@ -110,9 +110,6 @@ def to_block_mask(
 
     Its lists are the plan's lists of tiles; its mask_mod reads the plan's bitmaps, which are tensors on `device`. Where
     all batch entries, or all heads, have the same pairs, that dimension has size 1.
-
-    >>> to_block_mask("causal & window(255)", 1024).sparsity()
-    67.1875
     """
     torch = _torch()
     from torch.nn.attention.flex_attention import BlockMask
