@@ -14,7 +14,7 @@ from .pattern import PatternLike, as_pattern
 try:
     from matplotlib import pyplot
     from matplotlib.colors import ListedColormap
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 except ImportError as error:
     raise ImportError(
         "keyhole.viz draws with matplotlib, which cannot be imported here; install it (pip install 'keyhole[viz]'), or "
@@ -146,6 +146,7 @@ def draw_times(
     ax.set_xticks(sorted(set(lengths)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda length, _: f"{length:,.0f}"))
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
     ax.grid(color="#e4e4e4")
