@@ -15,9 +15,12 @@ import re
 
 from docutils import nodes
 from docutils.statemachine import StringList
-from sphinx.ext.autodoc.mock import mock
+from sphinx.ext.autodoc.mock import _MockObject, mock
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+
+# What stands in for a package that is not imported can be one side of a union: `Plan | torch.Tensor`.
+_MockObject.__or__ = _MockObject.__ror__ = lambda self, other: self
 
 ARGUMENT = re.compile(r"(?P<names>\w+(?:, \w+)*)(?:\s{2,}(?P<text>\S.*))?$")
 
