@@ -75,7 +75,7 @@ class Exported(SphinxDirective):
     def run(self):
         with mock(self.config.autodoc_mock_imports):
             package, module = (importlib.import_module(name) for name in ("keyhole", self.arguments[0]))
-        names = [name for name in module.__all__ if name in package.__all__]
+        names = [name for name in module.__all__ if name in dir(package)]  # also those that load later
         lines = StringList()
         for name in names:
             is_class = inspect.isclass(getattr(module, name))
