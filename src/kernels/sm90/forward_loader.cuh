@@ -20,10 +20,10 @@ __device__ __forceinline__ TileRun first_run(const ForwardParams& p, const WorkI
 // All that takes divisions is done here, once for the many threads that would have to.
 template <class C>
 __device__ __forceinline__ void write_job(const ForwardParams& p, const WorkItem* item,
-                                          const WorkItem& read, const TileRun& run, Job& job) {
+                                          const WorkItem& read, Job& job) {
   const device::Work work = device::work_of(p.sizes, p.view, read, read.head);
   job.num_tiles = max(work.num_tiles, 1);
-  job.run = run;
+  job.run = first_run(p, read);
   job.next_run = work.runs + 1;
   job.batch = work.batch;
   job.head = work.head;
@@ -55,9 +55,9 @@ __device__ __forceinline__ void plan(const ForwardParams& p, ForwardShared<C>& s
   Turn<C::q_stages> turn;
   for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next(), turn.next()) {
     const WorkItem read = at.item();
-    const TileRun run = first_run(p, read);
+    prefetch(p.view.runs + read.first_run);
     shared.await(shared.q_empty[turn.stage], turn.parity ^ 1);
-    write_job<C>(p, &at.item(), read, run, shared.job[turn.stage]);
+    write_job<C>(p, &at.item(), read, shared.job[turn.stage]);
     arrive(shared.is_planned[turn.stage]);
   }
   shared.await(shared.q_empty[turn.stage], turn.parity ^ 1);

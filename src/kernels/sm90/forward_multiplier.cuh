@@ -82,8 +82,8 @@ class Multiplier {
   // Predicated, not branched around: nothing may stand between the products' beginnings. A plain
   // load: others sink below the wait that follows.
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords]) const {
-    const uint32_t word =
-        uint32_t(bitmap_) * (kMultipliers * kWarpgroup * kMaskWords) + first_word_;
+    const uint32_t first_word = uint32_t((warpgroup_ * kWarpgroup + thread()) * kMaskWords);
+    const uint32_t word = uint32_t(bitmap_) * (kMultipliers * kWarpgroup * kMaskWords) + first_word;
     const uint32_t* const at = reinterpret_cast<const uint32_t*>(p_.view.bitmaps) + word;
     if constexpr (kMaskWords == 1) {
       asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n@p ld.global.u32 %0, [%2];\n}"
@@ -109,6 +109,9 @@ class Multiplier {
 
   __device__ __forceinline__ void multiply_keys(Scores& scores, uint64_t queries) const {
     const uint64_t keys = operand(smem_address(shared_.k[k_.stage]), Keys::bytes);
+    // Adds 0, but a new one for each tile as far as ptxas knows: it would keep a place in the
+    // queries for every product, and there are not so many uniform registers.
+    if constexpr (C::head_dim > 128) queries += uint64_t(k_.stage >> 4);
     Product<T>::template of_shared<true, false, false>(scores, queries, keys);
 #pragma unroll
     for (int d = 1; d < C::head_dim / 16; ++d) {
@@ -131,8 +134,6 @@ class Multiplier {
     const uint32_t rows = smem_address(shared_.q[q_.stage]) + uint32_t(warpgroup_ * 64 * 128);
     if (rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
     const uint64_t queries = operand(rows, Queries::bytes);
-    first_word_ = uint32_t((warpgroup_ * kWarpgroup + thread()) * kMaskWords);
-    asm volatile("" : "+r"(first_word_));  // kept, not computed again for each tile
     uint32_t bits[kMaskWords] = {};
     Scores scores;
     Out out;
@@ -230,7 +231,6 @@ class Multiplier {
   const ScoreRule& rule_;
   ForwardShared<C>& shared_;
   const int warpgroup_;  // among those that multiply
-  uint32_t first_word_;  // of this thread in a bitmap
   Turn<C::q_stages> q_;
   Turn<C::k_stages> k_;
   Turn<C::v_stages> v_;

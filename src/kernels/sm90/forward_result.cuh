@@ -44,8 +44,12 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
                                            int32_t first_row, float (&out)[C::head_dim / 2],
                                            const Rows& rows) {
   const int lane = int(device::thread_index() % 32), c = lane % 4;
-  const bool is_slot = job.slot >= 0;
-  const bool is_wide = is_slot || !p.is_last;  // fp32, in the workspace
+  // Asked anew where it matters: predicates that live long end up in registers of the main loop.
+  const auto is_slot = [&] {
+    int32_t slot = job.slot;
+    asm volatile("" : "+r"(slot));
+    return slot >= 0;
+  };
   // Of rows that nothing joins, the common ones: both at once, with nothing between them.
   float sum[2], max2[2], reciprocal[2], own_lse2[2];
 #pragma unroll
@@ -65,7 +69,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
     device::RowTarget<T> target = {reciprocal[h], 0, nullptr, nullptr, nullptr};
     float lse2 = own_lse2[h];
     int64_t slot_row = 0;
-    if (is_row && is_slot) {
+    if (is_row && is_slot()) {
       slot_row = device::slot_row(p, job.head_index, job.slot, row);
       target = device::slot_target<T>(p, slot_row);
     } else if (is_row && !job.is_all) {
@@ -108,7 +112,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
 
     const bool is_stored = is_row && !is_bad;
     if (is_stored && c == 0) {
-      if (is_slot) {
+      if (is_slot()) {
         p.slots.max[slot_row] = max2[h];
         p.slots.sum[slot_row] = sum[h];
       } else if (!p.is_last) {
@@ -118,7 +122,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
             lse2 * device::kLn2;
       }
     }
-    if (is_wide) {
+    if (is_slot() || !p.is_last) {                   // fp32, in the workspace
       for_each_two([&](int col, float x, float y) {  // v_head_dim % 8 == 0: aligned
         if (is_stored && col < p.sizes.v_head_dim) {
           *reinterpret_cast<float2*>(target.wide + col) = {x, y};

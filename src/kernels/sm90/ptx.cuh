@@ -243,6 +243,11 @@ __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// Brings 128 bytes of global memory near.
+__device__ __forceinline__ void prefetch(const void* global) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(global) : "memory");
+}
+
 // ---- Additions to global memory ----
 // Adds floats in shared memory to global memory, each atomically; both are aligned to 16 bytes.
 __device__ __forceinline__ void add_from_shared(float* global, uint32_t smem, int bytes) {
