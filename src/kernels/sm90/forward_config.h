@@ -6,7 +6,7 @@
 // - A warpgroup multiplies 64 queries at a time. Its threads hold out (head_dim / 2 registers),
 //   scores (tile_k / 2) and twice the weights (tile_k / 4 each: those being multiplied, and those
 //   being made while the scores they come from may still be needed). Two warpgroups that multiply
-//   may have 240 registers a thread, three 160.
+//   may have 232 registers a thread, three 160; those that bring keep 40 and 32.
 // - Products of 64 x 64 read 128 bytes of shared memory a cycle, all there is; wider ones less.
 // - Values are given back later than keys, after the exponentials: three stages of them, two of
 //   keys. Two of queries hide the start of the next list behind the end of this one.
@@ -22,12 +22,12 @@ namespace keyhole::sm90 {
 // What a CTA must be given, whatever its configuration: all there is on a GPU of sm_90.
 inline constexpr int64_t kForwardSharedBytes = 227 * 1024;
 
-// At most 1,536 exponentials in the time of 1,536 products' cycles: the exponentials decide, and
-// three warpgroups hide each other's. 96 keys: 48 + 32 + 2 x 24 of 160 registers; 128 would spill.
+// Exponentials take as long as products here (1,536 cycles each for 192 x 128 pairs): three
+// warpgroups hide each other's. 96 keys: 32 + 48 + 2 x 24 of 160 registers; 128 would spill.
 struct ForwardDim64 {
   static constexpr int head_dim = 64, tile_q = 192, tile_k = 96;
   static constexpr int q_stages = 2, k_stages = 3, v_stages = 3;  // 120 KiB
-  static constexpr bool takes_turns = true;  // 522 TFLOP/s without in two warpgroups, 500 with
+  static constexpr bool takes_turns = true;  // in two warpgroups 519 TFLOP/s, without 500
   static constexpr int ctas_per_sm = 1;
 };
 struct ForwardDim64Short {
