@@ -2,7 +2,9 @@
 // Samples spread queries (or query tiles) and scales up. Small plans are counted whole.
 #include "plan/estimate.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/int_math.h"
 #include "pattern/node.h"
@@ -17,6 +19,7 @@ namespace {
 
 constexpr int64_t kSampledTiles =
     48;  // query tiles; a prime-ish stride through them avoids resonance
+constexpr int64_t kFirstRows = 512;  // of which no query tile is left out
 constexpr int64_t kSampledRows = 32;
 constexpr int64_t kDrawnTiles = 256;  // partial tiles of opaque nodes that are really drawn
 
@@ -59,7 +62,7 @@ double listed_tiles(const Node& node, const Shape& shape, int64_t stride, TileSh
   double listed = 0;
   int64_t drawn = 0;
   std::vector<TileRun> runs;
-  const int64_t taken = sample(q_tiles * stride, sampled, [&](int64_t i) {
+  const auto visit = [&](int64_t i) {
     const int64_t c = i % stride, q_tile = i / stride;
     const ResidueClass residue = residue_class(shape, stride, c);
     const NodePtr inner = stride == 1 ? node.shared_from_this() : node.in_residue(stride, c);
@@ -80,8 +83,15 @@ double listed_tiles(const Node& node, const Shape& shape, int64_t stride, TileSh
       }
       if (is_listed) listed += run.count;
     }
-  });
-  return taken == 0 ? 0 : listed * double(q_tiles * stride) / double(taken);
+  };
+  // The first ones are all counted: global tokens make them as long as a hundred others, and a
+  // sample that meets one of them takes it for many.
+  const int64_t lists = q_tiles * stride;
+  const int64_t first = std::min(lists, ceil_div(kFirstRows, tile.q));
+  for (int64_t i = 0; i < first; ++i) visit(i);
+  const double in_first = std::exchange(listed, 0);
+  const int64_t taken = sample(lists - first, sampled, [&](int64_t i) { visit(first + i); });
+  return in_first + (taken == 0 ? 0 : listed * double(lists - first) / double(taken));
 }
 
 }  // namespace

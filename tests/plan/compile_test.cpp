@@ -47,6 +47,19 @@ TEST(CompilePlan, TilesThatHoldAPairAreCountedInPlainCoordinates) {
   EXPECT_EQ(count_tiles(global(16), {.q_len = 8192, .k_len = 8192}, {64, 64}), 2 * 128 - 1);
 }
 
+// A kernel's tile is chosen by estimates: one long list must not make a shape look cheap or dear.
+TEST(CompilePlan, EstimatesMeetTheOneLongListOfAGlobalToken) {
+  const Shape shape{.q_len = 1 << 17, .k_len = 1 << 17};
+  for (const char* text : {"bigbird(128, 3, 3, 2, 1)", "window(256) | global(16)"}) {
+    const Pattern pattern = parse(text);
+    for (const TileShape tile : {TileShape{128, 128}, {128, 64}, {64, 64}}) {
+      const double counted = count_tiles(pattern, shape, tile);
+      EXPECT_NEAR(plan(pattern, shape).state().estimate_tiles(tile), counted, 0.05 * counted)
+          << text << ", tile " << to_string(tile);
+    }
+  }
+}
+
 TEST(CompilePlan, CausalIsTwoRunsPerQueryTile) {
   Plan causal_plan = plan(causal(), 1 << 16, 1 << 16);
   const TileLists& lists = causal_plan.state().tiles({128, 128}).parts.at(0);
