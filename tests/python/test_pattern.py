@@ -236,6 +236,19 @@ def test_patterns_of_long_arrays_travel_by_content(name):
     assert from_recipe(decode_value(encode_value(pattern.recipe))) == pattern
 
 
+def test_long_arrays_mean_what_they_hold():
+    rng = np.random.default_rng(3)
+    rows = rng.random((37, 41)) < 0.4
+    square = np.zeros((41, 41), bool)
+    square[:37] = rows
+    np.testing.assert_array_equal(keyhole.mask(rows).mask(41), square)
+    offsets = np.concatenate([[0], np.cumsum(rows.sum(1))])
+    np.testing.assert_array_equal(keyhole.csr(offsets, np.nonzero(rows)[1]).mask(41), square)
+    big = np.kron(square, np.ones((3, 2), bool))
+    tiles = keyhole.tiles(3, 2, offsets, np.nonzero(rows)[1])
+    np.testing.assert_array_equal(tiles.mask(123, 123, offset=0)[:, :82], big)
+
+
 def test_other_content_is_another_pattern():
     rows = np.zeros((40, 40), bool)
     other = rows.copy()
