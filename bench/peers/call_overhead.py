@@ -12,6 +12,7 @@
   gradient     keyhole.attention with a plan and inputs that require gradients
   backward     the backward pass of it
   op           torch.ops.keyhole.attention_forward, which compiled graphs call
+  op gradient  the same with inputs that require gradients
 
 example:
   bench/peers/call_overhead.py --device cuda --json out/call_overhead.json"""
@@ -26,7 +27,7 @@ import keyhole
 import torch
 from keyhole import _core
 from keyhole.torch_attention import ops
-from keyhole.torch_attention.tensors import stream_of, threads_of, view
+from keyhole.torch_attention.tensors import place_of
 
 BAR_US = 15.0  # plan, on the GPU
 
@@ -55,7 +56,7 @@ def calls_of(device):
     plan = keyhole.plan(pattern, 16)
     encoded = pattern.tensor()
     out = torch.empty_like(q)
-    ready = (view(q), view(k), view(v), plan.core, view(out), None, None, None, 0.0, "auto", threads_of(q), stream_of(q))
+    ready = (q, k, v, plan.core, out, None, None, None, 0.0, "auto", *place_of(q))
     loss = keyhole.attention(leaf, k, v, plan)
     gradient = torch.ones_like(loss)
     return {
@@ -64,10 +65,11 @@ def calls_of(device):
         "plan": lambda: keyhole.attention(q, k, v, plan),
         "pattern": lambda: keyhole.attention(q, k, v, pattern),
         "text": lambda: keyhole.attention(q, k, v, "causal & window(7)"),
-        "_core": lambda out=out: _core.forward(*ready),  # `ready` has only out's address
+        "_core": lambda: _core.forward(*ready),
         "gradient": lambda: keyhole.attention(leaf, k, v, plan),
         "backward": lambda: torch.autograd.grad(loss, leaf, gradient, retain_graph=True),
         "op": lambda: ops.attention_forward(q, k, v, encoded, None, None, 0.0, False, "auto"),
+        "op gradient": lambda: ops.attention_forward(leaf, k, v, encoded, None, None, 0.0, False, "auto"),
     }
 
 
@@ -90,7 +92,7 @@ def main():
                 call()
             us, cpu_us = times_us(call, device, arguments.runs, arguments.calls)
             note = "" if (device, what) != ("cuda", "plan") else f"   bar {BAR_US:.0f}: {'met' if us <= BAR_US else 'MISSED'}"
-            print(f"  {what:<10}{us:8.2f} us, CPU {cpu_us:8.2f}{note}", flush=True)
+            print(f"  {what:<12}{us:8.2f} us, CPU {cpu_us:8.2f}{note}", flush=True)
             records.append({"device": device, "machine": name, "torch": torch.__version__, "call": what, "us": us, "cpu_us": cpu_us})
     if arguments.json:
         with open(arguments.json, "w") as file:

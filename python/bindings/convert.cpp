@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/int_math.h"
+#include "torch_tensor.h"
 
 namespace keyhole::python {
 namespace {
@@ -17,15 +18,6 @@ void check_tuple(nb::handle object, const char* name, const char* expected) {
 }
 
 nb::handle item(nb::handle tuple, Py_ssize_t index) { return PyTuple_GET_ITEM(tuple.ptr(), index); }
-
-void* pointer_from(nb::handle number, const char* name) {
-  if (!PyLong_CheckExact(number.ptr())) {
-    raise_type_error(name, "an int as the pointer of a tensor", number);
-  }
-  void* pointer = PyLong_AsVoidPtr(number.ptr());
-  if (pointer == nullptr && PyErr_Occurred()) throw nb::python_error();
-  return pointer;
-}
 
 // The bytes of a list argument. Recipes keep arrays as bytes: nobody changes them behind our back.
 std::vector<int64_t> list_from(const CatalogEntry& entry, const Parameter& parameter,
@@ -145,17 +137,22 @@ double number_from(nb::handle number, const char* name) {
   return value;
 }
 
-namespace {
+void* pointer_from(nb::handle number, const char* name) {
+  if (!PyLong_CheckExact(number.ptr())) {
+    raise_type_error(name, "an int as the pointer of a tensor", number);
+  }
+  void* pointer = PyLong_AsVoidPtr(number.ptr());
+  if (pointer == nullptr && PyErr_Occurred()) throw nb::python_error();
+  return pointer;
+}
 
-// All of a tensor's tuple but the dtype, which is returned.
-int64_t read_tuple(nb::handle tuple, const char* name, TensorView& tensor) {
-  constexpr const char* kExpected = "a tuple (pointer, dtype, shape, strides, device)";
-  check_tuple(tuple, name, kExpected);
-  if (PyTuple_GET_SIZE(tuple.ptr()) != 5) raise_type_error(name, kExpected, tuple);
-  const nb::handle shape = item(tuple, 2), strides = item(tuple, 3);
+TensorView tensor_of(void* data, DType dtype, nb::handle shape, nb::handle strides, int64_t device,
+                     const char* name) {
   check_tuple(shape, name, "its shape as a tuple of ints");
   check_tuple(strides, name, "its strides as a tuple of ints");
-  tensor.data = pointer_from(item(tuple, 0), name);
+  TensorView tensor;
+  tensor.data = data;
+  tensor.dtype = dtype;
   const Py_ssize_t rank = PyTuple_GET_SIZE(shape.ptr());
   KEYHOLE_CHECK(rank >= 1 && rank <= TensorView::kMaxRank, name, " has ", rank,
                 " dimensions; accepted are 1 to ", TensorView::kMaxRank);
@@ -166,29 +163,45 @@ int64_t read_tuple(nb::handle tuple, const char* name, TensorView& tensor) {
     tensor.shape[d] = integer_from(item(shape, d), name);
     tensor.strides[d] = integer_from(item(strides, d), name);
   }
-  const int64_t device = integer_from(item(tuple, 4), name);
   KEYHOLE_CHECK(device >= -1 && device <= std::numeric_limits<int32_t>::max(), name, ": device ",
                 device, "; accepted are -1 (host memory) and the ordinals of GPUs");
   if (device >= 0) tensor.device = {Device::Kind::cuda, int32_t(device)};
-  return integer_from(item(tuple, 1), name);
-}
-
-}  // namespace
-
-TensorView tensor_from(nb::handle tuple, const char* name) {
-  TensorView tensor;
-  const int64_t dtype = read_tuple(tuple, name, tensor);
-  KEYHOLE_CHECK(dtype >= 0 && dtype <= int64_t(DType::f64), name, ": dtype ", dtype,
-                "; accepted are 0 (f16), 1 (bf16), 2 (f32) and 3 (f64)");
-  tensor.dtype = DType(dtype);
   return tensor;
 }
 
+TensorView tensor_from(nb::handle tensor, const char* name) {
+  constexpr const char* kExpected = "a tuple (pointer, dtype, shape, strides, device)";
+  if (is_torch_tensor(tensor)) return torch_tensor_from(tensor, name);
+  check_tuple(tensor, name, kExpected);
+  if (PyTuple_GET_SIZE(tensor.ptr()) != 5) raise_type_error(name, kExpected, tensor);
+  const int64_t dtype = integer_from(item(tensor, 1), name);
+  KEYHOLE_CHECK(dtype >= 0 && dtype <= int64_t(DType::f64), name, ": dtype ", dtype,
+                "; accepted are 0 (f16), 1 (bf16), 2 (f32) and 3 (f64)");
+  return tensor_of(pointer_from(item(tensor, 0), name), DType(dtype), item(tensor, 2),
+                   item(tensor, 3), integer_from(item(tensor, 4), name), name);
+}
+
+Input::Input(nb::handle tensor, const char* name) : view_(tensor_from(tensor, name)) {
+  const int last = view_.rank - 1;
+  if (!is_torch_tensor(tensor) || view_.shape[last] <= 1 || view_.strides[last] == 1) return;
+  if (view_.num_elements() == 0) {  // nothing is read; torch's copy would keep the strides
+    view_.strides[last] = 1;
+    return;
+  }
+  copy_ = contiguous_copy(tensor);
+  view_ = tensor_from(copy_, name);
+}
+
 IndexView indices_from(nb::handle tuple, int64_t q_len) {
-  TensorView tensor;
-  const int64_t dtype = read_tuple(tuple, "indices", tensor);
+  constexpr const char* kExpected = "a tuple (pointer, dtype, shape, strides, device)";
+  check_tuple(tuple, "indices", kExpected);
+  if (PyTuple_GET_SIZE(tuple.ptr()) != 5) raise_type_error("indices", kExpected, tuple);
+  const int64_t dtype = integer_from(item(tuple, 1), "indices");
   KEYHOLE_CHECK(dtype == 0 || dtype == 1, "indices: dtype ", dtype,
                 "; accepted are 0 (int32) and 1 (int64)");
+  const TensorView tensor =
+      tensor_of(pointer_from(item(tuple, 0), "indices"), DType::f32, item(tuple, 2), item(tuple, 3),
+                integer_from(item(tuple, 4), "indices"), "indices");
   KEYHOLE_CHECK(tensor.rank == 4, "attention: indices have ", tensor.rank,
                 " dimensions; expected 4: [batch, heads, lists, entries]");
   IndexView indices;
@@ -202,8 +215,8 @@ IndexView indices_from(nb::handle tuple, int64_t q_len) {
   return indices;
 }
 
-TensorView optional_tensor_from(nb::handle tuple, const char* name) {
-  return tuple.is_none() ? TensorView{} : tensor_from(tuple, name);
+TensorView optional_tensor_from(nb::handle tensor, const char* name) {
+  return tensor.is_none() ? TensorView{} : tensor_from(tensor, name);
 }
 
 std::vector<Value> values_from(const CatalogEntry& entry, nb::handle arguments) {

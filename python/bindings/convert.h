@@ -20,10 +20,28 @@ namespace nb = nanobind;
 [[noreturn]] void raise_type_error(const char* name, const char* expected, nb::handle found);
 
 // (pointer, dtype, shape, strides, device): dtype is DType as an int, strides count elements,
-// device is -1 for host memory or the ordinal of a GPU.
-TensorView tensor_from(nb::handle tuple, const char* name);
+// device is -1 for host memory or the ordinal of a GPU. Or a torch.Tensor, which says the same
+// (torch_tensor.h). It must live as long as the view.
+TensorView tensor_from(nb::handle tensor, const char* name);
 // The same, or None: not given.
-TensorView optional_tensor_from(nb::handle tuple, const char* name);
+TensorView optional_tensor_from(nb::handle tensor, const char* name);
+// A tensor that is only read. Kernels read whole rows, the elements of the last dimension one
+// behind the other, and need no other stride to be anything: a torch.Tensor whose rows are not so
+// is copied, and the copy lives as long as this.
+class Input {
+ public:
+  Input(nb::handle tensor, const char* name);
+  operator const TensorView&() const { return view_; }
+
+ private:
+  nb::object copy_;
+  TensorView view_;
+};
+
+// From its parts; shape and strides are tuples of ints.
+TensorView tensor_of(void* data, DType dtype, nb::handle shape, nb::handle strides, int64_t device,
+                     const char* name);
+void* pointer_from(nb::handle number, const char* name);
 
 // The same with dtype 0 (int32) or 1 (int64). q_len: of q; queries share lists evenly where there
 // are fewer lists than queries.

@@ -44,8 +44,8 @@ void forward(nb::handle q, nb::handle k, nb::handle v, const Plan& plan, nb::han
              nb::handle lse, nb::handle sink, nb::handle scale, nb::handle softcap,
              nb::handle backend, nb::handle threads, nb::handle stream) {
   const AttentionOptions options = options_from(sink, scale, softcap, backend, threads, stream);
-  const TensorView q_view = tensor_from(q, "q"), k_view = tensor_from(k, "k");
-  const TensorView v_view = tensor_from(v, "v"), out_view = tensor_from(out, "out");
+  const Input q_view(q, "q"), k_view(k, "k"), v_view(v, "v");
+  const TensorView out_view = tensor_from(out, "out");
   const TensorView lse_view = optional_tensor_from(lse, "lse");
   const nb::gil_scoped_release release;
   attention_forward(q_view, k_view, v_view, plan, out_view, lse_view, options);
@@ -57,9 +57,9 @@ void backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::han
               bool deterministic, nb::handle backend, nb::handle threads, nb::handle stream) {
   AttentionOptions options = options_from(sink, scale, softcap, backend, threads, stream);
   options.deterministic = deterministic;
-  const TensorView dout_view = tensor_from(dout, "dout"), q_view = tensor_from(q, "q");
-  const TensorView k_view = tensor_from(k, "k"), v_view = tensor_from(v, "v");
-  const TensorView out_view = tensor_from(out, "out"), lse_view = tensor_from(lse, "lse");
+  const Input dout_view(dout, "dout"), q_view(q, "q"), k_view(k, "k"), v_view(v, "v");
+  const Input out_view(out, "out");
+  const TensorView lse_view = tensor_from(lse, "lse");
   const Gradients gradients{tensor_from(dq, "dq"), tensor_from(dk, "dk"), tensor_from(dv, "dv"),
                             optional_tensor_from(dsink, "dsink")};
   const nb::gil_scoped_release release;
@@ -79,8 +79,8 @@ void gather_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle indices
                     nb::handle lse, nb::handle sink, nb::handle scale, nb::handle softcap,
                     nb::handle backend, nb::handle threads, nb::handle stream) {
   const GatherOptions options = gather_options_from(sink, scale, softcap, backend, threads, stream);
-  const TensorView q_view = tensor_from(q, "q"), k_view = tensor_from(k, "k");
-  const TensorView v_view = tensor_from(v, "v"), out_view = tensor_from(out, "out");
+  const Input q_view(q, "q"), k_view(k, "k"), v_view(v, "v");
+  const TensorView out_view = tensor_from(out, "out");
   const TensorView lse_view = optional_tensor_from(lse, "lse");
   const IndexView index_view = indices_from(indices, length_of(q_view));
   const nb::gil_scoped_release release;
@@ -94,9 +94,9 @@ void gather_backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle v, 
                      nb::handle stream) {
   GatherOptions options = gather_options_from(sink, scale, softcap, backend, threads, stream);
   options.deterministic = deterministic;
-  const TensorView dout_view = tensor_from(dout, "dout"), q_view = tensor_from(q, "q");
-  const TensorView k_view = tensor_from(k, "k"), v_view = tensor_from(v, "v");
-  const TensorView out_view = tensor_from(out, "out"), lse_view = tensor_from(lse, "lse");
+  const Input dout_view(dout, "dout"), q_view(q, "q"), k_view(k, "k"), v_view(v, "v");
+  const Input out_view(out, "out");
+  const TensorView lse_view = tensor_from(lse, "lse");
   const IndexView index_view = indices_from(indices, length_of(q_view));
   const Gradients gradients{tensor_from(dq, "dq"), tensor_from(dk, "dk"), tensor_from(dv, "dv"),
                             optional_tensor_from(dsink, "dsink")};
@@ -108,7 +108,7 @@ void gather_backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle v, 
 void merge_results(nb::handle into_out, nb::handle into_lse, nb::handle from_out,
                    nb::handle from_lse, nb::handle stream) {
   const TensorView out = tensor_from(into_out, "into_out"), lse = tensor_from(into_lse, "into_lse");
-  const TensorView other_out = tensor_from(from_out, "from_out");
+  const Input other_out(from_out, "from_out");
   const TensorView other_lse = tensor_from(from_lse, "from_lse");
   void* const queue = stream_from(stream);
   const nb::gil_scoped_release release;

@@ -2,7 +2,10 @@
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-_Tensor = tuple[int, int, Sequence[int], Sequence[int], int]  # pointer, dtype, shape, strides, device
+import torch
+
+# (pointer, dtype, shape, strides, device), or a torch.Tensor
+_Tensor = tuple[int, int, Sequence[int], Sequence[int], int] | torch.Tensor
 _Shape = tuple[int, int, int, int, int]  # q_len, k_len, batch, heads, offset
 
 has_command_line: bool
@@ -60,6 +63,7 @@ def tile_lists(
     tile_q: int,
     tile_k: int,
 ) -> dict[str, Any]: ...
+def know_torch(tensors: type[torch.Tensor], dtypes: tuple[torch.dtype, ...], exchange: object) -> None: ...
 def forward(
     q: _Tensor,
     k: _Tensor,

@@ -58,18 +58,8 @@ def attention(
         from .torch_attention import call
 
         return call.attention(
-            q,
-            k,
-            v,
-            pattern_or_plan,
-            scale=scale,
-            layout=layout,
-            softcap=softcap,
-            sink=sink,
-            return_lse=return_lse,
-            deterministic=deterministic,
-            backend=backend,
-        )
+            q, k, v, pattern_or_plan, scale, layout, softcap, sink, return_lse, deterministic, backend
+        )  # fmt: skip
     from . import numpy_attention
 
     return numpy_attention.attention(

@@ -103,6 +103,20 @@ def test_one_graph_serves_every_pattern(device):
     assert counter.frame_count == 1
 
 
+FIRST_CALL = """
+import torch, torch._dynamo.testing, keyhole
+counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+compiled = torch.compile(lambda q, p: keyhole.attention(q, q, q, p) + 1, fullgraph=True, backend=counter)
+for n in (3, 4):
+    compiled(torch.randn(1, 2, 40, 16), keyhole.causal() & keyhole.window(n))
+assert counter.frame_count == 1
+"""
+
+
+def test_the_first_call_of_a_process_may_be_compiled():
+    subprocess.run([sys.executable, "-c", FIRST_CALL], check=True)
+
+
 def test_one_graph_serves_every_plan():
     compiled, counter = counting(attend)
     for text in ("causal", "causal & window(9)", "blocks(8) | sinks(2)"):
@@ -360,6 +374,11 @@ def test_a_tensor_outlives_its_pattern(monkeypatch):
 def test_equal_patterns_have_equal_tensors():
     assert torch.equal(keyhole.parse("causal & window(9)").tensor(), LOCAL.tensor())
     assert not torch.equal(encoded.tensor_of(encoded.Anchored(LOCAL, 0)), LOCAL.tensor())
+
+
+def test_inductor_keeps_out_of_its_cuda_graphs_what_follows_a_plan():
+    assert torch.Tag.cudagraph_unsafe in ops.attention_forward.tags
+    assert torch.Tag.cudagraph_unsafe in ops.attention_backward.tags
 
 
 @needs_gpu

@@ -9,7 +9,7 @@ NO_GPU = "no CUDA device: torch.cuda.is_available() is False"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
 
-DTYPES = {
+ERRORS_ALLOWED = {
     torch.float64: 1e-12,
     torch.float32: 1e-5,
     torch.float16: 4e-3,
@@ -71,7 +71,7 @@ def check_close(name, got, expected, dtype):
     got, expected = got.detach().double().cpu(), expected.detach().double().cpu()
     assert torch.equal(torch.isinf(got), torch.isinf(expected)), f"{name}: infinite in other places"
     got, expected = (torch.where(torch.isinf(x), 0, x) for x in (got, expected))
-    allowed = DTYPES[dtype] * max(1.0, expected.abs().max().item() if expected.numel() else 0.0)
+    allowed = ERRORS_ALLOWED[dtype] * max(1.0, expected.abs().max().item() if expected.numel() else 0.0)
     error = (got - expected).abs().max().item() if expected.numel() else 0.0
     assert error <= allowed, f"{name}: off by {error:.3g}; allowed {allowed:.3g}"
 

@@ -28,13 +28,20 @@ __all__ = ["attention", "gather_attention", "merge"]
 Tensor = torch.Tensor
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 
+# By short names, because every call asks them: looking up torch._C costs as much as the answer.
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_num_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transform_level = torch._C._functorch.maybe_current_level
+_tracing_state = torch._C._get_tracing_state
+
 
 def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     pattern_or_plan: Pattern | Plan | str,
-    *,
     scale: float | None = None,
     layout: str = "bhsd",
     softcap: float = 0.0,
@@ -49,7 +56,9 @@ def attention(
     become the autocast dtype. `sink` is fp32 always. Gradients of lse are exact up to the rounding of the dtype of q,
     and cost copies of v, out and dout: an lse that is only looked at should be detached.
     """
-    q, k, v, sink = _prepare("attention", q, k, v, sink, layout)
+    if not (isinstance(k, Tensor) and isinstance(v, Tensor) and q.dim() == k.dim() == v.dim() == 4):
+        _check_tensors("attention", q=q, k=k, v=v)
+    q, k, v, sink = _prepare(q, k, v, sink, layout)
     if _is_looked_at(q, k, v, sink):
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         encoded = _beside(q, tensor_of(pattern_or_plan))
@@ -77,8 +86,8 @@ def gather_attention(
     backend: str = "auto",
 ) -> Any:
     """See keyhole.gather_attention. Autocast, sink and gradients of lse as in `attention`."""
-    _check_tensor("gather_attention", "indices", indices, 4, "[batch, heads, lists, entries]")
-    q, k, v, sink = _prepare("gather_attention", q, k, v, sink, layout)
+    _check_tensors("gather_attention", q=q, k=k, v=v, indices=indices)
+    q, k, v, sink = _prepare(q, k, v, sink, layout)
     if _is_looked_at(q, k, v, sink) or type(indices) not in _PLAIN_TYPES:
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         out, lse = ops.gather_forward(q, k, v, indices, sink, scale, softcap, deterministic, backend)
@@ -93,23 +102,18 @@ def merge(
     out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor, *, layout: str = "bhsd"
 ) -> tuple[Tensor, Tensor]:
     """See keyhole.merge. Differentiable in all four."""
-    tensors = {"out": (out, 4), "lse": (lse, 3), "other_out": (other_out, 4), "other_lse": (other_lse, 3)}
-    for name, (tensor, rank) in tensors.items():
-        _check_tensor("merge", name, tensor, rank)
+    _check_tensors("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
     out, lse = ops.merge(_heads_first(out, layout), lse, _heads_first(other_out, layout), other_lse)
     return _heads_first(out, layout), lse
 
 
 def _prepare(
-    function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, layout: str
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, layout: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """q, k, v and sink as kernels take them: heads first, cast where autocast is on."""
-    _check_tensor(function, "q", q, 4)
-    _check_tensor(function, "k", k, 4)
-    _check_tensor(function, "v", v, 4)
     if layout != "bhsd":
         q, k, v = _heads_first(q, layout), _heads_first(k, layout), _heads_first(v, layout)
-    if torch._C._is_any_autocast_enabled() and (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
+    if _is_any_autocast_enabled() and (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
     if sink is not None and sink.dtype != torch.float32:
         sink = sink.float()
@@ -129,7 +133,7 @@ def _run(
     with_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """out and lse where nobody looks."""
-    if torch.is_grad_enabled() and (
+    if _is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
     ):
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
@@ -137,15 +141,18 @@ def _run(
     return kernels.forward(q, k, v, follows, sink, scale, softcap, backend, with_lse)
 
 
-def _check_tensor(function: str, name: str, tensor: Any, rank: int, of_rank_4: str | None = None) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(
-            f"{function}: {name} is a {type(tensor).__name__}; pass torch tensors only, or NumPy arrays only"
-        )
-    if tensor.dim() != rank:
-        expected = "[batch, heads, length, head_dim], or with layout='bshd' [batch, length, heads, head_dim]"
-        expected = (of_rank_4 or expected) if rank == 4 else "[batch, heads, length]"
-        raise ValueError(f"{function}: {name} has {tensor.dim()} dimensions; expected {rank}: {expected}")
+def _check_tensors(function: str, **tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            kind = type(tensor).__name__
+            raise TypeError(f"{function}: {name} is a {kind}; pass torch tensors only, or NumPy arrays only")
+        rank, expected = 4, "[batch, heads, length, head_dim], or with layout='bshd' [batch, length, heads, head_dim]"
+        if name.endswith("lse"):
+            rank, expected = 3, "[batch, heads, length]"
+        elif name == "indices":
+            expected = "[batch, heads, lists, entries]"
+        if tensor.dim() != rank:
+            raise ValueError(f"{function}: {name} has {tensor.dim()} dimensions; expected {rank}: {expected}")
 
 
 def _heads_first(tensor: Tensor, layout: str) -> Tensor:
@@ -168,26 +175,23 @@ def _is_looked_at(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
     """Whether somebody must see the call as an operator: a compiler or exporter, a mode (fake tensors, flop counters,
     selective checkpointing), a tensor that is more than its memory.
     """
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return True
-    if forward_ad._current_level >= 0 or torch._C._functorch.maybe_current_level() is not None:
+    if forward_ad._current_level >= 0 or _transform_level() is not None:
         refuse_transforms(q, k, v, sink)
     return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
+        _num_dispatch_modes() > 0
+        or _tracing_state() is not None
         or type(q) not in _PLAIN_TYPES
         or type(k) not in _PLAIN_TYPES
         or type(v) not in _PLAIN_TYPES
         or (sink is not None and type(sink) not in _PLAIN_TYPES)
         or q.is_meta
-        or q.is_neg()
-        or k.is_neg()
-        or v.is_neg()
     )
 
 
 def _beside(q: Tensor, plan: Tensor) -> Tensor:
     """The plan as a mode of fake tensors wants it, when q is one. Exporters take it as it is, as a constant."""
-    if torch.compiler.is_compiling() or not isinstance(q, FakeTensor) or q.fake_mode.allow_non_fake_inputs:
+    if _is_compiling() or not isinstance(q, FakeTensor) or q.fake_mode.allow_non_fake_inputs:
         return plan
     return q.fake_mode.from_tensor(plan)

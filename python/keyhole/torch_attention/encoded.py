@@ -56,6 +56,8 @@ _decoded: Cache[Pattern | Anchored] = Cache(capacity=64)  # those that nobody el
 
 def core_plan(what: Any, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
     """The plan that a call with these tensors, [batch, heads, length, head_dim], follows."""
+    if type(what) is Plan:
+        return what.core
     batch, heads, q_len, _ = q.shape
     if type(what) is Anchored:
         return plan(what.pattern, q_len, k.shape[2], batch=batch, heads=heads, offset=what.offset).core

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _core
-from .tensors import as_rows, check_place, empty_in_order_of, empty_lse, index_view, stream_of, threads_of, view
+from .tensors import empty_in_order_of, empty_lse, empty_out, index_view, place_of
 
 __all__ = ["Follows", "backward", "empty_gradients", "empty_results", "forward", "merge"]
 
@@ -20,7 +20,7 @@ _MOST_HEAD_DIM = 576
 
 def empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for out and lse."""
-    return empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3]), empty_lse(q)
+    return empty_out(q, v), empty_lse(q)
 
 
 def empty_gradients(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -41,25 +41,11 @@ def forward(
     with_lse: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """out, and lse where it is asked for."""
-    check_place(q)
-    out = empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3])
+    threads, stream = place_of(q)
+    out = empty_out(q, v)
     lse = empty_lse(q) if with_lse else None
-    q, k, v = as_rows(q), as_rows(k), as_rows(v)
     run, lists = _call(_core.forward, _core.gather_forward, follows)
-    run(
-        view(q),
-        view(k),
-        view(v),
-        lists,
-        view(out),
-        None if lse is None else view(lse),
-        None if sink is None else view(sink),
-        scale,
-        softcap,
-        backend,
-        threads_of(q),
-        stream_of(q),
-    )
+    run(q, k, v, lists, out, lse, sink, scale, softcap, backend, threads, stream)
     return out, lse
 
 
@@ -80,33 +66,16 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """dq, dk, dv, dsink. `dlse` is the gradient of lse, None where there is none."""
     dq, dk, dv, dsink = empty_gradients(q, k, v, sink)
-    scale = q.shape[3] ** -0.5 if scale is None else scale
     whole_dv = dv
     if dlse is not None:
         dout, v, out = _fold(dout, dlse, v, out, lse)
         whole_dv = torch.empty_like(v)
-    dout, q, k, v, out = map(as_rows, (dout, q, k, v, out))
+    asked_dsink = None if sink is None else dsink
     run, lists = _call(_core.backward, _core.gather_backward, follows)
     run(
-        view(dout),
-        view(q),
-        view(k),
-        view(v),
-        view(out),
-        view(lse),
-        lists,
-        view(dq),
-        view(dk),
-        view(whole_dv),
-        None if sink is None else view(sink),
-        None if sink is None else view(dsink),
-        scale,
-        softcap,
-        deterministic,
-        backend,
-        threads_of(q),
-        stream_of(q),
-    )
+        dout, q, k, v, out, lse, lists, dq, dk, whole_dv, sink, asked_dsink, scale, softcap, deterministic, backend,
+        *place_of(q),
+    )  # fmt: skip
     if whole_dv is not dv:
         dv.copy_(whole_dv[..., : dv.shape[3]])
     return dq, dk, dv, dsink
@@ -140,8 +109,8 @@ def _fold(dout: Tensor, dlse: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tu
 
 def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """The result over the keys of both, as new tensors."""
-    check_place(out_a)
+    _, stream = place_of(out_a)
     out = empty_in_order_of(out_a, *out_a.shape[1:]).copy_(out_a)
     lse = lse_a.clone(memory_format=torch.contiguous_format)
-    _core.merge(view(out), view(lse), view(as_rows(out_b)), view(lse_b), stream_of(out))
+    _core.merge(out, lse, out_b, lse_b, stream)
     return out, lse

@@ -24,11 +24,18 @@ Run: TypeAlias = Callable[..., Any]
 
 _library = torch.library.Library("keyhole", "DEF")
 _OPTIONS = "Tensor? sink, float? scale, float softcap, bool deterministic, str backend"
+# A CUDA graph does not hold the plans that its kernels follow. Who captures one by hand holds them; Inductor
+# (mode="reduce-overhead") does not know of them, and is told to record only what is around. The tag is younger than
+# the oldest torch that we serve.
+_TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
 for _name, _follows in (("attention", "plan"), ("gather", "indices")):
-    _library.define(f"{_name}_forward(Tensor q, Tensor k, Tensor v, Tensor {_follows}, {_OPTIONS}) -> (Tensor, Tensor)")
+    _library.define(
+        f"{_name}_forward(Tensor q, Tensor k, Tensor v, Tensor {_follows}, {_OPTIONS}) -> (Tensor, Tensor)", tags=_TAGS
+    )
     _library.define(
         f"{_name}_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-        f"Tensor {_follows}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)"
+        f"Tensor {_follows}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
+        tags=_TAGS,
     )
 _library.define("merge(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
 

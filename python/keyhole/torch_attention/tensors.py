@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/tensors.py
-"""Torch tensors as the library sees them: pointer, dtype, shape, strides, device; and memory for its results."""
+"""Torch tensors as the library takes them, memory for its results, and where it runs."""
 
 from __future__ import annotations
 
@@ -7,50 +7,25 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "as_rows",
-    "check_place",
-    "empty_in_order_of",
-    "empty_lse",
-    "index_view",
-    "stream_of",
-    "threads_of",
-    "view",
-]
+from .. import _core
 
-_DTYPES = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}  # _core.DType
+__all__ = ["DTYPES", "empty_in_order_of", "empty_lse", "empty_out", "index_view", "place_of"]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # in the order of _core's
 _INDEX_DTYPES = {torch.int32: 0, torch.int64: 1}
+_core.know_torch(torch.Tensor, DTYPES, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
 
 # None in a build of torch without CUDA, where no tensor can be on a GPU. The public way,
 # torch.cuda.current_stream().cuda_stream, makes two Python objects and takes ten times as long.
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
-def view(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The tuple that _core takes. It does not keep the tensor alive."""
-    dtype = _DTYPES.get(tensor.dtype)
-    if dtype is None:
-        raise TypeError(
-            f"attention: a tensor is {tensor.dtype}; accepted are float16, bfloat16, float32 and, on the CPU, float64"
-        )
-    return (tensor.data_ptr(), dtype, tensor.shape, tensor.stride(), tensor.get_device())
-
-
 def index_view(indices: torch.Tensor) -> tuple[Any, ...]:
-    """The same of indices, which may have any strides."""
+    """Indices, which may have any strides, as the tuple that _core takes. It does not keep the tensor alive."""
     dtype = _INDEX_DTYPES.get(indices.dtype)
     if dtype is None:
         raise TypeError(f"gather_attention: indices are {indices.dtype}; accepted are int32 and int64")
     return (indices.data_ptr(), dtype, indices.shape, indices.stride(), indices.get_device())
-
-
-def as_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy where its last dimension is not contiguous: kernels read whole rows of head_dim elements,
-    and any other stride. Expanded gradients (those of a sum, say) come here with stride 0 everywhere.
-    """
-    if tensor.stride(-1) == 1 or tensor.shape[-1] <= 1:
-        return tensor
-    return tensor.clone(memory_format=torch.contiguous_format)  # contiguous() keeps the strides of what has no elements
 
 
 def empty_in_order_of(like: torch.Tensor, heads: int, length: int, head_dim: int) -> torch.Tensor:
@@ -59,12 +34,17 @@ def empty_in_order_of(like: torch.Tensor, heads: int, length: int, head_dim: int
     copies nothing. Fake implementations call this too, so what they promise is what is allocated.
     """
     shape = (like.shape[0], heads, length, head_dim)
-    if like.is_contiguous() and shape == like.shape:
-        return torch.empty_like(like)  # the same, in half the time
     if like.stride(1) >= like.stride(2):
         return like.new_empty(shape)
     row = max(heads, 1) * head_dim  # without elements too, strides are positive, as torch's own
     return like.new_empty_strided(shape, (max(length, 1) * row, head_dim, row, 1))
+
+
+def empty_out(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Memory for [batch, q_heads, q_len, v_head_dim]."""
+    if q.is_contiguous() and q.shape[3] == v.shape[3]:
+        return torch.empty_like(q)  # the same, in half the time
+    return empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3])
 
 
 def empty_lse(q: torch.Tensor) -> torch.Tensor:
@@ -72,17 +52,12 @@ def empty_lse(q: torch.Tensor) -> torch.Tensor:
     return q.new_empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
 
 
-def check_place(q: torch.Tensor) -> None:
-    if not (q.is_cpu or q.is_cuda):
-        raise NotImplementedError(f"attention: q is on {q.device}; Keyhole runs on the CPU and on CUDA devices")
-
-
-def stream_of(tensor: torch.Tensor) -> int:
-    """The current stream of the tensor's device; 0 on the CPU. The library itself makes that device current."""
-    device = tensor.get_device()
-    return 0 if device < 0 else _current_stream(device)
-
-
-def threads_of(tensor: torch.Tensor) -> int:
-    """torch.set_num_threads is obeyed; on a GPU the number means nothing."""
-    return torch.get_num_threads() if tensor.get_device() < 0 else 0
+def place_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """(threads, stream): torch.set_num_threads is obeyed on the CPU, and the current stream of the tensor's device
+    elsewhere. The library itself makes that device current.
+    """
+    if tensor.is_cuda:
+        return 0, _current_stream(tensor.get_device())
+    if not tensor.is_cpu:
+        raise NotImplementedError(f"attention: q is on {tensor.device}; Keyhole runs on the CPU and on CUDA devices")
+    return torch.get_num_threads(), 0

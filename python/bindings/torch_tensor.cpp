@@ -1,0 +1,147 @@
+// python/bindings/torch_tensor.cpp
+#include "torch_tensor.h"
+
+#include <nanobind/ndarray.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "convert.h"
+#include "module.h"
+
+namespace keyhole::python {
+namespace {
+
+// What torch (2.10 and newer) offers to C programs under `__dlpack_c_exchange_api__`: DLPack's
+// table of functions, of which one is used here. It fills in a dltensor that points into the
+// tensor.
+struct ExchangeTable {
+  uint32_t major = 0, minor = 0;
+  const ExchangeTable* older = nullptr;
+  void* allocate = nullptr;
+  void* owning_from_object = nullptr;
+  void* object_from_owning = nullptr;
+  int (*from_object)(void* object, nb::dlpack::dltensor* tensor) = nullptr;
+  void* current_stream = nullptr;
+};
+constexpr uint32_t kExchangeVersion = 1;
+
+// Set when the package imports torch, and never given back: they live as long as the interpreter.
+PyTypeObject* tensor_class = nullptr;
+std::array<PyObject*, 4> dtypes = {};  // torch's, in the order of DType
+const ExchangeTable* exchange_table = nullptr;
+
+const ExchangeTable* table_from(nb::handle capsule) {
+  if (capsule.is_none()) return nullptr;
+  const void* pointer = PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api");
+  if (pointer == nullptr) throw nb::python_error();
+  const auto* table = static_cast<const ExchangeTable*>(pointer);
+  while (table != nullptr && table->major > kExchangeVersion) table = table->older;
+  return table != nullptr && table->major == kExchangeVersion ? table : nullptr;
+}
+
+void know_torch(nb::handle tensors, nb::handle four_dtypes, nb::handle exchange) {
+  if (!PyType_Check(tensors.ptr())) raise_type_error("tensors", "torch.Tensor", tensors);
+  const auto given = nb::cast<nb::tuple>(four_dtypes);
+  KEYHOLE_CHECK(given.size() == dtypes.size(), "know_torch: ", given.size(),
+                " dtypes; expected those of f16, bf16, f32 and f64");
+  exchange_table = table_from(exchange);
+  for (size_t i = 0; i < dtypes.size(); ++i) dtypes[i] = nb::object(given[i]).release().ptr();
+  tensor_class = reinterpret_cast<PyTypeObject*>(tensors.inc_ref().ptr());
+}
+
+// Names as Python keeps them, so that looking one up compares pointers.
+struct Names {
+  PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
+  PyObject* dtype = PyUnicode_InternFromString("dtype");
+  PyObject* shape = PyUnicode_InternFromString("shape");
+  PyObject* stride = PyUnicode_InternFromString("stride");
+  PyObject* get_device = PyUnicode_InternFromString("get_device");
+  PyObject* contiguous = PyUnicode_InternFromString("contiguous");
+};
+const Names& names() {
+  static const Names kept;
+  return kept;
+}
+
+nb::object owned(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+nb::object call(nb::handle tensor, PyObject* method) {
+  return owned(PyObject_CallMethodNoArgs(tensor.ptr(), method));
+}
+nb::object attribute(nb::handle tensor, PyObject* name) {
+  return owned(PyObject_GetAttr(tensor.ptr(), name));
+}
+
+[[noreturn]] void refuse_dtype(nb::handle tensor, const char* name) {
+  const nb::object dtype = attribute(tensor, names().dtype);
+  PyErr_Format(
+      PyExc_TypeError,
+      "attention: %s is %S; accepted are float16, bfloat16, float32 and, on the CPU, float64", name,
+      dtype.ptr());
+  throw nb::python_error();
+}
+
+DType dtype_from(nb::dlpack::dtype dtype, nb::handle tensor, const char* name) {
+  using Code = nb::dlpack::dtype_code;
+  const bool is_float = dtype.code == uint8_t(Code::Float),
+             is_bf16 = dtype.code == uint8_t(Code::Bfloat);
+  if (is_float && dtype.bits == 32) return DType::f32;
+  if (is_bf16 && dtype.bits == 16) return DType::bf16;
+  if (is_float && dtype.bits == 16) return DType::f16;
+  if (is_float && dtype.bits == 64) return DType::f64;
+  refuse_dtype(tensor, name);
+}
+
+TensorView from_exchange(nb::handle tensor, const char* name) {
+  constexpr int32_t kCuda =
+      2;  // a device_type of DLPack; who calls has seen that the rest is the CPU
+  nb::dlpack::dltensor told;
+  if (exchange_table->from_object(tensor.ptr(), &told) != 0) throw nb::python_error();
+  KEYHOLE_CHECK(told.ndim >= 1 && told.ndim <= TensorView::kMaxRank, name, " has ", told.ndim,
+                " dimensions; accepted are 1 to ", TensorView::kMaxRank);
+  TensorView view;
+  view.dtype = dtype_from(told.dtype, tensor, name);
+  view.data = static_cast<char*>(told.data) + told.byte_offset;
+  view.rank = told.ndim;
+  std::copy_n(told.shape, told.ndim, view.shape);
+  std::copy_n(told.strides, told.ndim, view.strides);
+  if (told.device.device_type == kCuda) view.device = {Device::Kind::cuda, told.device.device_id};
+  return view;
+}
+
+TensorView from_attributes(nb::handle tensor, const char* name) {
+  const nb::object dtype = attribute(tensor, names().dtype);
+  const auto* found = std::find(dtypes.begin(), dtypes.end(), dtype.ptr());
+  if (found == dtypes.end()) refuse_dtype(tensor, name);
+  const nb::object data = call(tensor, names().data_ptr), shape = attribute(tensor, names().shape);
+  const nb::object strides = call(tensor, names().stride);
+  const nb::object device = call(tensor, names().get_device);
+  return tensor_of(pointer_from(data, name), DType(found - dtypes.begin()), shape, strides,
+                   integer_from(device, name), name);
+}
+
+}  // namespace
+
+bool is_torch_tensor(nb::handle object) {
+  return tensor_class != nullptr && PyObject_TypeCheck(object.ptr(), tensor_class);
+}
+
+TensorView torch_tensor_from(nb::handle tensor, const char* name) {
+  return exchange_table != nullptr ? from_exchange(tensor, name) : from_attributes(tensor, name);
+}
+
+nb::object contiguous_copy(nb::handle tensor) { return call(tensor, names().contiguous); }
+
+void add_torch_tensors(nb::module_& module) {
+  using namespace nb::literals;
+  module.def(
+      "know_torch", &know_torch, "tensors"_a, "dtypes"_a, "exchange"_a.none(),
+      "From now on torch.Tensor is accepted beside tuples. `exchange` is what torch has under "
+      "__dlpack_c_exchange_api__, or None.");
+}
+
+}  // namespace keyhole::python

@@ -1,0 +1,19 @@
+// python/bindings/torch_tensor.h
+// What a torch.Tensor says of itself, on the way of every call: asked through DLPack's table of C
+// functions where torch has one (2.10 and newer), else through Python's methods. Nothing of torch
+// is linked.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "keyhole/tensor.h"
+
+namespace keyhole::python {
+
+// Whether it is an instance of the class that know_torch() was given.
+bool is_torch_tensor(nanobind::handle object);
+TensorView torch_tensor_from(nanobind::handle tensor, const char* name);
+// A copy with its elements one behind the other, made by torch on its current stream.
+nanobind::object contiguous_copy(nanobind::handle tensor);
+
+}  // namespace keyhole::python
