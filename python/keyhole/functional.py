@@ -55,8 +55,13 @@ def attention(
     """
     torch = sys.modules.get("torch")  # never imported here: whoever passes a tensor has imported it
     if torch is not None and isinstance(q, torch.Tensor):
-        from .torch_attention import call
+        # An import statement takes as long as all other questions of a call together. torch.compile must not ask for
+        # what it is about to load: it would take the answer for a condition of its graph.
+        call: Any = None if torch.compiler.is_compiling() else sys.modules.get("keyhole.torch_attention.call")
+        if call is None:
+            from .torch_attention import call as loaded
 
+            call = loaded
         return call.attention(
             q, k, v, pattern_or_plan, scale, layout, softcap, sink, return_lse, deterministic, backend
         )  # fmt: skip
