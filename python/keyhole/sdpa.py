@@ -68,7 +68,9 @@ def scaled_dot_product_attention(
             "pass 0.0, or use torch's"
         )
     _check_shapes(query, key, value, enable_gqa)
-    lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    lead = query.shape[:-3]
+    if lead != key.shape[:-3] or lead != value.shape[:-3]:
+        lead = torch.broadcast_shapes(lead, key.shape[:-3], value.shape[:-3])
     q, k, v = (_four_dimensions(x, lead) for x in (query, key, value))
     if attn_mask is None:
         follows: Any = _TOP_LEFT[bool(is_causal)]
@@ -99,6 +101,8 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
 
 def _four_dimensions(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     """[batch, heads, length, head_dim]: a view where the leading dimensions allow one."""
+    if tensor.dim() == 4 and tensor.shape[:1] == lead:
+        return tensor
     if tensor.dim() == 2:
         return tensor[None, None]
     return tensor.expand(*lead, *tensor.shape[-3:]).reshape(-1, *tensor.shape[-3:])

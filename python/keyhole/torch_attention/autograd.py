@@ -50,7 +50,7 @@ class Attention(torch.autograd.Function):
             dout = torch.zeros_like(out)
         follows = ctx.plan if indices is None else indices
         dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, follows, ctx.options)
-        return dq, dk, dv, None if sink is None else dsink, None, None, None, None, None
+        return dq, dk, dv, dsink, None, None, None, None, None
 
 
 class _Gradients(torch.autograd.Function):
@@ -69,7 +69,7 @@ class _Gradients(torch.autograd.Function):
         lse: Tensor,
         follows: kernels.Follows,
         options: tuple[float | None, float, bool, str],
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         return kernels.backward(dout, dlse, q, k, v, out, lse, follows, sink, *options)
 
     backward = staticmethod(no_second_derivative)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _core
-from .tensors import empty_in_order_of, empty_lse, empty_out, index_view, place_of
+from .tensors import empty_gradient, empty_in_order_of, empty_lse, empty_out, index_view, place_of
 
 __all__ = ["Follows", "backward", "empty_gradients", "empty_results", "forward", "merge"]
 
@@ -23,10 +23,12 @@ def empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return empty_out(q, v), empty_lse(q)
 
 
-def empty_gradients(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Memory for dq, dk, dv and dsink, which is empty without a sink: ops return a fixed number of tensors."""
-    dq, dk, dv = (empty_in_order_of(x, x.shape[1], x.shape[2], x.shape[3]) for x in (q, k, v))
-    return dq, dk, dv, q.new_empty(0 if sink is None else q.shape[1], dtype=torch.float32)
+def empty_gradients(
+    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Memory for dq, dk, dv and, where there is a sink, dsink."""
+    dsink = None if sink is None else torch.empty_like(sink)
+    return empty_gradient(q), empty_gradient(k), empty_gradient(v), dsink
 
 
 def forward(
@@ -63,17 +65,16 @@ def backward(
     softcap: float,
     deterministic: bool,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dq, dk, dv, dsink. `dlse` is the gradient of lse, None where there is none."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """dq, dk, dv and, where there is a sink, dsink. `dlse` is the gradient of lse, None where there is none."""
     dq, dk, dv, dsink = empty_gradients(q, k, v, sink)
     whole_dv = dv
     if dlse is not None:
         dout, v, out = _fold(dout, dlse, v, out, lse)
         whole_dv = torch.empty_like(v)
-    asked_dsink = None if sink is None else dsink
     run, lists = _call(_core.backward, _core.gather_backward, follows)
     run(
-        dout, q, k, v, out, lse, lists, dq, dk, whole_dv, sink, asked_dsink, scale, softcap, deterministic, backend,
+        dout, q, k, v, out, lse, lists, dq, dk, whole_dv, sink, dsink, scale, softcap, deterministic, backend,
         *place_of(q),
     )  # fmt: skip
     if whole_dv is not dv:

@@ -80,7 +80,17 @@ def _backward(
     sink: Tensor | None,
     *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return kernels.backward(dout, dlse, q, k, v, out, lse, plan_of(plan, q, k), sink, *options)
+    return _all_four(kernels.backward(dout, dlse, q, k, v, out, lse, plan_of(plan, q, k), sink, *options))
+
+
+def _gather_backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _all_four(kernels.backward(*arguments))
+
+
+def _all_four(gradients: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Ops return a fixed number of tensors: without a sink, its gradient is an empty one."""
+    dq, dk, dv, dsink = gradients
+    return dq, dk, dv, dq.new_empty(0, dtype=torch.float32) if dsink is None else dsink
 
 
 def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -99,7 +109,7 @@ def _fake_backward(
     sink: Tensor | None,
     *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return kernels.empty_gradients(q, k, v, sink)
+    return _all_four(kernels.empty_gradients(q, k, v, sink))
 
 
 def _fake_merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,7 +172,7 @@ def _register(name: str, run: Run, fake: Run, differentiate: Run, keep: Run | No
 _register("attention_forward", _forward, _fake_forward, _differentiate, _keep_for_backward)
 _register("attention_backward", _backward, _fake_backward, no_second_derivative)
 _register("gather_forward", _gather_forward, _fake_forward, _differentiate_gather, _keep_for_backward)
-_register("gather_backward", kernels.backward, _fake_backward, no_second_derivative)
+_register("gather_backward", _gather_backward, _fake_backward, no_second_derivative)
 _register("merge", kernels.merge, _fake_merge, _differentiate_merge, _keep_for_merge)
 
 attention_forward = torch.ops.keyhole.attention_forward.default

@@ -9,7 +9,7 @@ import torch
 
 from .. import _core
 
-__all__ = ["DTYPES", "empty_in_order_of", "empty_lse", "empty_out", "index_view", "place_of"]
+__all__ = ["DTYPES", "empty_gradient", "empty_in_order_of", "empty_lse", "empty_out", "index_view", "place_of"]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # in the order of _core's
 _INDEX_DTYPES = {torch.int32: 0, torch.int64: 1}
@@ -45,6 +45,13 @@ def empty_out(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     if q.is_contiguous() and q.shape[3] == v.shape[3]:
         return torch.empty_like(q)  # the same, in half the time
     return empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3])
+
+
+def empty_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory for the gradient of a tensor."""
+    if tensor.is_contiguous():
+        return torch.empty_like(tensor)
+    return empty_in_order_of(tensor, tensor.shape[1], tensor.shape[2], tensor.shape[3])
 
 
 def empty_lse(q: torch.Tensor) -> torch.Tensor:
