@@ -274,15 +274,18 @@ def test_out_lies_in_memory_as_q_does(device):
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_no_elements(sizes, device, layout):
     batch, heads, q_len, k_len = sizes
-    order = (batch, -1, heads, 16) if layout == "bshd" else (batch, heads, -1, 16)
-    q, k = (draw(*(n if size < 0 else size for size in order), device=device).requires_grad_() for n in (q_len, k_len))
-    out, lse = keyhole.attention(q, k, k, keyhole.dense(), return_lse=True, layout=layout)
-    assert out.shape == q.shape
+
+    def leaf(length, width):
+        order = (batch, length, heads, width) if layout == "bshd" else (batch, heads, length, width)
+        return draw(*order, device=device).requires_grad_()
+
+    q, k, v = leaf(q_len, 16), leaf(k_len, 16), leaf(k_len, 8)
+    out, lse = keyhole.attention(q, k, v, keyhole.dense(), return_lse=True, layout=layout)
+    assert out.shape == leaf(q_len, 8).shape
     assert not out.any()
     assert (lse == -torch.inf).all()
     out.sum().backward()
-    assert not q.grad.any()
-    assert not k.grad.any()
+    assert not any(x.grad.any() for x in (q, k, v))
 
 
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
