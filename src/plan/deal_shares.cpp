@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
 
 #include "base/check.h"
 #include "base/int_math.h"
@@ -95,10 +97,20 @@ class Dealer {
         all.push_back(item);
       }
     }
-    const auto begin = all.begin() + ptrdiff_t(before);
-    if (!std::is_sorted(begin, all.end(), is_longer)) {
-      std::stable_sort(begin, all.end(), is_longer);
-    }
+    const std::span<WorkItem> section = std::span(all).subspan(before);
+    if (!std::ranges::is_sorted(section, is_longer)) sort_in_place(section);
+  }
+
+  // Equals stay in their order. By places, since std::stable_sort's memory is deprecated in C++20.
+  static void sort_in_place(std::span<WorkItem> section) {
+    const std::vector<WorkItem> unsorted(section.begin(), section.end());
+    std::vector<size_t> places(section.size());
+    std::iota(places.begin(), places.end(), size_t{0});
+    std::ranges::sort(places, [&](size_t a, size_t b) {
+      const bool are_equal = unsorted[a].num_tiles == unsorted[b].num_tiles;
+      return are_equal ? a < b : is_longer(unsorted[a], unsorted[b]);
+    });
+    for (size_t i = 0; i < places.size(); ++i) section[i] = unsorted[places[i]];
   }
 
   // A head without lists here has as many empty ones: its rows must still be finished.
