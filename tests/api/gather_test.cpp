@@ -147,11 +147,7 @@ TEST(Gather, TheFormOfTheIndicesChangesNoBit) {
       options.threads = threads;
       forward(p, options);
       backward(p, options);
-      std::vector<uint64_t> got;
-      for (const PoisonedTensor* tensor : {&p.out, &p.lse, &p.dq, &p.dk, &p.dv}) {
-        const std::vector<uint64_t> of = tensor->bits();
-        got.insert(got.end(), of.begin(), of.end());
-      }
+      const std::vector<uint64_t> got = p.result_bits();
       if (bits.empty()) bits = got;
       EXPECT_TRUE(got == bits) << to_text(form) << ", " << threads << " threads";
     }

@@ -200,11 +200,7 @@ TEST_F(GpuGather, TheSameBitsEveryTime) {
     for (int repeat = 0; repeat < 20; ++repeat) {
       forward(p, options);
       backward(p, options);
-      std::vector<uint64_t> all;
-      for (const PoisonedTensor* tensor : {&p.out, &p.lse, &p.dq, &p.dk, &p.dv}) {
-        const std::vector<uint64_t> bits = tensor->bits();
-        all.insert(all.end(), bits.begin(), bits.end());
-      }
+      const std::vector<uint64_t> all = p.result_bits();
       if (repeat == 0) first = all;
       ASSERT_TRUE(all == first) << to_string(dtype) << ", repeat " << repeat;
     }
@@ -222,11 +218,7 @@ TEST_F(GpuGather, TheFormOfTheIndicesChangesNoBit) {
       options.deterministic = true;
       forward(p, options);
       backward(p, options);
-      std::vector<uint64_t> all;
-      for (const PoisonedTensor* tensor : {&p.out, &p.lse, &p.dq, &p.dk, &p.dv}) {
-        const std::vector<uint64_t> bits = tensor->bits();
-        all.insert(all.end(), bits.begin(), bits.end());
-      }
+      const std::vector<uint64_t> all = p.result_bits();
       if (first.empty()) first = all;
       EXPECT_TRUE(all == first) << to_text(form);
     }

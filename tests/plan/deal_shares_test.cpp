@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "plan/lists_by_length.h"
 #include "plan/plan_state.h"
 
 namespace keyhole {
@@ -165,34 +166,12 @@ TEST(DealShares, EveryItemOfEveryHeadIsInOneShare) {
   EXPECT_GE(num_empty, 6);
 }
 
-// A part of one group for any number of heads, whose lists have these lengths.
-class LengthsOnly {
- public:
-  explicit LengthsOnly(const std::vector<int32_t>& lengths) : counts_(lengths.size(), 1) {
-    for (const int32_t length : lengths) {
-      begins_.push_back(int64_t(runs_.size()));
-      runs_.push_back({0, length, kFull});
-    }
-    view_.tile = {64, 64};
-    view_.stride = view_.classes = view_.groups = 1;
-    view_.q_tiles = int32_t(lengths.size());
-    view_.q_len = 64 * int64_t(lengths.size());
-    view_.list_begin = begins_.data();
-    view_.list_count = counts_.data();
-    view_.runs = runs_.data();
-  }
-  DealtShares deal(int32_t heads, int32_t ctas, int32_t per_section,
-                   int32_t per_kv_head = 1) const {
-    return deal_to(view_, std::vector<int32_t>(size_t(heads), 0), ctas, per_section, per_kv_head)
-        .shares;
-  }
-
- private:
-  std::vector<int64_t> begins_;
-  std::vector<int32_t> counts_;
-  std::vector<TileRun> runs_;
-  TileView view_{};
-};
+DealtShares deal_lengths(const std::vector<int32_t>& lengths, int32_t heads, int32_t ctas,
+                         int32_t per_section, int32_t per_kv_head = 1) {
+  const test::ListsByLength lists(lengths);
+  const std::vector<int32_t> groups(size_t(heads), 0);
+  return deal_to(lists.view(), groups, ctas, per_section, per_kv_head).shares;
+}
 
 std::vector<int32_t> causal_lengths(int32_t tiles) {
   std::vector<int32_t> lengths;
@@ -201,7 +180,7 @@ std::vector<int32_t> causal_lengths(int32_t tiles) {
 }
 
 TEST(DealShares, TheExampleOfTheHeader) {
-  const DealtShares shares = LengthsOnly({5, 3, 2, 4, 3}).deal(1, 2, 1);
+  const DealtShares shares = deal_lengths({5, 3, 2, 4, 3}, 1, 2, 1);
   std::vector<std::vector<int32_t>> got;
   for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
     got.emplace_back();
@@ -225,8 +204,7 @@ TEST(DealShares, LoadsAreEven) {
       {1024, 16, 1, 1.005}, {128, 1, 1, 1.3},  // one head: two or three chunks a CTA
   };
   for (const Case& c : cases) {
-    const auto loads =
-        loads_of(LengthsOnly(causal_lengths(c.tiles)).deal(c.heads, 132, c.per_section));
+    const auto loads = loads_of(deal_lengths(causal_lengths(c.tiles), c.heads, 132, c.per_section));
     double total = 0;
     for (const double load : loads) total += load;
     EXPECT_LE(*std::ranges::max_element(loads), c.most * total / 132)
@@ -236,13 +214,13 @@ TEST(DealShares, LoadsAreEven) {
 
 TEST(DealShares, SectionsFollowOneAnotherAndAreEqual) {
   // 16 heads, at most 3 together: six sections of 2 or 3, not five of 3 and one of 1.
-  expect_in_order(LengthsOnly(causal_lengths(40)).deal(16, 12, 3), 16, 3, 1);
+  expect_in_order(deal_lengths(causal_lengths(40), 16, 12, 3), 16, 3, 1);
   // 6 kv heads of 4 query heads, which stay together.
-  expect_in_order(LengthsOnly(causal_lengths(30)).deal(24, 5, 8, 4), 6, 8, 4);
+  expect_in_order(deal_lengths(causal_lengths(30), 24, 5, 8, 4), 6, 8, 4);
 }
 
 TEST(DealShares, EqualItemsGoRoundInTheOrderOfHeads) {
-  const DealtShares shares = LengthsOnly({2, 2, 2, 2}).deal(3, 4, 3);
+  const DealtShares shares = deal_lengths({2, 2, 2, 2}, 3, 4, 3);
   std::vector<std::pair<int32_t, int32_t>> got;  // (head, list) of CTA after CTA
   for (const WorkItem& item : shares.items) got.emplace_back(item.head, item.list);
   const std::vector<std::pair<int32_t, int32_t>> want = {{0, 0}, {1, 1}, {2, 2}, {1, 0},

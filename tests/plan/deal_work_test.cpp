@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "plan/lists_by_length.h"
 #include "plan/plan_state.h"
 
 namespace keyhole {
@@ -154,60 +155,40 @@ TEST(DealWork, EveryTileIsInOneItem) {
   EXPECT_GE(num_deals, 400);
 }
 
-// A part of one group whose lists have these lengths, each one run of full tiles.
-class LengthsOnly {
- public:
-  explicit LengthsOnly(const std::vector<int32_t>& lengths) : counts_(lengths.size(), 1) {
-    for (const int32_t length : lengths) {
-      begins_.push_back(int64_t(runs_.size()));
-      runs_.push_back({0, length, kFull});
-    }
-    view_.tile = {64, 64};
-    view_.stride = view_.classes = view_.groups = 1;
-    view_.q_tiles = int32_t(lengths.size());
-    view_.list_begin = begins_.data();
-    view_.list_count = counts_.data();
-    view_.runs = runs_.data();
+// How many pieces each list is dealt in.
+std::vector<size_t> pieces(const std::vector<int32_t>& lengths, const std::vector<int32_t>& groups,
+                           int64_t processors) {
+  const test::ListsByLength lists(lengths);
+  const Deal deal{.group_of = groups, .num_processors = processors};
+  expect_sound(lists.view(), deal, "lists by their lengths");
+  std::vector<size_t> counts;
+  for (const auto& [list, chunks] : work_of(deal_work(lists.view(), deal), 0).of_list) {
+    counts.push_back(chunks.size());
   }
-  // How many pieces each list is dealt in.
-  std::vector<size_t> pieces(int64_t heads, int64_t processors) const {
-    return pieces_for(std::vector<int32_t>(size_t(heads), 0), processors);
-  }
-  std::vector<size_t> pieces_for(const std::vector<int32_t>& groups, int64_t processors) const {
-    const Deal deal{.group_of = groups, .num_processors = processors};
-    expect_sound(view_, deal, "lists by their lengths");
-    std::vector<size_t> counts;
-    for (const auto& [list, chunks] : work_of(deal_work(view_, deal), 0).of_list) {
-      counts.push_back(chunks.size());
-    }
-    return counts;
-  }
-
- private:
-  std::vector<int64_t> begins_;
-  std::vector<int32_t> counts_;
-  std::vector<TileRun> runs_;
-  TileView view_{};
-};
+  return counts;
+}
+std::vector<size_t> pieces(const std::vector<int32_t>& lengths, int64_t heads, int64_t processors) {
+  return pieces(lengths, std::vector<int32_t>(size_t(heads), 0), processors);
+}
 
 TEST(DealWork, AListFarLongerThanTheMeanIsCut) {
   // The mean is 19.02 tiles, so that chunks have four times 20; up to half a chunk more is let be.
   std::vector<int32_t> lengths(100, 18);
   lengths[0] = 120;
-  EXPECT_EQ(LengthsOnly(lengths).pieces(1, 1), std::vector<size_t>(100, 1));
+  EXPECT_EQ(pieces(lengths, 1, 1), std::vector<size_t>(100, 1));
   std::vector<size_t> want(100, 1);
   want[0] = 2;
   lengths[0] = 121;
-  EXPECT_EQ(LengthsOnly(lengths).pieces(1, 1), want);
+  EXPECT_EQ(pieces(lengths, 1, 1), want);
   want[0] = 3;
   lengths[0] = 200;
-  EXPECT_EQ(LengthsOnly(lengths).pieces(1, 1), want);
+  EXPECT_EQ(pieces(lengths, 1, 1), want);
 }
 
 TEST(DealWork, CausalListsAreNotCutWhenThereAreEnough) {
   std::vector<int32_t> lengths;
   for (int32_t i = 1; i <= 256; ++i) lengths.push_back(i);
-  EXPECT_EQ(LengthsOnly(lengths).pieces(/*heads=*/16, 132), std::vector<size_t>(256, 1));
+  EXPECT_EQ(pieces(lengths, /*heads=*/16, 132), std::vector<size_t>(256, 1));
 
   Plan made = plan(causal(), 16384, 16384);
   for (const bool is_transposed : {false, true}) {
@@ -222,20 +203,20 @@ TEST(DealWork, CausalListsAreNotCutWhenThereAreEnough) {
 
 TEST(DealWork, FewListsAreCutToGoRound) {
   // 264 chunks wanted; none shorter than 16 tiles, and a little over one chunk stays whole.
-  EXPECT_EQ(LengthsOnly({1024}).pieces(1, 132), std::vector<size_t>{64});
-  EXPECT_EQ(LengthsOnly({16384}).pieces(1, 132), std::vector<size_t>{261});  // 63 tiles a chunk
-  EXPECT_EQ(LengthsOnly({16384}).pieces(8, 132), std::vector<size_t>{33});   // 497
-  EXPECT_EQ(LengthsOnly({24}).pieces(1, 132), std::vector<size_t>{1});
-  EXPECT_EQ(LengthsOnly({25}).pieces(1, 132), std::vector<size_t>{2});
-  EXPECT_EQ(LengthsOnly({0, 0}).pieces(1, 132), (std::vector<size_t>{1, 1}));
+  EXPECT_EQ(pieces({1024}, 1, 132), std::vector<size_t>{64});
+  EXPECT_EQ(pieces({16384}, 1, 132), std::vector<size_t>{261});  // 63 tiles a chunk
+  EXPECT_EQ(pieces({16384}, 8, 132), std::vector<size_t>{33});   // 497
+  EXPECT_EQ(pieces({24}, 1, 132), std::vector<size_t>{1});
+  EXPECT_EQ(pieces({25}, 1, 132), std::vector<size_t>{2});
+  EXPECT_EQ(pieces({0, 0}, 1, 132), (std::vector<size_t>{1, 1}));
 }
 
 TEST(DealWork, HeadsWithoutListsDoNotCount) {
   // Counted in, they would make the mean small and the first list an outlier.
   std::vector<int32_t> lengths(100, 18);
   lengths[0] = 120;
-  EXPECT_EQ(LengthsOnly(lengths).pieces_for({-1, 0, -1, -1}, 1), std::vector<size_t>(100, 1));
-  EXPECT_EQ(LengthsOnly({1024}).pieces_for({-1, 0, -1, -1}, 132), std::vector<size_t>{64});
+  EXPECT_EQ(pieces(lengths, {-1, 0, -1, -1}, 1), std::vector<size_t>(100, 1));
+  EXPECT_EQ(pieces({1024}, {-1, 0, -1, -1}, 132), std::vector<size_t>{64});
 }
 
 }  // namespace

@@ -169,6 +169,15 @@ std::string GatherProblem::damage() const {
   return "";
 }
 
+std::vector<uint64_t> GatherProblem::result_bits() const {
+  std::vector<uint64_t> all;
+  for (const PoisonedTensor* tensor : {&out, &lse, &dq, &dk, &dv}) {
+    const std::vector<uint64_t> bits = tensor->bits();
+    all.insert(all.end(), bits.begin(), bits.end());
+  }
+  return all;
+}
+
 namespace {
 
 // One query of one head: its keys, their scores and weights.

@@ -66,6 +66,8 @@ struct GatherProblem {
 
   GatherOptions options() const;  // softcap and sink of the case
   std::string damage() const;     // of any tensor, after a call
+  // Of out, lse, dq, dk and dv.
+  std::vector<uint64_t> result_bits() const;
 };
 
 struct ListAttention {
