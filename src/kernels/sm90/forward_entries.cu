@@ -2,11 +2,12 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/check.h"
-#include "kernels/device/forward_call.h"
 #include "kernels/device/row_objection.h"
+#include "kernels/sm80/forward_entries.h"
 #include "kernels/sm90/forward_config.h"
 #include "kernels/sm90/forward_entries.h"
 #include "kernels/sm90/forward_launch.h"
@@ -15,8 +16,8 @@ namespace keyhole::sm90 {
 namespace {
 
 // What a list costs beside its tiles, in tiles: its first one has nothing to hide behind, and its
-// last values nothing in front of them. From the times of windows and blocks at head_dim 128 on an
-// H200: 1.37 us a tile and 2.0 us a list in tiles of 128 x 128, 0.415 and 1.13 in those of 64 x 64.
+// last values nothing in front of them. From times of windows and blocks at head_dim 128 on an
+// H200, of the kernel that this one grew from.
 constexpr double kTilesPerList = 1.5, kTilesPerShortList = 2.7;
 // A pair in a tile of 64 x 64 against one in the large tile; from the same times.
 constexpr double kShortPair = 1.21;
@@ -40,49 +41,45 @@ std::string objection(const Request& request) {
   return device::row_objection(request, kForwardSharedBytes);
 }
 
-template <class T>
-void add_entries(std::vector<KernelEntry>& entries, DType dtype) {
-  struct Padded {
-    int64_t head_dim;
-    std::vector<TileShape> tiles;
-    void (*forward)(const ForwardArgs& args);
-  };
-  const Padded all[] = {
-      {64, {tile_of<ForwardDim64>(), tile_of<ForwardDim64Short>()}, forward_d64<T>},
-      {96, {tile_of<ForwardDim96>()}, forward_d96<T>},
-      {128, {tile_of<ForwardDim128>(), tile_of<ForwardDim128Short>()}, forward_d128<T>},
-      {192, {tile_of<ForwardDim192>()}, forward_d192<T>},
-      {256, {tile_of<ForwardDim256>()}, forward_d256<T>},
-  };
-  for (const Padded& padded : all) {
-    entries.push_back({.name = say("sm90.forward.", to_string(dtype), ".d", padded.head_dim),
-                       .backend = "sm90",
-                       .device = Device::Kind::cuda,
-                       .operation = Operation::forward,
-                       .dtype = dtype,
-                       .max_head_dim = padded.head_dim,
-                       .tiles = padded.tiles,
-                       .cost = cost,
-                       .forward = padded.forward,
-                       .backward = nullptr,
-                       .bitmaps = BitmapLayout::mma,
-                       .min_compute_capability = 90,
-                       .max_compute_capability = 90,
-                       .rounds_weights = true,
-                       .objection = objection,
-                       .persistence = persistence,
-                       .forward_workspace = device::forward_workspace_bytes,
-                       .backward_workspace = nullptr});
-  }
-}
+using Forward = void (*)(const ForwardArgs& args);
+struct Replaced {
+  int64_t head_dim;
+  std::vector<TileShape> tiles;
+  Forward bf16, f16;
+};
 
 }  // namespace
 
-// The tightest head_dim first: the first that has no objection is taken.
+// Those of sm80, which follow bitmaps of the same layout and share the passes around the kernel,
+// with kernels, tiles and objections of their own.
 std::vector<KernelEntry> forward_entries() {
+  const Replaced all[] = {
+      {64,
+       {tile_of<ForwardDim64>(), tile_of<ForwardDim64Short>()},
+       forward_d64<__nv_bfloat16>,
+       forward_d64<__half>},
+      {96, {tile_of<ForwardDim96>()}, forward_d96<__nv_bfloat16>, forward_d96<__half>},
+      {128,
+       {tile_of<ForwardDim128>(), tile_of<ForwardDim128Short>()},
+       forward_d128<__nv_bfloat16>,
+       forward_d128<__half>},
+      {192, {tile_of<ForwardDim192>()}, forward_d192<__nv_bfloat16>, forward_d192<__half>},
+      {256, {tile_of<ForwardDim256>()}, forward_d256<__nv_bfloat16>, forward_d256<__half>},
+  };
   std::vector<KernelEntry> entries;
-  add_entries<__nv_bfloat16>(entries, DType::bf16);
-  add_entries<__half>(entries, DType::f16);
+  for (KernelEntry entry : sm80::forward_entries()) {
+    const auto* replaced = std::ranges::find(all, entry.max_head_dim, &Replaced::head_dim);
+    KEYHOLE_ASSERT(replaced != std::end(all), entry.name, " has no kernel in sm90");
+    entry.name = say("sm90.forward.", to_string(entry.dtype), ".d", replaced->head_dim);
+    entry.backend = "sm90";
+    entry.tiles = replaced->tiles;
+    entry.cost = cost;
+    entry.persistence = persistence;
+    entry.objection = objection;
+    entry.forward = entry.dtype == DType::bf16 ? replaced->bf16 : replaced->f16;
+    entry.min_compute_capability = entry.max_compute_capability = 90;
+    entries.push_back(entry);
+  }
   return entries;
 }
 
