@@ -11,6 +11,12 @@ from .plan import PlanLike
 __all__ = ["attention", "attention_backward", "gather_attention", "gather_attention_backward", "merge"]
 
 
+def _is_tensor(value: Any) -> bool:
+    """Of torch, which is never imported here: whoever passes a tensor has imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def attention(
     q: Any,
     k: Any,
@@ -53,11 +59,12 @@ def attention(
     >>> lse.shape
     (1, 4, 128)
     """
-    torch = sys.modules.get("torch")  # never imported here: whoever passes a tensor has imported it
-    if torch is not None and isinstance(q, torch.Tensor):
+    if _is_tensor(q):
         # An import statement takes as long as all other questions of a call together. torch.compile must not ask for
         # what it is about to load: it would take the answer for a condition of its graph.
-        call: Any = None if torch.compiler.is_compiling() else sys.modules.get("keyhole.torch_attention.call")
+        call: Any = (
+            None if sys.modules["torch"].compiler.is_compiling() else sys.modules.get("keyhole.torch_attention.call")
+        )
         if call is None:
             from .torch_attention import call as loaded
 
@@ -102,8 +109,7 @@ def attention_backward(
     >>> bool(np.allclose(dv.sum(), out.size))  # the weights of every query add up to 1
     True
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(q, torch.Tensor):
+    if _is_tensor(q):
         raise TypeError("attention_backward takes NumPy arrays; for torch tensors call backward() on the result")
     from . import numpy_attention
 
@@ -147,23 +153,12 @@ def gather_attention(
     >>> keyhole.gather_attention(q, k, v, best).shape
     (1, 4, 128, 64)
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(q, torch.Tensor):
+    if _is_tensor(q):
         from .torch_attention import call
 
         return call.gather_attention(
-            q,
-            k,
-            v,
-            indices,
-            scale=scale,
-            layout=layout,
-            softcap=softcap,
-            sink=sink,
-            return_lse=return_lse,
-            deterministic=deterministic,
-            backend=backend,
-        )
+            q, k, v, indices, scale, layout, softcap, sink, return_lse, deterministic, backend
+        )  # fmt: skip
     from . import numpy_attention
 
     return numpy_attention.gather_attention(
@@ -198,8 +193,7 @@ def gather_attention_backward(
     >>> bool(np.all(dv[:, :, 4:] == 0))
     True
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(q, torch.Tensor):
+    if _is_tensor(q):
         raise TypeError("gather_attention_backward takes NumPy arrays; for torch tensors call backward() on the result")
     from . import numpy_attention
 
@@ -220,8 +214,7 @@ def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "
     >>> bool(np.allclose(out, keyhole.attention(q, k, v, "causal")))
     True
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(out, torch.Tensor):
+    if _is_tensor(out):
         from .torch_attention import call
 
         return call.merge(out, lse, other_out, other_lse, layout=layout)

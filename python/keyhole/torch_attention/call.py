@@ -76,7 +76,6 @@ def gather_attention(
     k: Tensor,
     v: Tensor,
     indices: Tensor,
-    *,
     scale: float | None = None,
     layout: str = "bhsd",
     softcap: float = 0.0,
