@@ -2,6 +2,9 @@
 // Views of the owning lists.
 #include "plan/lists.h"
 
+#include <algorithm>
+#include <climits>
+
 #include "base/bits.h"
 
 namespace keyhole {
@@ -9,6 +12,23 @@ namespace keyhole {
 int64_t TileLists::bitmap_words() const { return int64_t{tile.q} * words_per_row(tile.k); }
 int64_t TileLists::num_bitmaps() const {
   return bitmaps.empty() ? 0 : int64_t(bitmaps.size()) / bitmap_words();
+}
+
+ListLengths TileLists::lengths() const {
+  ListLengths lengths = {INT32_MAX, 0};
+  const auto count = [&lengths](int32_t tiles) {
+    lengths = {std::min(lengths.fewest, tiles), std::max(lengths.most, tiles)};
+  };
+  for (size_t list = 0; list < list_count.size(); ++list) {
+    const int64_t in_group = int64_t(list) % lists_per_group(), q_tile = in_group % q_tiles;
+    if (q_tile * tile.q >= residues[size_t(in_group / q_tiles)].num_q) continue;
+    int32_t tiles = 0;
+    for (int32_t r = 0; r < list_count[list]; ++r)
+      tiles += runs[size_t(list_begin[list] + r)].count;
+    count(tiles);
+  }
+  if (std::ranges::count(group_of, -1) > 0 || lengths.fewest == INT32_MAX) count(0);
+  return lengths;
 }
 
 TileView TileLists::view() const {
@@ -29,6 +49,7 @@ TileView TileLists::view() const {
   view.order = order.data();
   view.bitmaps = bitmaps.data();
   view.num_bitmaps = num_bitmaps();
+  view.lengths = lengths();
   if (is_transposed()) {
     view.t_list_begin = t_list_begin.data();
     view.t_list_count = t_list_count.data();

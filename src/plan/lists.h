@@ -31,6 +31,7 @@ struct TileLists {
   int64_t bitmap_words() const;  // 64-bit words of one bitmap
   int64_t num_bitmaps() const;
   int64_t lists_per_group() const { return int64_t{stride} * q_tiles; }
+  ListLengths lengths() const;
   bool is_transposed() const { return t_list_begin.size() == size_t(groups) * stride * k_tiles; }
   TileView view() const;
 };

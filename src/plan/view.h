@@ -61,6 +61,12 @@ struct WorkView {
   Shares shares;              // null pointers: a CTA for each item
 };
 
+// How many tiles the lists of query tiles have, those of heads without lists among them (0). Only
+// query tiles that have rows count.
+struct ListLengths {
+  int32_t fewest = 0, most = 0;
+};
+
 // Lists of tiles. Tile (c, i) of the query side is tile number c * q_tiles + i and holds the rows
 // i * tile.q ... of class c; likewise for keys. The key tiles in a list of class c count from 0
 // inside that class.
@@ -81,6 +87,7 @@ struct TileView {
   const uint64_t* bitmaps;  // [bitmaps][tile.q][words_per_row(tile.k)]  bit set: that pair attends;
                             // bits beyond the ends of the sequences are clear
   int64_t num_bitmaps;
+  ListLengths lengths;
   // The same by key tile; null until a backward pass asks. TileRun::tile counts query tiles of the
   // class.
   const int64_t* t_list_begin;  // [groups * classes * k_tiles]

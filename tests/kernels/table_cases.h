@@ -24,6 +24,16 @@ inline constexpr const char* kHostileCases[] = {
     "pattern=or(window(1),sinks(1)) q_len=200 k_len=200 head_dim=4 v_head_dim=4",
     "pattern=or(sinks(1),global_at(150)) q_len=5 k_len=300 head_dim=4 v_head_dim=4",
     "pattern=tiles(64,64,4,4,30,3) q_len=230 k_len=250 head_dim=4 v_head_dim=4",
+    // query tiles that see one key tile or none: dq may be written instead of summed
+    "pattern=blocks(16) q_len=300 k_len=300 head_dim=72 v_head_dim=16 dq=padded",
+    "pattern=and(causal,blocks(64)) heads=4 kv_heads=2 q_len=270 k_len=260 head_dim=8 v_head_dim=8",
+    "pattern=blocks(128) heads=2 kv_heads=2 q_len=300 k_len=300 head_dim=72 v_head_dim=8 "
+    "regime=attended_nan data=15",
+    "pattern=causal q_len=300 k_len=100 head_dim=8 v_head_dim=8 regime=masked_nan",
+    "pattern=per_head(blocks(32),not(dense)) heads=2 kv_heads=2 q_len=200 k_len=200 head_dim=72 "
+    "v_head_dim=72",
+    "pattern=and(blocks(384),dilated(3)) q_len=769 k_len=769 head_dim=8 v_head_dim=8 dq=bshd",
+    "pattern=dense q_len=2500 k_len=40 head_dim=72 v_head_dim=8 dq=sliced",  // cut into chunks
     // lengths that differ, offsets
     "pattern=causal q_len=1 k_len=129",
     "pattern=causal q_len=3 k_len=130 offset=0",

@@ -141,6 +141,35 @@ TEST(CompilePlan, LongestListsComeFirst) {
             (std::vector<int32_t>{3, 2, 1, 0}));
 }
 
+// What a backward pass asks before it writes dq instead of summing it up.
+TEST(CompilePlan, SaysHowManyTilesListsHave) {
+  struct Row {
+    const char* text;
+    Shape shape;
+    int32_t fewest, most;
+  };
+  const Row rows[] = {
+      {"dense", {.q_len = 512, .k_len = 512}, 4, 4},
+      {"causal", {.q_len = 512, .k_len = 512}, 1, 4},
+      {"causal & blocks(16)", {.q_len = 512, .k_len = 512}, 1, 1},
+      {"blocks(128)", {.q_len = 500, .k_len = 500}, 1, 1},
+      {"blocks(48)", {.q_len = 512, .k_len = 512}, 1, 2},  // 96 ... 144 meet two key tiles
+      {"blocks(16)", {.q_len = 512, .k_len = 128}, 0, 1},  // queries behind the last key
+      {"~dense", {.q_len = 512, .k_len = 512}, 0, 0},
+      {"blocks(384) & dilated(3)", {.q_len = 1200, .k_len = 768, .offset = 0}, 0, 1},
+      {"blocks(384) & dilated(3)", {.q_len = 769, .k_len = 769}, 1, 1},  // one class is longer
+      {"per_head(blocks(64), ~dense)", {.heads = 2, .q_len = 512, .k_len = 512}, 0, 1},
+      {"per_head(blocks(64), dense)", {.heads = 2, .q_len = 512, .k_len = 512}, 1, 4},
+  };
+  for (const Row& row : rows) {
+    Plan made = make_plan(parse(row.text), row.shape, SplitPolicy::residues);
+    const auto parts = made.state().view({64, 128}, false).tiles;
+    ASSERT_EQ(parts.size(), 1u) << row.text;
+    EXPECT_EQ(parts[0].lengths.fewest, row.fewest) << row.text;
+    EXPECT_EQ(parts[0].lengths.most, row.most) << row.text;
+  }
+}
+
 TEST(CompilePlan, SequenceTailsAreBitmaps) {
   const PlanReport report = explain("dense", 100, {64, 64});
   EXPECT_EQ(report.parts[0].full_tiles, 1);

@@ -18,10 +18,13 @@ namespace {
 struct Summed {
   bool dq, dk_dv;
 };
+bool keys_write_queries(const BackwardArgs& args, const BackwardNeeds& needs) {
+  return needs.writes_queries && visits_queries_once(args.plan);
+}
 Summed summed_by(const BackwardArgs& args, const BackwardNeeds& needs) {
   if (args.plan.tiles.size() + args.plan.gathers.size() > 1) return {true, true};
   if (args.plan.tiles.empty()) return {false, needs.gather_in_sums && !args.plan.gathers.empty()};
-  return {needs.queries_in_sums, needs.keys_in_sums};
+  return {needs.queries_in_sums && !keys_write_queries(args, needs), needs.keys_in_sums};
 }
 
 // Rows of slots, of the part that needs most: parts follow one another.
@@ -37,7 +40,7 @@ int64_t num_slot_rows(const BackwardArgs& args, const BackwardNeeds& needs, int6
 // up to whole tiles of every kernel, which many short ones are not worth.
 int64_t dq_rows_per_class(const BackwardArgs& args, const BackwardNeeds& needs) {
   const bool has_one_part = args.plan.tiles.size() == 1 && args.plan.gathers.empty();
-  if (!has_one_part || !needs.queries_in_sums || !needs.queries_in_blocks) return 0;
+  if (!has_one_part || !summed_by(args, needs).dq || !needs.queries_in_blocks) return 0;
   constexpr int64_t kLargestTile = 128;
   const TileView& view = args.plan.tiles[0];
   const int64_t rows = round_up(ceil_div(view.q_len, int64_t{view.classes}), kLargestTile);
@@ -215,26 +218,32 @@ void prepare(const BackwardParams& p, const DevicePlan& plan, const Workspace& w
   check_cuda(cudaGetLastError(), "launching the preparation of a backward pass");
 }
 
+// sums null: zeros.
+template <class Storage>
+void finish_one(const BackwardParams& p, const DeviceTensor& to, const float* sums, int32_t heads,
+                int64_t length, int32_t cols, cudaStream_t stream) {
+  if (p.sizes.batch * heads * length == 0) return;
+  const FinishParams params = {to, sums, length, heads, cols, p.found_nonfinite};
+  with_vectors(is_in_vectors<Storage>(to, cols), [&](auto in_vectors) {
+    finish_gradient<Storage, in_vectors()>
+        <<<num_row_blocks(int64_t{p.sizes.batch} * heads, length), kBlockThreads, 0, stream>>>(
+            params);
+  });
+  check_cuda(cudaGetLastError(), "launching the end of a gradient");
+}
+template <class Storage>
+void finish_dq(const BackwardParams& p, cudaStream_t stream) {
+  const Sizes& sizes = p.sizes;
+  finish_one<Storage>(p, p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim, stream);
+}
 // is_zero: the plan has no parts, so that nobody wrote anything.
 template <class Storage>
 void finish(const BackwardParams& p, cudaStream_t stream, bool is_zero) {
   const Sizes& sizes = p.sizes;
-  const auto finish_one = [&](const DeviceTensor& to, const float* sums, int32_t heads,
-                              int64_t length, int32_t cols) {
-    if ((sums == nullptr && !is_zero) || sizes.batch * heads * length == 0) return;
-    const FinishParams params = {to, sums, length, heads, cols, p.found_nonfinite};
-    with_vectors(is_in_vectors<Storage>(to, cols), [&](auto in_vectors) {
-      finish_gradient<Storage, in_vectors()>
-          <<<num_row_blocks(int64_t{sizes.batch} * heads, length), kBlockThreads, 0, stream>>>(
-              params);
-    });
-    check_cuda(cudaGetLastError(), "launching the end of a backward pass");
-  };
-  if (p.dq_rows_per_class == 0) {
-    finish_one(p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim);
-  }
-  finish_one(p.dk, p.sums.dk, sizes.kv_heads, sizes.k_len, sizes.head_dim);
-  finish_one(p.dv, p.sums.dv, sizes.kv_heads, sizes.k_len, sizes.v_head_dim);
+  if (p.dq_rows_per_class == 0 && (is_zero || p.sums.dq != nullptr)) finish_dq<Storage>(p, stream);
+  if (!is_zero && p.sums.dk == nullptr) return;
+  finish_one<Storage>(p, p.dk, p.sums.dk, sizes.kv_heads, sizes.k_len, sizes.head_dim, stream);
+  finish_one<Storage>(p, p.dv, p.sums.dv, sizes.kv_heads, sizes.k_len, sizes.v_head_dim, stream);
 }
 
 template <class Storage, BitmapLayout kLayout>
@@ -259,6 +268,9 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
   if (queries > 0) prepare<Storage, kLayout>(p, plan, w, stream);
   find_sink_gradients(args, p, stream);
   if (queries + keys == 0) return;
+  const bool leaves_some = keys_write_queries(args, launches.needs) &&  // query tiles without keys
+                           args.plan.tiles[0].lengths.fewest == 0;
+  if (leaves_some) finish_dq<Storage>(p, stream);
   follow_parts(args, launches, p, stream);
 
   if (p.dq_rows_per_class != 0 && queries > 0) {
@@ -275,6 +287,10 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
 }
 
 }  // namespace
+
+bool visits_queries_once(const PlanView& plan) {
+  return plan.tiles.size() == 1 && plan.gathers.empty() && plan.tiles[0].lengths.most <= 1;
+}
 
 int64_t backward_workspace_bytes(const BackwardArgs& args, const BackwardNeeds& needs) {
   return lay_out(args, needs).bytes;

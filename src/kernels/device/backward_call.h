@@ -11,7 +11,8 @@
 namespace keyhole::device {
 
 // Launches over one tiles part. For each gradient x that a launch makes:
-//   sums.x null  it writes every row of x, zeros where nobody attends, and sets *found_nonfinite
+//   sums.x null  it writes every row of x, zeros where nobody attends (of dq, `keys` only the query
+//                tiles that it visits: the others are zeros before), and sets *found_nonfinite
 //                when a value it stored is not finite (as stored: 70,000 in fp16 is not)
 //   sums.x given it adds to sums.x, and looks at nothing
 // sums are given when the plan has several parts, and where the launches ask for them.
@@ -20,6 +21,9 @@ struct BackwardNeeds {
   // It can add to sums.dq in blocks (query_blocks.cuh), not yet multiplied with the scale: does so
   // where dq_rows_per_class is not 0.
   bool queries_in_blocks = false;
+  // It can also write dq itself: does so, and sums.dq is null, where the plan visits no query tile
+  // twice.
+  bool writes_queries = false;
   // `keys` follows one query head per CTA, and several of them share a kv head.
   bool keys_in_sums = false;
   // `keys` follows work items: the chunks of a split list store their sums in slots, which are
@@ -28,9 +32,10 @@ struct BackwardNeeds {
   bool gather_in_sums = false;  // `gather` makes dk and dv by atomic addition
 };
 struct BackwardLaunches {
-  // dk and dv by key tile; also dq, by atomic addition to sums.dq, when `queries` is null.
+  // dk and dv by key tile; also dq when `queries` is null, by atomic addition to sums.dq or, where
+  // that is null, in place.
   void (*keys)(const BackwardParams& params, cudaStream_t stream) = nullptr;
-  // dq alone, by query tile; null: `keys` adds to sums.dq.
+  // dq alone, by query tile; null: `keys` makes it.
   void (*queries)(const BackwardParams& params, cudaStream_t stream) = nullptr;
   // The gradients of a part of key lists; null: by the launches of any GPU and dtype
   // (gather_backward.h).
@@ -40,6 +45,10 @@ struct BackwardLaunches {
   // Of view.bitmaps, and of view.t_bitmaps where that is not row_major.
   BitmapLayout bitmaps = BitmapLayout::row_major;
 };
+
+// Whether a backward pass visits each query tile in one step at most: the plan is one part of
+// tiles, and no query tile attends to two key tiles.
+bool visits_queries_once(const PlanView& plan);
 
 // Scratch memory of run_backward_parts.
 int64_t backward_workspace_bytes(const BackwardArgs& args, const BackwardNeeds& needs);

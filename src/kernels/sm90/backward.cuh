@@ -12,7 +12,7 @@
 
 namespace keyhole::sm90 {
 
-// dk and dv, and dq by atomic addition.
+// dk and dv, and dq.
 template <class T, class C>
 void launch_keys(const BackwardParams& params, cudaStream_t stream) {
   constexpr int kBytes = sizeof(KeysShared<C>);
@@ -27,15 +27,33 @@ void launch_keys(const BackwardParams& params, cudaStream_t stream) {
   check_cuda(cudaGetLastError(), "launching sm90.backward");
 }
 
-// Whether the kernel takes the call: tiles of its shape, additions in any order, and the shared
-// memory that there is, of which a caller may allow less.
+// Whether additions may come in any order, or none do: dq is written, and dk and dv are those of
+// one query head, whose chunks are added up in order.
+inline bool takes_order_of(const BackwardArgs& args) {
+  if (!args.deterministic) return true;
+  return device::visits_queries_once(args.plan) && args.q.shape[1] == args.k.shape[1];
+}
+// Whether the kernel takes the call: tiles of its shape, an order of additions that it keeps, and
+// the shared memory that there is, of which a caller may allow less.
 template <class C>
 bool takes(const BackwardArgs& args) {
-  if (args.deterministic || args.launch.shared_bytes < int64_t(sizeof(KeysShared<C>))) return false;
+  if (!takes_order_of(args)) return false;
+  if (args.launch.shared_bytes < int64_t(sizeof(KeysShared<C>))) return false;
   for (const TileView& part : args.plan.tiles) {
     if (part.tile.q != C::tile_q || part.tile.k != C::tile_k) return false;
   }
   return true;
+}
+
+inline device::BackwardNeeds needs_of(const BackwardArgs& args) {
+  device::BackwardNeeds needs = sm80::needs_of(args);
+  needs.writes_queries = true;
+  return needs;
+}
+template <class C>
+int64_t workspace(const BackwardArgs& args) {
+  return device::backward_workspace_bytes(args,
+                                          takes<C>(args) ? needs_of(args) : sm80::needs_of(args));
 }
 
 // kHeadDim: what the gathered rows are padded to
@@ -44,7 +62,7 @@ void run(const BackwardArgs& args) {
   device::run_backward_parts(args, {.keys = launch_keys<T, C>,
                                     .queries = nullptr,
                                     .gather = sm80::launch_gather_backward<T, kHeadDim>,
-                                    .needs = sm80::needs_of(args),
+                                    .needs = needs_of(args),
                                     .bitmaps = BitmapLayout::mma});
 }
 

@@ -20,4 +20,6 @@ void backward_d128(const BackwardArgs& args) {
 template void backward_d128<__half>(const BackwardArgs&);
 template void backward_d128<__nv_bfloat16>(const BackwardArgs&);
 
+int64_t backward_d128_workspace(const BackwardArgs& args) { return workspace<KeysDim128>(args); }
+
 }  // namespace keyhole::sm90

@@ -12,4 +12,6 @@ void backward_d64(const BackwardArgs& args) {
 template void backward_d64<__half>(const BackwardArgs&);
 template void backward_d64<__nv_bfloat16>(const BackwardArgs&);
 
+int64_t backward_d64_workspace(const BackwardArgs& args) { return workspace<KeysDim64>(args); }
+
 }  // namespace keyhole::sm90

@@ -1,10 +1,11 @@
 // src/kernels/sm90/backward_dq.cuh
-// Who makes which part of dq of a step, and its way to the fp32 sums in memory, where the steps of
-// all CTAs meet.
+// Who makes which part of dq of a step, and its way to memory: to the fp32 sums, where the steps of
+// all CTAs meet, or to dq itself, where a query tile has one step.
 #pragma once
 
 #include "kernels/device/query_blocks.cuh"
 #include "kernels/sm90/backward_shared.cuh"
+#include "kernels/sm90/exchange_blocks.cuh"
 
 namespace keyhole::sm90 {
 
@@ -21,14 +22,19 @@ struct DqShare {
   }
 };
 
-__device__ __forceinline__ QuerySums query_sums(const BackwardParams& p, const device::Work& work) {
+__device__ __forceinline__ DqRows dq_rows(const BackwardParams& p, const device::Work& work) {
   const int64_t head_dim = p.sizes.head_dim, head = work.head_index;
+  if (p.sums.dq == nullptr) {
+    const int64_t first = work.batch * p.dq.batch_stride + work.head * p.dq.head_stride +
+                          work.residue.first_q * p.dq.row_stride;
+    return {first, p.view.stride * p.dq.row_stride, work.residue.num_q};
+  }
   if (p.dq_rows_per_class != 0) {
     const int64_t first = (head * p.view.classes + work.class_index) * p.dq_rows_per_class;
-    return {p.sums.dq + first * head_dim, 0, work.residue.num_q};
+    return {first * head_dim, 0, work.residue.num_q};
   }
   const int64_t first = head * p.sizes.q_len + work.residue.first_q;
-  return {p.sums.dq + first * head_dim, p.view.stride * head_dim, work.residue.num_q};
+  return {first * head_dim, p.view.stride * head_dim, work.residue.num_q};
 }
 
 // A warp has 16 queries and 64 columns, of which `columns` are there. In blocks of 16 queries x 8
@@ -60,21 +66,56 @@ __device__ __forceinline__ void add_rows(const float (&dq)[32], float scale, flo
   }
 }
 
+// Nothing else joins them: they are written, 64 bytes of a row by four lanes. True when a value is
+// not finite.
+template <class T>
+__device__ __forceinline__ bool write_rows(const float (&dq)[32], float scale, T* to,
+                                           int64_t row_step, int rows, int columns, int lane) {
+  const int c = lane % 4;
+  bool found = false;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = lane / 4 + 8 * h;
+#pragma unroll
+    for (int j = 0; j < 8; j += 4) {
+      uint32_t two[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = 4 * (j + i) + 2 * h;
+        two[i] = device::pack_two<T>(scale * dq[at], scale * dq[at + 1]);
+      }
+      const uint4 eight = exchange_blocks(two, c);
+      const int column = 8 * (j + c);
+      if (row >= rows || column >= columns) continue;
+      *reinterpret_cast<uint4*>(to + row * row_step + column) = eight;
+      found = found || device::has_nonfinite<T>(eight.x) || device::has_nonfinite<T>(eight.y) ||
+              device::has_nonfinite<T>(eight.z) || device::has_nonfinite<T>(eight.w);
+    }
+  }
+  return found;
+}
+
 // thread: inside its warpgroup
-template <class C>
-__device__ __forceinline__ void add_dq(const BackwardParams& p, KeysShared<C>& shared,
+template <class T, class C>
+__device__ __forceinline__ void put_dq(const BackwardParams& p, KeysShared<C>& shared,
                                        const float (&dq)[32], int32_t tile, int warpgroup,
                                        int thread) {
-  const QuerySums sums = shared.dq;
+  const DqRows place = shared.dq;
   const int warp = thread / 32, lane = thread % 32;
   const int column = DqShare<C>::column(warpgroup), columns = p.sizes.head_dim - column;
   const int64_t first = int64_t{tile} * C::tile_q + DqShare<C>::row(warpgroup) + warp * 16;
-  if (sums.row_step == 0) {
+  if (place.row_step == 0 && p.sums.dq != nullptr) {
     add_blocks(dq, shared.dq_blocks[warpgroup * 4 + warp],
-               sums.first + first * p.sizes.head_dim + column * 16, columns, lane);
-  } else {
-    add_rows(dq, p.sizes.scale, sums.first + first * sums.row_step + column, sums.row_step,
-             device::rows_left(sums.num_q, first, 16), columns, lane);
+               p.sums.dq + place.first + first * p.sizes.head_dim + column * 16, columns, lane);
+    return;
+  }
+  const int rows = device::rows_left(place.num_q, first, 16);
+  const int64_t at = place.first + first * place.row_step + column;
+  if (p.sums.dq != nullptr) {
+    add_rows(dq, p.sizes.scale, p.sums.dq + at, place.row_step, rows, columns, lane);
+  } else if (write_rows(dq, p.sizes.scale, static_cast<T*>(p.dq.data) + at, place.row_step, rows,
+                        columns, lane)) {
+    *p.found_nonfinite = 1;
   }
 }
 

@@ -26,23 +26,27 @@ struct Replaced {
   TileShape tile;  // what the kernel here follows
   double (*cost)(const TileShape& tile, double num_tiles, double num_lists);
   Backward bf16, f16;
+  int64_t (*workspace)(const BackwardArgs& args);
 };
 const Replaced kReplaced[] = {
     {64,
      {KeysDim64::tile_q, KeysDim64::tile_k},
      cost<210>,
      backward_d64<__nv_bfloat16>,
-     backward_d64<__half>},
+     backward_d64<__half>,
+     backward_d64_workspace},
     {96,
      {KeysDim128::tile_q, KeysDim128::tile_k},
      cost<100>,
      backward_d96<__nv_bfloat16>,
-     backward_d96<__half>},
+     backward_d96<__half>,
+     backward_d128_workspace},
     {128,
      {KeysDim128::tile_q, KeysDim128::tile_k},
      cost<180>,
      backward_d128<__nv_bfloat16>,
-     backward_d128<__half>},
+     backward_d128<__half>,
+     backward_d128_workspace},
 };
 
 }  // namespace
@@ -59,6 +63,7 @@ std::vector<KernelEntry> backward_entries() {
       entry.backend = "sm90";
       entry.cost = replaced.cost;
       entry.backward = entry.dtype == DType::bf16 ? replaced.bf16 : replaced.f16;
+      entry.backward_workspace = replaced.workspace;
       entry.min_compute_capability = entry.max_compute_capability = 90;
       entries.push_back(entry);
     }

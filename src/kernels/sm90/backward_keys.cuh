@@ -1,8 +1,8 @@
 // src/kernels/sm90/backward_keys.cuh
-// dk and dv, and dq by atomic addition. Keys stay with the CTA, steps of queries pass by. Scores
+// dk and dv, and dq step by step. Keys stay with the CTA, steps of queries pass by. Scores
 // are made transposed, rows are keys: their blocks are then the left operand of
 //   dv += p' dout     dk += ds' q        p  = 2^(factor * k q' - lse2)   ' is transposed
-//   dq  = ds k, added to memory          ds = p (v dout' - delta)
+//   dq  = ds k, to memory                ds = p (v dout' - delta)
 // Each warpgroup has its keys' ds in registers, for dk; for dq both meet, with all of ds in shared
 // memory. The order keeps products under way while something is computed or waited for:
 //
@@ -195,7 +195,7 @@ struct KeysFollower {
       await_products<1>();
       is_ready(dq);
     }
-    add_dq<C>(p, shared, dq, tile, warpgroup, thread);
+    put_dq<T, C>(p, shared, dq, tile, warpgroup, thread);
     if constexpr (!kIsLast) {
       begin_products();
       multiply_rows(grad, shared.v, shared.dout[turn.stage]);
@@ -307,7 +307,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (int64_t{work.row_tile} * C::tile_k >= work.residue.num_k) return;
   if (threadIdx.x == 0) {
     shared.init_barriers();
-    shared.dq = query_sums(p, work);
+    shared.dq = dq_rows(p, work);
   }
   __syncthreads();
 

@@ -22,10 +22,11 @@ inline constexpr int kMultiplierRegisters = 240, kCopierRegisters = 24;
 struct Step {
   int32_t tile, bitmap;
 };
-// Where dq of a CTA's queries is added.
-struct QuerySums {
-  float* first;      // of the residue class
-  int64_t row_step;  // floats between its queries; 0: sums lie in blocks
+// Where dq of a CTA's queries goes: to the sums or, where there are none, to dq itself. Elements,
+// not pointers, of which ptxas would not know that they point to global memory.
+struct DqRows {
+  int64_t first;     // of the residue class
+  int64_t row_step;  // between its queries; 0: sums lie in blocks
   int64_t num_q;     // of the class
 };
 
@@ -39,7 +40,7 @@ struct KeysShared {
   float lse2[C::stages][C::tile_q], delta[C::stages][C::tile_q];
   Step step[C::stages];
   uint64_t is_full[C::stages], is_empty[C::stages];  // q, dout, lse2, delta, step
-  QuerySums dq;
+  DqRows dq;
 
   __device__ void init_barriers() {
     for (int i = 0; i < C::stages; ++i) {
