@@ -71,8 +71,8 @@ struct Request {
 
 // A kernel whose CTAs stay on their processor and follow the items of their share (view.h).
 struct Persistence {
-  int ctas_per_processor = 1;
-  double tiles_per_item = 0;  // what an item costs beside its tiles, in tiles
+  int ctas_per_processor = 1;  // 0: for this tile there is a CTA for each item
+  double tiles_per_item = 0;   // what an item costs beside its tiles, in tiles
 };
 
 // One row of the kernel table.

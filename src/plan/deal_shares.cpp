@@ -12,6 +12,20 @@
 namespace keyhole {
 namespace {
 
+// The tiles whose lists are dealt out: those of queries or, of a backward pass, of keys.
+struct Side {
+  const TileRun* runs;
+  int32_t tiles;      // per class
+  int32_t tile_rows;  // of a tile
+  int64_t length;
+  int64_t ResidueClass::* num_rows;  // of a class
+};
+Side side_of(const TileView& view, bool is_transposed) {
+  if (!is_transposed)
+    return {view.runs, view.q_tiles, view.tile.q, view.q_len, &ResidueClass::num_q};
+  return {view.t_runs, view.k_tiles, view.tile.k, view.k_len, &ResidueClass::num_k};
+}
+
 // Costs are counted in hundredths of a tile: whole numbers, so that equal loads are equal.
 constexpr int64_t kTileCost = 100;
 
@@ -47,6 +61,7 @@ class Dealer {
  public:
   Dealer(const TileView& view, const DealtWork& work, const ShareDeal& deal)
       : view_(view),
+        side_(side_of(view, deal.is_transposed)),
         work_(work),
         deal_(deal),
         item_cost_(std::llround(deal.tiles_per_item * kTileCost)),
@@ -78,8 +93,8 @@ class Dealer {
  private:
   // A chunk is given the run it begins in: the one thread that reads lists should not walk there.
   void skip_runs(WorkItem& item) const {
-    while (item.num_runs > 0 && view_.runs[item.first_run].count <= item.first_tile) {
-      item.first_tile -= view_.runs[item.first_run].count;
+    while (item.num_runs > 0 && side_.runs[item.first_run].count <= item.first_tile) {
+      item.first_tile -= side_.runs[item.first_run].count;
       ++item.first_run;
       --item.num_runs;
     }
@@ -117,14 +132,15 @@ class Dealer {
   WorkItem item_of(int32_t head, int32_t place) const {
     const int32_t group = deal_.group_of[size_t(head)];
     if (group >= 0) return items_[size_t(group) * size_t(work_.items_per_group) + size_t(place)];
-    return {place < view_.classes * view_.q_tiles ? place : -1, 0, 0, -1};
+    return {place < view_.classes * side_.tiles ? place : -1, 0, 0, -1};
   }
 
   // Classes have room for the longest of them.
   bool has_rows(int32_t list) const {
-    const int32_t class_index = list / view_.q_tiles, q_tile = list % view_.q_tiles;
-    const int64_t num_q = view_.stride == 1 ? view_.q_len : view_.residues[class_index].num_q;
-    return int64_t{q_tile} * view_.tile.q < num_q;
+    const int32_t class_index = list / side_.tiles, tile = list % side_.tiles;
+    const int64_t rows =
+        view_.stride == 1 ? side_.length : view_.residues[class_index].*side_.num_rows;
+    return int64_t{tile} * side_.tile_rows < rows;
   }
 
   DealtShares by_cta(const std::vector<WorkItem>& all, const std::vector<int32_t>& cta_of) const {
@@ -142,6 +158,7 @@ class Dealer {
   }
 
   const TileView& view_;
+  const Side side_;
   const DealtWork& work_;
   const ShareDeal& deal_;
   const int64_t item_cost_;

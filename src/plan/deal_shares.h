@@ -2,11 +2,12 @@
 // Deals the work items of all heads out to CTAs that stay on their processors and follow one item
 // after the other.
 //
-// Heads are taken section by section: the keys and values of a section fit the second-level cache
-// together. Inside a section the longest item that is left goes to the CTA that has least to do so
-// far, whatever section that is from: nobody waits between sections, and what the last one leaves
-// uneven is about its shortest item. Everything is decided here, once for a plan and a call's
-// shape, so that a kernel draws nothing from a counter and gives the same bits every time.
+// Heads are taken section by section: what the items of a section read again and again (keys and
+// values; by key tile, queries and gradients of the output) fits the second-level cache together.
+// Inside a section the longest item that is left goes to the CTA that has least to do so far,
+// whatever section that is from: nobody waits between sections, and what the last one leaves uneven
+// is about its shortest item. Everything is decided here, once for a plan and a call's shape, so
+// that a kernel draws nothing from a counter and gives the same bits every time.
 //
 //   2 CTAs, items of 5 4 3 3 2 tiles        CTA 0: 5 3 | ...       CTA 1: 4 3 2 | ...
 //
@@ -25,6 +26,7 @@ namespace keyhole {
 
 struct ShareDeal {
   std::span<const int32_t> group_of;  // of all heads that will run
+  bool is_transposed = false;         // the lists of a backward pass, by key tile
   int32_t num_ctas = 1;
   int32_t heads_per_section = 1;  // at most; a multiple of heads_per_kv_head
   int32_t heads_per_kv_head = 1;  // query heads that share keys stay in one section

@@ -23,11 +23,32 @@ struct Dealt {
   DealtShares shares;
 };
 
+// The lists that are dealt out: those of query tiles, or those of key tiles.
+struct Side {
+  bool is_transposed;
+  const TileRun* runs;
+  int32_t tiles, tile_rows;
+
+  Side(const TileView& view, bool by_keys)
+      : is_transposed(by_keys),
+        runs(by_keys ? view.t_runs : view.runs),
+        tiles(by_keys ? view.k_tiles : view.q_tiles),
+        tile_rows(by_keys ? view.tile.k : view.tile.q) {}
+  int64_t rows_of(const ResidueClass& residue) const {
+    return is_transposed ? residue.num_k : residue.num_q;
+  }
+};
+
 Dealt deal_to(const TileView& view, const std::vector<int32_t>& groups, int32_t num_ctas,
-              int32_t heads_per_section, int32_t heads_per_kv_head = 1) {
-  Dealt dealt{deal_work(view, {.group_of = groups, .num_processors = num_ctas}), {}};
+              int32_t heads_per_section, int32_t heads_per_kv_head = 1,
+              bool is_transposed = false) {
+  Dealt dealt{
+      deal_work(view,
+                {.group_of = groups, .num_processors = num_ctas, .is_transposed = is_transposed}),
+      {}};
   dealt.shares = deal_shares(view, dealt.work,
                              {.group_of = groups,
+                              .is_transposed = is_transposed,
                               .num_ctas = num_ctas,
                               .heads_per_section = heads_per_section,
                               .heads_per_kv_head = heads_per_kv_head,
@@ -48,11 +69,11 @@ std::vector<double> loads_of(const DealtShares& shares) {
 }
 
 // (tile, bitmap) of every tile of an item: what a kernel will visit.
-std::vector<std::pair<int32_t, int32_t>> tiles_of(const TileView& view, const WorkItem& item) {
+std::vector<std::pair<int32_t, int32_t>> tiles_of(const Side& side, const WorkItem& item) {
   std::vector<std::pair<int32_t, int32_t>> tiles;
   int32_t skip = item.first_tile;
   for (int32_t r = 0; r < item.num_runs && int32_t(tiles.size()) < item.num_tiles; ++r) {
-    const TileRun& run = view.runs[item.first_run + r];
+    const TileRun& run = side.runs[item.first_run + r];
     for (int32_t i = 0; i < run.count && int32_t(tiles.size()) < item.num_tiles; ++i) {
       if (skip-- > 0) continue;
       tiles.emplace_back(run.tile + i, run.bitmap);
@@ -81,19 +102,20 @@ void expect_in_order(const DealtShares& shares, int64_t kv_heads, int32_t heads_
   }
 }
 
-void expect_sound(const TileView& view, const std::vector<int32_t>& groups, int32_t num_ctas,
-                  int32_t heads_per_section, int32_t heads_per_kv_head) {
-  const auto [work, shares] = deal_to(view, groups, num_ctas, heads_per_section, heads_per_kv_head);
+void expect_sound(const TileView& view, const Side& side, const std::vector<int32_t>& groups,
+                  int32_t num_ctas, int32_t heads_per_section, int32_t heads_per_kv_head) {
+  const auto [work, shares] =
+      deal_to(view, groups, num_ctas, heads_per_section, heads_per_kv_head, side.is_transposed);
   // What must be there: by head, list and slot.
   std::map<std::tuple<int32_t, int32_t, int32_t>, WorkItem> wanted;
   for (int32_t head = 0; head < int32_t(groups.size()); ++head) {
     const int32_t group = groups[size_t(head)];
     for (int32_t place = 0; place < work.items_per_group; ++place) {
-      WorkItem item{place < view.classes * view.q_tiles ? place : -1, 0, 0, -1};
+      WorkItem item{place < view.classes * side.tiles ? place : -1, 0, 0, -1};
       if (group >= 0) item = work.items[size_t(group * work.items_per_group + place)];
       if (item.list < 0) continue;
-      const ResidueClass& residue = view.residues[item.list / view.q_tiles];
-      if (int64_t{item.list % view.q_tiles} * view.tile.q >= residue.num_q) continue;
+      const int64_t rows = side.rows_of(view.residues[item.list / side.tiles]);
+      if (int64_t{item.list % side.tiles} * side.tile_rows >= rows) continue;
       wanted[{head, item.list, item.slot}] = item;
     }
   }
@@ -108,10 +130,10 @@ void expect_sound(const TileView& view, const std::vector<int32_t>& groups, int3
       const auto found = wanted.find({item.head, item.list, item.slot});
       ASSERT_NE(found, wanted.end()) << "head " << item.head << ", list " << item.list;
       ASSERT_EQ(item.num_tiles, found->second.num_tiles);
-      ASSERT_EQ(tiles_of(view, item), tiles_of(view, found->second));
-      ASSERT_EQ(int32_t(tiles_of(view, item).size()), item.num_tiles);
+      ASSERT_EQ(tiles_of(side, item), tiles_of(side, found->second));
+      ASSERT_EQ(int32_t(tiles_of(side, item).size()), item.num_tiles);
       // The run it begins in, and no run before it.
-      ASSERT_TRUE(item.num_tiles == 0 || item.first_tile < view.runs[item.first_run].count);
+      ASSERT_TRUE(item.num_tiles == 0 || item.first_tile < side.runs[item.first_run].count);
       wanted.erase(found);  // each once
     }
   }
@@ -128,6 +150,7 @@ TEST(DealShares, EveryItemOfEveryHeadIsInOneShare) {
       {"global(3) | window(100)", {.heads = 8, .q_len = 3300, .k_len = 3300}},
       {"causal & dilated(7)", {.heads = 4, .q_len = 1000, .k_len = 1003}},
       {"causal & dilated(7)", {.heads = 4, .q_len = 5, .k_len = 1003}},  // classes without a query
+      {"dilated(7)", {.heads = 4, .q_len = 1003, .k_len = 5}},           // and without a key
       {"~dense", {.q_len = 500, .k_len = 500}},
       {"per_head(causal, window(3), global(2), strided(32))",
        {.batch = 2, .heads = 4, .q_len = 2500, .k_len = 2500}},
@@ -137,30 +160,35 @@ TEST(DealShares, EveryItemOfEveryHeadIsInOneShare) {
     Plan made = make_plan(parse(text), shape, SplitPolicy::residues);
     const int64_t heads = shape.batch * shape.heads;
     for (const TileShape tile : {TileShape{64, 64}, {128, 128}, {128, 64}}) {
-      for (const TileView& view : made.state().view(tile, false).tiles) {
+      for (const TileView& view : made.state().view(tile, true).tiles) {
         const std::vector<int32_t> groups(view.group_of, view.group_of + heads);
         num_residues += view.stride > 1;
         for (int32_t c = 0; c < view.classes; ++c) num_empty += view.residues[c].num_q == 0;
         num_without += std::ranges::count(groups, -1);
-        for (const int32_t ctas : {1, 7, 132, 100000}) {
-          for (const int32_t per_kv_head : {1, 2}) {
-            if (heads % per_kv_head != 0) continue;
-            for (const int32_t per_section : {per_kv_head, 3 * per_kv_head, 1000 * per_kv_head}) {
-              SCOPED_TRACE(say(text, ", tile ", to_string(tile), ", stride ", view.stride, ", ",
-                               ctas, " CTAs, ", per_section, " / ", per_kv_head, " heads"));
-              expect_sound(view, groups, ctas, per_section, per_kv_head);
-              if (HasFatalFailure()) return;
-              num_split +=
-                  deal_work(view, {.group_of = groups, .num_processors = ctas}).slots_per_group > 0;
-              ++num_deals;
+        for (const Side& side : {Side(view, false), Side(view, true)}) {
+          for (const int32_t ctas : {1, 7, 132, 100000}) {
+            for (const int32_t per_kv_head : {1, 2}) {
+              if (heads % per_kv_head != 0) continue;
+              for (const int32_t per_section : {per_kv_head, 3 * per_kv_head, 1000 * per_kv_head}) {
+                SCOPED_TRACE(say(text, side.is_transposed ? " by key" : "", ", tile ",
+                                 to_string(tile), ", stride ", view.stride, ", ", ctas, " CTAs, ",
+                                 per_section, " / ", per_kv_head, " heads"));
+                expect_sound(view, side, groups, ctas, per_section, per_kv_head);
+                if (HasFatalFailure()) return;
+                num_split += deal_work(view, {.group_of = groups,
+                                              .num_processors = ctas,
+                                              .is_transposed = side.is_transposed})
+                                 .slots_per_group > 0;
+                ++num_deals;
+              }
             }
           }
         }
       }
     }
   }
-  EXPECT_GE(num_deals, 300);
-  EXPECT_GE(num_split, 50);
+  EXPECT_GE(num_deals, 600);
+  EXPECT_GE(num_split, 100);
   EXPECT_GE(num_residues, 6);
   EXPECT_GE(num_without, 6);
   EXPECT_GE(num_empty, 6);

@@ -13,6 +13,12 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
+std::string why_no_boxes(const CallTensors& t, Operation operation) {
+  const TensorView not_given;
+  return keyhole::why_no_boxes(
+      {&t.q, &t.k, &t.v, operation == Operation::forward ? &not_given : &t.dout});
+}
+
 bool is_aligned(const CallTensors& t, Operation operation) {
   return rows_are_aligned({&t.q, &t.k, &t.v, &t.out}) &&
          (operation == Operation::forward || rows_are_aligned({&t.dout, &t.dq, &t.dk, &t.dv}));
@@ -30,7 +36,7 @@ Request request_of(Operation operation, const Case& c, const CallTensors& tensor
           .shared_bytes = shared_bytes != 0 ? shared_bytes : gpu(kGpu).shared_bytes,
           .has_softcap = c.softcap > 0,
           .is_aligned = is_aligned(tensors, operation),
-          .why_no_boxes = why_no_boxes({&tensors.q, &tensors.k, &tensors.v})};
+          .why_no_boxes = why_no_boxes(tensors, operation)};
 }
 
 const KernelEntry& kernel_or_next(const KernelEntry& wanted, const Case& c,

@@ -98,17 +98,6 @@ Workspace lay_out(const BackwardArgs& args, const BackwardNeeds& needs) {
   return w;
 }
 
-// Heads whose queries and gradients of the output share the second-level cache: a power of two,
-// so that the last section is seldom a lonely head.
-int32_t heads_per_section(const BackwardArgs& args, const Sizes& sizes) {
-  const int64_t head_bytes =
-      sizes.q_len * (sizes.head_dim + sizes.v_head_dim) * bytes_of(args.q.dtype);
-  const int64_t room = args.launch.l2_cache_bytes / 8 * 5;
-  int32_t heads = 1;
-  while (heads < sizes.num_heads() && 2 * heads * head_bytes <= room) heads *= 2;
-  return std::max(1, std::min(heads, sizes.num_heads()));
-}
-
 BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   BackwardParams p;
   p.sizes = sizes_of(args);
@@ -128,7 +117,7 @@ BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   p.slots = w.slots;
   p.dq_rows_per_class = w.dq_rows_per_class;
   p.found_nonfinite = w.found_nonfinite;
-  p.heads_per_section = heads_per_section(args, p.sizes);
+  p.heads_per_section = heads_per_section(args);
   return p;
 }
 
@@ -287,6 +276,17 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
 }
 
 }  // namespace
+
+// A power of two, so that the last section is seldom a lonely head.
+int32_t heads_per_section(const BackwardArgs& args) {
+  const Sizes sizes = sizes_of(args);
+  const int64_t head_bytes =
+      sizes.q_len * (sizes.head_dim + sizes.v_head_dim) * bytes_of(args.q.dtype);
+  const int64_t room = args.launch.l2_cache_bytes / 8 * 5;
+  int32_t heads = 1;
+  while (heads < sizes.num_heads() && 2 * heads * head_bytes <= room) heads *= 2;
+  return std::max(1, std::min(heads, sizes.num_heads()));
+}
 
 bool visits_queries_once(const PlanView& plan) {
   return plan.tiles.size() == 1 && plan.gathers.empty() && plan.tiles[0].lengths.most <= 1;

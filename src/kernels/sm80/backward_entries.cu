@@ -23,11 +23,6 @@ double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile.k >= 128 ? 1 : kFine / 100.);
 }
 
-std::string objection(const Request& request) {
-  if (request.has_softcap) return "does not take a softcap";
-  return device::row_objection(request, kLeastBackwardShared);
-}
-
 int64_t workspace(const BackwardArgs& args) {
   return device::backward_workspace_bytes(args, needs_of(args));
 }
@@ -66,13 +61,18 @@ void add_entries(std::vector<KernelEntry>& entries, DType dtype) {
                        .bitmaps = BitmapLayout::mma,
                        .min_compute_capability = 80,
                        .rounds_weights = true,
-                       .objection = objection,
+                       .objection = backward_objection,
                        .forward_workspace = nullptr,
                        .backward_workspace = workspace});
   }
 }
 
 }  // namespace
+
+std::string backward_objection(const Request& request) {
+  if (request.has_softcap) return "does not take a softcap";
+  return device::row_objection(request, kLeastBackwardShared);
+}
 
 // The tightest head_dim first: the first that has no objection is taken.
 std::vector<KernelEntry> backward_entries() {

@@ -16,14 +16,15 @@ namespace keyhole::sm90 {
 template <class T, class C>
 void launch_keys(const BackwardParams& params, cudaStream_t stream) {
   constexpr int kBytes = sizeof(KeysShared<C>);
-  const int64_t ctas = int64_t{params.sizes.num_heads()} * params.view.t_work.items_per_group;
-  KEYHOLE_CHECK(ctas <= INT32_MAX, "sm90.backward: the plan gives ", ctas, " work items; at most ",
-                INT32_MAX, " fit one launch: split the batch");
+  static_assert(kBytes <= kKeysSharedBytes, "does not fit: drop a stage");
+  const int ctas = params.view.t_work.shares.num_ctas;
   if (ctas == 0) return;
+  constexpr DType kType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
   check_cuda(cudaFuncSetAttribute(backward_keys<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kBytes),
              "reserving shared memory for sm90.backward");
-  backward_keys<T, C><<<unsigned(ctas), kThreads, kBytes, stream>>>(params);
+  backward_keys<T, C><<<unsigned(ctas), kThreads, kBytes, stream>>>(
+      params, backward_maps(params, kType, C::tile_q, C::tile_k));
   check_cuda(cudaGetLastError(), "launching sm90.backward");
 }
 
@@ -50,10 +51,11 @@ inline device::BackwardNeeds needs_of(const BackwardArgs& args) {
   needs.writes_queries = true;
   return needs;
 }
+// Before dout is there, its strides may still send the call to sm80, which needs more.
 template <class C>
 int64_t workspace(const BackwardArgs& args) {
-  return device::backward_workspace_bytes(args,
-                                          takes<C>(args) ? needs_of(args) : sm80::needs_of(args));
+  const bool is_here = takes<C>(args) && args.dout.is_given();
+  return device::backward_workspace_bytes(args, is_here ? needs_of(args) : sm80::needs_of(args));
 }
 
 // kHeadDim: what the gathered rows are padded to

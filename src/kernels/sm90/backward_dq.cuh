@@ -5,7 +5,7 @@
 
 #include "kernels/device/query_blocks.cuh"
 #include "kernels/sm90/backward_shared.cuh"
-#include "kernels/sm90/exchange_blocks.cuh"
+#include "kernels/sm90/row_pieces.cuh"
 
 namespace keyhole::sm90 {
 
@@ -66,41 +66,12 @@ __device__ __forceinline__ void add_rows(const float (&dq)[32], float scale, flo
   }
 }
 
-// Nothing else joins them: they are written, 64 bytes of a row by four lanes. True when a value is
-// not finite.
-template <class T>
-__device__ __forceinline__ bool write_rows(const float (&dq)[32], float scale, T* to,
-                                           int64_t row_step, int rows, int columns, int lane) {
-  const int c = lane % 4;
-  bool found = false;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int row = lane / 4 + 8 * h;
-#pragma unroll
-    for (int j = 0; j < 8; j += 4) {
-      uint32_t two[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = 4 * (j + i) + 2 * h;
-        two[i] = device::pack_two<T>(scale * dq[at], scale * dq[at + 1]);
-      }
-      const uint4 eight = exchange_blocks(two, c);
-      const int column = 8 * (j + c);
-      if (row >= rows || column >= columns) continue;
-      *reinterpret_cast<uint4*>(to + row * row_step + column) = eight;
-      found = found || device::has_nonfinite<T>(eight.x) || device::has_nonfinite<T>(eight.y) ||
-              device::has_nonfinite<T>(eight.z) || device::has_nonfinite<T>(eight.w);
-    }
-  }
-  return found;
-}
-
 // thread: inside its warpgroup
 template <class T, class C>
-__device__ __forceinline__ void put_dq(const BackwardParams& p, KeysShared<C>& shared,
+__device__ __forceinline__ void put_dq(const BackwardParams& p, KeysShared<C>& shared, int slot,
                                        const float (&dq)[32], int32_t tile, int warpgroup,
                                        int thread) {
-  const DqRows place = shared.dq;
+  const DqRows place = shared.job[slot].dq;
   const int warp = thread / 32, lane = thread % 32;
   const int column = DqShare<C>::column(warpgroup), columns = p.sizes.head_dim - column;
   const int64_t first = int64_t{tile} * C::tile_q + DqShare<C>::row(warpgroup) + warp * 16;

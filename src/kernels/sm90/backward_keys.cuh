@@ -3,21 +3,21 @@
 // are made transposed, rows are keys: their blocks are then the left operand of
 //   dv += p' dout     dk += ds' q        p  = 2^(factor * k q' - lse2)   ' is transposed
 //   dq  = ds k, to memory                ds = p (v dout' - delta)
-// Each warpgroup has its keys' ds in registers, for dk; for dq both meet, with all of ds in shared
-// memory. The order keeps products under way while something is computed or waited for:
+// backward_shared.cuh has the pipeline. Each warpgroup has its keys' ds in registers, for dk; for
+// dq both meet, with all of ds in shared memory. The order keeps products under way while something
+// is computed or waited for:
 //
 //   ds | dv, dk; ds is shared | meet | dq | the next step's scores; dq leaves | v dout'; weights
 #pragma once
 
-#include "kernels/sm90/backward_copies.cuh"
-#include "kernels/sm90/backward_dq.cuh"
+#include "kernels/sm90/backward_loader.cuh"
 
 namespace keyhole::sm90 {
 
 template <class T, class C>
 struct KeysFollower {
-  using Keys = Panels<C::tile_k, C::head_dim>;
-  using Queries = Panels<C::tile_q, C::head_dim>;
+  using Keys = typename KeysShared<C>::Keys;
+  using Queries = typename KeysShared<C>::Queries;
   using Shared = Panels<C::tile_k, C::tile_q>;                      // ds
   static constexpr int kD = C::head_dim, kBlocks = C::tile_q / 16;  // of 16 queries
   static constexpr int kWords = C::tile_q / 64;                     // of bits, of a lane
@@ -35,6 +35,9 @@ struct KeysFollower {
   KeysShared<C>& shared;
   const int warpgroup;  // the same for a whole warp, which the compiler must see
   const int thread = int(threadIdx.x % kWarpgroup);
+  Turn<kSlots> slot;  // of keys and jobs
+  Turn<1> values;
+  Turn<C::stages> turn;  // of steps
   float dk[kD / 2], dv[kD / 2];
   Packed weight16, ds16;
 
@@ -69,9 +72,9 @@ struct KeysFollower {
     const uint64_t left = operand(
         smem_address(shared.ds[stage]) + uint32_t(DqShare<C>::row(warpgroup) / 64 * Shared::bytes),
         Shared::bytes);
-    const uint64_t right =
-        operand(smem_address(shared.k) + uint32_t(DqShare<C>::column(warpgroup) / 64 * Keys::bytes),
-                Keys::bytes);
+    const uint64_t right = operand(smem_address(shared.k[slot.stage]) +
+                                       uint32_t(DqShare<C>::column(warpgroup) / 64 * Keys::bytes),
+                                   Keys::bytes);
     Product<T>::template of_shared<true, true, true>(dq, left, right);
 #pragma unroll
     for (int b = 1; b < C::tile_k / 16; ++b) {
@@ -94,8 +97,7 @@ struct KeysFollower {
   }
 
   // Pairs that do not attend get 0, selected.
-  __device__ __forceinline__ void make_weights(const Turn<C::stages>& turn, const Mask& mask,
-                                               Scores& scores) const {
+  __device__ __forceinline__ void make_weights(const Mask& mask, Scores& scores) const {
     await_products<1>();
     is_ready(scores);
     const float factor = p.sizes.scale * device::kLog2E;
@@ -152,23 +154,22 @@ struct KeysFollower {
     publish_stores();
   }
 
-  __device__ __forceinline__ void begin_step(const Turn<C::stages>& turn, Mask& mask,
-                                             Scores& scores) const {
-    await(shared.is_full[turn.stage], turn.parity);
+  __device__ __forceinline__ void begin_step(Mask& mask, Scores& scores) const {
+    shared.await(shared.is_full[turn.stage], turn.parity);
     mask.step = shared.step[turn.stage];
     load_bits(mask.bits, mask.step.bitmap);
     begin_products();
-    multiply_rows(scores, shared.k, shared.q[turn.stage]);
+    multiply_rows(scores, shared.k[slot.stage], shared.q[turn.stage]);
   }
 
   // One step of pairs, whose weights are there and whose grad is under way; those of the next step
-  // are at its end. buffer: of ds.
+  // are at its end.
   template <bool kIsLast>
-  __device__ __forceinline__ void follow_step(Turn<C::stages>& turn, Mask& mask, Scores& scores,
-                                              Scores& grad, int buffer) {
+  __device__ __forceinline__ void follow_step(Mask& mask, Scores& scores, Scores& grad) {
     const int stage = turn.stage;
     await_products<0>();
     is_ready(grad);
+    if constexpr (kIsLast) arrive_as_warp(shared.v_empty);
     pack(scores, weight16);
     make_ds(scores, grad, stage, mask);
     pack(grad, ds16);
@@ -176,46 +177,46 @@ struct KeysFollower {
     add_product(dv, weight16, shared.dout[stage]);
     add_product(dk, ds16, shared.q[stage]);
     commit_products();
-    share_ds(buffer);
+    // Free: both warpgroups had their dq of the step that used it before they met the last time.
+    share_ds(stage);
     meet<1, kMultipliers>();  // ds of both is there
     float dq[32];
     begin_products();
-    multiply_ds(dq, buffer);
+    multiply_ds(dq, stage);
     const int32_t tile = mask.step.tile;
+    turn.next();
     if constexpr (kIsLast) {
       await_products<0>();
       is_ready(dk);
       is_ready(dv);
       is_ready(dq);
+      arrive_as_warp(shared.is_empty[stage]);
     } else {
       await_products<1>();  // dk and dv
-      if (lane() == 0) arrive(shared.is_empty[stage]);
-      turn.next();
-      begin_step(turn, mask, scores);
+      arrive_as_warp(shared.is_empty[stage]);
+      begin_step(mask, scores);
       await_products<1>();
       is_ready(dq);
     }
-    put_dq<T, C>(p, shared, dq, tile, warpgroup, thread);
+    put_dq<T, C>(p, shared, slot.stage, dq, tile, warpgroup, thread);
     if constexpr (!kIsLast) {
       begin_products();
       multiply_rows(grad, shared.v, shared.dout[turn.stage]);
-      make_weights(turn, mask, scores);
+      make_weights(mask, scores);
     }
   }
 
   __device__ __forceinline__ void follow_list(int steps) {
-    Turn<C::stages> turn;
     Mask mask;
     Scores scores, grad;
-    begin_step(turn, mask, scores);
+    begin_step(mask, scores);
+    shared.await(shared.v_full, values.parity);
+    values.next();
+    begin_products();
     multiply_rows(grad, shared.v, shared.dout[turn.stage]);
-    make_weights(turn, mask, scores);
-    int buffer = 0;
-    for (int i = 1; i < steps; ++i, buffer ^= 1) {
-      follow_step<false>(turn, mask, scores, grad, buffer);
-    }
-    follow_step<true>(turn, mask, scores, grad, buffer);
-    await_additions();
+    make_weights(mask, scores);
+    for (int i = 1; i < steps; ++i) follow_step<false>(mask, scores, grad);
+    follow_step<true>(mask, scores, grad);
   }
   __device__ __forceinline__ void begin() {
 #pragma unroll
@@ -224,107 +225,71 @@ struct KeysFollower {
     is_ready(dv);
   }
 
-  // All of dk or dv that this CTA has: to `room` in shared memory, from where it will be written,
-  // or stored as it is in a slot of its own, or added to sums, where several CTAs may meet.
-  __device__ __forceinline__ void finish(const float (&sum)[kD / 2], float scale, const void* room,
-                                         const device::KeySums& sums) const {
+  // All of dk or dv that this job has: written, or stored as it is in a slot of its own, or added
+  // to sums, where several CTAs may meet. True when something written is not finite.
+  __device__ __forceinline__ bool finish(const float (&sum)[kD / 2], float scale,
+                                         const device::DeviceTensor& to, int columns, float* slots,
+                                         float* all_sums) const {
+    const device::Work& work = shared.job[slot.stage].work;
+    const device::KeyRows keys = device::key_rows<C::tile_k, C::tile_k>(p, work, 0);
+    const int first = first_key() + thread / 32 * 16;  // of the warp
+    const device::KeySums sums =
+        device::key_sums<C::tile_k, C::tile_k>(p, work, keys, 0, slots, all_sums, columns);
     if (sums.rows.first == nullptr) {
-      const uint32_t at = own_rows(room);
-#pragma unroll
-      for (int b = 0; b < kD / 16; ++b) {
-        uint32_t packed[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          packed[i] =
-              device::pack_two<T>(scale * sum[8 * b + 2 * i], scale * sum[8 * b + 2 * i + 1]);
-        }
-        store_matrices((at ^ uint32_t(b % 4 * 32)) + uint32_t(b / 4 * Keys::bytes), packed);
-      }
-      return;
+      const device::TileRows<T> rows = keys.of<T>(to, p.view.stride, columns);
+      return write_rows(sum, scale, rows.first + first * rows.step, rows.step, rows.count - first,
+                        columns, lane());
     }
-    const int row = first_key() + thread / 32 * 16 + lane() / 4;
+    const int row = first + lane() / 4;
 #pragma unroll
     for (int i = 0; i < kD / 2; i += 2) {
       sums.take(row + i / 2 % 2 * 8, i / 4 * 8, lane() % 4 * 2, scale * sum[i], scale * sum[i + 1]);
     }
+    return false;
+  }
+
+  // One job after the other.
+  __device__ __forceinline__ void follow() {
+    while (true) {
+      shared.await(shared.k_full[slot.stage], slot.parity);
+      // The same for all lanes, which the compiler must see.
+      const int steps = __shfl_sync(~0u, shared.job[slot.stage].num_steps, 0);
+      if (steps < 0) break;
+      begin();
+      if (steps > 0) follow_list(steps);
+      const bool bad_k = finish(dk, p.sizes.scale, p.dk, p.sizes.head_dim, p.slots.dk, p.sums.dk);
+      const bool bad_v = finish(dv, 1, p.dv, p.sizes.v_head_dim, p.slots.dv, p.sums.dv);
+      if (bad_k || bad_v) *p.found_nonfinite = 1;
+      __syncwarp();
+      arrive_as_warp(shared.job_empty[slot.stage]);
+      slot.next();
+    }
+    await_additions();
   }
 };
 
-// The part of the warpgroups that multiply.
-template <class T, class C>
-__device__ __forceinline__ void follow(const BackwardParams& p, KeysShared<C>& shared,
-                                       int warpgroup, int steps) {
-  const int64_t stride = p.view.stride;
-  const int head_dim = p.sizes.head_dim, v_head_dim = p.sizes.v_head_dim;
-  const int thread = int(threadIdx.x);
-  // Asked for twice: while a list is followed the registers are full.
-  const auto my_work = [&] { return device::my_work<true>(p.sizes, p.view, p.heads_per_section); };
-  const auto my_keys = [&](const device::Work& work) {
-    return device::key_rows<C::tile_k, C::tile_k>(p, work, 0);
-  };
-  {
-    const device::KeyRows keys = my_keys(my_work());
-    copy_tile<C::tile_k, C::head_dim, kMultipliers, T>(
-        smem_address(shared.k), keys.of<const T>(p.k, stride, head_dim), thread);
-    copy_tile<C::tile_k, C::head_dim, kMultipliers, T>(
-        smem_address(shared.v), keys.of<const T>(p.v, stride, v_head_dim), thread);
-    device::commit_copies();
-    device::await_copies<0>();
-    publish_stores();
-    meet<1, kMultipliers>();
-  }
-  KeysFollower<T, C> follower = {p, shared, warpgroup};
-  follower.begin();
-  if (steps > 0) follower.follow_list(steps);
-
-  const device::Work work = my_work();
-  const device::KeyRows keys = my_keys(work);
-  meet<1, kMultipliers>();  // k and v have been used: they become the way out
-  follower.finish(
-      follower.dk, p.sizes.scale, shared.k,
-      device::key_sums<C::tile_k, C::tile_k>(p, work, keys, 0, p.slots.dk, p.sums.dk, head_dim));
-  follower.finish(
-      follower.dv, 1, shared.v,
-      device::key_sums<C::tile_k, C::tile_k>(p, work, keys, 0, p.slots.dv, p.sums.dv, v_head_dim));
-  if (work.slot >= 0 || p.sums.dk != nullptr) return;
-  meet<1, kMultipliers>();
-  const bool bad_k = store_tile<C::tile_k, C::head_dim, kMultipliers, T>(
-      smem_address(shared.k), keys.of<T>(p.dk, stride, head_dim), thread);
-  const bool bad_v = store_tile<C::tile_k, C::head_dim, kMultipliers, T>(
-      smem_address(shared.v), keys.of<T>(p.dv, stride, v_head_dim), thread);
-  if (bad_k || bad_v) *p.found_nonfinite = 1;
-}
-
-// One CTA per item and query head; query heads of one kv head meet in sums.dk and sums.dv.
+// CTAs that stay, each with its share of the items of all query heads; query heads of one kv head
+// meet in sums.dk and sums.dv.
 template <class T, class C>
 __global__ void __launch_bounds__(kThreads, 1)
-    backward_keys(const __grid_constant__ BackwardParams p) {
+    backward_keys(const __grid_constant__ BackwardParams p,
+                  const __grid_constant__ BackwardMaps maps) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<KeysShared<C>*>(memory);
-  const device::Work work = device::my_work<true>(p.sizes, p.view, p.heads_per_section);
-  if (work.is_nothing) return;
-  if (work.num_tiles == 0 && p.sums.dk != nullptr) return;  // adds nothing
-  if (int64_t{work.row_tile} * C::tile_k >= work.residue.num_k) return;
-  if (threadIdx.x == 0) {
-    shared.init_barriers();
-    shared.dq = dq_rows(p, work);
-  }
+  if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // the compiler sees: of all lanes
-  if (warp >= kMultipliers / 32) {
-    shrink_registers<kCopierRegisters>();
-    const int thread = int(threadIdx.x) - kMultipliers;
-    if (warp < kMultipliers / 32 + kCopiers / 32) {
-      copy_steps<T, C>(p, shared, work, p.q, p.sizes.head_dim, p.lse2, smem_address(shared.q),
-                       smem_address(shared.lse2), thread);
-    } else {
-      copy_steps<T, C>(p, shared, work, p.dout, p.sizes.v_head_dim, p.delta,
-                       smem_address(shared.dout), smem_address(shared.delta), thread - kCopiers);
-    }
+  if (warp >= kMultiplierWarps) {
+    shrink_registers<kBringerRegisters>();
+    const int lane = int(threadIdx.x % 32);
+    if (warp == kMultiplierWarps && lane == 0) KeysLoader<C>(maps, shared).load();
+    if (warp == kMultiplierWarps + 1 && lane == 0) plan<C>(p, shared);
+    if (warp == kMultiplierWarps + 2) copy_numbers<C>(p, shared, lane);
   } else {
     grow_registers<kMultiplierRegisters>();
-    follow<T, C>(p, shared, warp / 4, __shfl_sync(~0u, work.num_tiles, 0));
+    KeysFollower<T, C>{p, shared, warp / 4}.follow();
+    shared.waits.end();
   }
 }
 

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(ForwardShape<C>::threads, C::ctas_per_sm)
   } else {
     grow_registers<ForwardShape<C>::multiplier_registers>();
     Multiplier<T, C>(p, rule, shared, warp / 4 - 1).multiply();
-    shared.end();
+    shared.waits.end();
   }
 }
 

@@ -4,9 +4,9 @@
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
-#include "kernels/sm90/exchange_blocks.cuh"
 #include "kernels/sm90/forward_shared.cuh"
 #include "kernels/sm90/forward_softmax.cuh"
+#include "kernels/sm90/row_pieces.cuh"
 
 namespace keyhole::sm90 {
 

@@ -30,8 +30,8 @@
 
 #include "kernels/device/work.cuh"
 #include "kernels/sm90/forward_config.h"
-#include "kernels/sm90/ptx.cuh"
 #include "kernels/sm90/stages.cuh"
+#include "kernels/sm90/waits.cuh"
 
 namespace keyhole::sm90 {
 
@@ -81,7 +81,7 @@ struct ForwardShared {
   uint64_t v_full[C::v_stages], v_empty[C::v_stages];
   Job job[C::q_stages];
   int32_t bitmap[C::k_stages];
-  int32_t gave_up;  // a wait has: all others give up, too
+  Waits waits;
 
   __device__ void init() {
     constexpr int kWarps = 4 * ForwardShape<C>::multipliers;
@@ -98,35 +98,13 @@ struct ForwardShared {
       init_barrier(v_full[i], 1);
       init_barrier(v_empty[i], kWarps);
     }
-    gave_up = 0;
+    waits.gave_up = 0;
     publish_barriers();
   }
 
-  // Until a phase is over; `is_over_already`: is_over_now said so a while ago.
-  //
-  // With KEYHOLE_BOUNDED_WAITS, for tests, a wait that never ends gives up after some seconds, and
-  // so do all that come after it; then end() makes an error of it.
   __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity,
                                         bool is_over_already = false) {
-#ifdef KEYHOLE_BOUNDED_WAITS
-    constexpr int kFew = 1 << 8, kMany = 1 << 21;
-    volatile int32_t& given_up = gave_up;
-    for (int polls = 0; !is_over_already; ++polls) {
-      is_over_already = is_over(barrier, parity);
-      if (polls >= kFew && (polls >= kMany || given_up != 0)) {
-        given_up = 1;
-        is_over_already = true;
-      }
-    }
-#else
-    while (!is_over_already) is_over_already = is_over(barrier, parity);
-#endif
-  }
-  // An illegal address: because of a trap, here as in a wait, ptxas would serialise the products.
-  __device__ __forceinline__ void end() const {
-#ifdef KEYHOLE_BOUNDED_WAITS
-    if (gave_up != 0) *reinterpret_cast<volatile int32_t*>(16) = gave_up;
-#endif
+    waits.await(barrier, parity, is_over_already);
   }
 };
 

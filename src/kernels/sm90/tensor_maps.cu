@@ -61,22 +61,52 @@ RowMaps row_maps(const TensorView& tensor, int32_t stride, int box_rows, const v
   return maps;
 }
 
+// The tensors of a call whose plan has `stride` residue classes in this part.
+class CallRows {
+ public:
+  // some_memory: any address of the GPU.
+  CallRows(const device::Sizes& sizes, DType dtype, int32_t stride, const void* some_memory)
+      : sizes_(sizes), dtype_(dtype), stride_(stride), some_memory_(some_memory) {}
+
+  RowMaps of_queries(const device::DeviceTensor& tensor, int64_t head_dim, int box_rows) const {
+    return of(tensor, sizes_.heads, sizes_.q_len, head_dim, box_rows);
+  }
+  RowMaps of_keys(const device::DeviceTensor& tensor, int64_t head_dim, int box_rows) const {
+    return of(tensor, sizes_.kv_heads, sizes_.k_len, head_dim, box_rows);
+  }
+
+ private:
+  RowMaps of(const device::DeviceTensor& tensor, int64_t heads, int64_t length, int64_t head_dim,
+             int box_rows) const {
+    const TensorView view(tensor.data, dtype_, {sizes_.batch, heads, length, head_dim},
+                          {tensor.batch_stride, tensor.head_stride, tensor.row_stride, 1});
+    return row_maps(view, stride_, box_rows, some_memory_);
+  }
+
+  const device::Sizes& sizes_;
+  DType dtype_;
+  int32_t stride_;
+  const void* some_memory_;
+};
+
 }  // namespace
 
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows) {
   const device::Sizes& sizes = params.sizes;
-  const auto view = [&](const device::DeviceTensor& tensor, int64_t heads, int64_t length,
-                        int64_t head_dim) {
-    return TensorView(tensor.data, dtype, {sizes.batch, heads, length, head_dim},
-                      {tensor.batch_stride, tensor.head_stride, tensor.row_stride, 1});
-  };
-  const TensorView q = view(params.q, sizes.heads, sizes.q_len, sizes.head_dim);
-  const TensorView k = view(params.k, sizes.kv_heads, sizes.k_len, sizes.head_dim);
-  const TensorView v = view(params.v, sizes.kv_heads, sizes.k_len, sizes.v_head_dim);
-  const int32_t stride = params.view.stride;
-  return {.q = row_maps(q, stride, q_rows, q.data),
-          .k = row_maps(k, stride, k_rows, q.data),
-          .v = row_maps(v, stride, k_rows, q.data)};
+  const CallRows rows(sizes, dtype, params.view.stride, params.q.data);
+  return {.q = rows.of_queries(params.q, sizes.head_dim, q_rows),
+          .k = rows.of_keys(params.k, sizes.head_dim, k_rows),
+          .v = rows.of_keys(params.v, sizes.v_head_dim, k_rows)};
+}
+
+BackwardMaps backward_maps(const device::BackwardParams& params, DType dtype, int q_rows,
+                           int k_rows) {
+  const device::Sizes& sizes = params.sizes;
+  const CallRows rows(sizes, dtype, params.view.stride, params.k.data);
+  return {.q = rows.of_queries(params.q, sizes.head_dim, q_rows),
+          .dout = rows.of_queries(params.dout, sizes.v_head_dim, q_rows),
+          .k = rows.of_keys(params.k, sizes.head_dim, k_rows),
+          .v = rows.of_keys(params.v, sizes.v_head_dim, k_rows)};
 }
 
 }  // namespace keyhole::sm90

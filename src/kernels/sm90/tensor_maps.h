@@ -1,6 +1,7 @@
 // src/kernels/sm90/tensor_maps.h
-// The rows of q, k and v as TMA reads them: made on the host for every launch (about a microsecond
-// each), passed to the kernel by value. Nothing outlives the launch, and a CUDA graph keeps them.
+// The rows of q, k, v and dout as TMA reads them: made on the host for every launch (about a
+// microsecond each), passed to the kernel by value. Nothing outlives the launch, and a CUDA graph
+// keeps them.
 #pragma once
 
 #include <cuda.h>  // types; nothing of libcuda is linked
@@ -38,8 +39,13 @@ struct RowMaps {
 struct ForwardMaps {
   RowMaps q, k, v;
 };
+struct BackwardMaps {
+  RowMaps q, dout, k, v;
+};
 
-// dtype: f16 or bf16. A box of q has q_rows rows, one of k and v has k_rows; at most 256.
+// dtype: f16 or bf16. A box of q or dout has q_rows rows, one of k and v has k_rows; at most 256.
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows);
+BackwardMaps backward_maps(const device::BackwardParams& params, DType dtype, int q_rows,
+                           int k_rows);
 
 }  // namespace keyhole::sm90

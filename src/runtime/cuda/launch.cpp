@@ -1,6 +1,7 @@
 // src/runtime/cuda/launch.cpp
 // One call on a GPU: the plan's lists are there or copied there, scratch memory is brought, and the
 // kernel's launches are queued.
+#include "kernels/device/backward_call.h"
 #include "kernels/device/forward_call.h"
 #include "kernels/device/merge.h"
 #include "plan/plan_state.h"
@@ -16,16 +17,24 @@ struct Call {
   cudaStream_t stream;
 };
 
-// How work is dealt out for a kernel whose CTAs stay: only forward passes have such kernels.
-ShareKey shares_of(const KernelEntry& kernel, TileShape tile, const ForwardArgs& args) {
+// Query heads that share keys, and so stay together in a section; a backward pass reads queries
+// again and again, which no two heads share.
+int32_t heads_to_keep(const ForwardArgs& args) {
+  return int32_t(args.q.shape[1] / args.k.shape[1]);
+}
+int32_t heads_to_keep(const BackwardArgs&) { return 1; }
+
+// How work is dealt out for a kernel whose CTAs stay.
+template <class Args>
+ShareKey shares_of(const KernelEntry& kernel, TileShape tile, const Args& args) {
   if (kernel.persistence == nullptr || args.q.shape[0] * args.q.shape[1] == 0) return {};
   const Persistence persistence = kernel.persistence(tile);
+  if (persistence.ctas_per_processor == 0) return {};
   return {.num_ctas = persistence.ctas_per_processor * args.launch.num_processors,
           .heads_per_section = device::heads_per_section(args),
-          .heads_per_kv_head = int32_t(args.q.shape[1] / args.k.shape[1]),
+          .heads_per_kv_head = heads_to_keep(args),
           .tiles_per_item = persistence.tiles_per_item};
 }
-ShareKey shares_of(const KernelEntry&, TileShape, const BackwardArgs&) { return {}; }
 
 template <class Args>
 Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool is_backward,

@@ -51,6 +51,7 @@ void add_shares(Block& block, const TileView& host, const Deal& deal, const Deal
                 const ShareKey& key, Shares& to) {
   const DealtShares dealt = deal_shares(host, work,
                                         {.group_of = deal.group_of,
+                                         .is_transposed = deal.is_transposed,
                                          .num_ctas = key.num_ctas,
                                          .heads_per_section = key.heads_per_section,
                                          .heads_per_kv_head = key.heads_per_kv_head,
@@ -114,8 +115,9 @@ void add_tiles(Block& block, const TileView& host, const Plan& plan, const Uploa
   block.add(host.runs, num_runs(host.list_begin, host.list_count, lists), &to.runs);
   to.order = nullptr;  // the work items have it
   add_bitmaps(block, host, key, to);
-  add_work(block, host, {.group_of = groups, .num_processors = key.num_processors}, key.shares,
-           to.work);
+  // A kernel whose CTAs stay follows the lists of one direction.
+  add_work(block, host, {.group_of = groups, .num_processors = key.num_processors},
+           key.with_transposed ? ShareKey{} : key.shares, to.work);
   if (!key.with_transposed) return;
   block.add(host.t_list_begin, t_lists, &to.t_list_begin);
   block.add(host.t_list_count, t_lists, &to.t_list_count);
@@ -125,7 +127,7 @@ void add_tiles(Block& block, const TileView& host, const Plan& plan, const Uploa
             .num_processors = key.num_processors,
             .is_transposed = true,
             .may_split = key.may_split_transposed},
-           /*shares=*/{}, to.t_work);
+           key.shares, to.t_work);
 }
 
 void add_gather(Block& block, const GatherView& host, const Plan& plan, const UploadKey& key,

@@ -1,0 +1,39 @@
+// src/kernels/sm90/waits.cuh
+// Waits for barriers in shared memory, which tests bound.
+#pragma once
+
+#include "kernels/sm90/ptx.cuh"
+
+namespace keyhole::sm90 {
+
+// With KEYHOLE_BOUNDED_WAITS, for tests, a wait that never ends gives up after some seconds, and so
+// do all that come after it; then end() makes an error of it. In shared memory, 0 at first.
+struct Waits {
+  int32_t gave_up;  // a wait has: all others give up, too
+
+  // Until a phase is over; `is_over_already`: is_over_now said so a while ago.
+  __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity,
+                                        bool is_over_already = false) {
+#ifdef KEYHOLE_BOUNDED_WAITS
+    constexpr int kFew = 1 << 8, kMany = 1 << 21;
+    volatile int32_t& given_up = gave_up;
+    for (int polls = 0; !is_over_already; ++polls) {
+      is_over_already = is_over(barrier, parity);
+      if (polls >= kFew && (polls >= kMany || given_up != 0)) {
+        given_up = 1;
+        is_over_already = true;
+      }
+    }
+#else
+    while (!is_over_already) is_over_already = is_over(barrier, parity);
+#endif
+  }
+  // An illegal address: because of a trap, here as in a wait, ptxas would serialise the products.
+  __device__ __forceinline__ void end() const {
+#ifdef KEYHOLE_BOUNDED_WAITS
+    if (gave_up != 0) *reinterpret_cast<volatile int32_t*>(16) = gave_up;
+#endif
+  }
+};
+
+}  // namespace keyhole::sm90
