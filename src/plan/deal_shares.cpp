@@ -29,7 +29,14 @@ Side side_of(const TileView& view, bool is_transposed) {
 // Costs are counted in hundredths of a tile: whole numbers, so that equal loads are equal.
 constexpr int64_t kTileCost = 100;
 
+// Items of which the longest is so small a part of a CTA's load may come in any order.
+constexpr int64_t kSmallPart = 50;
+
 bool is_longer(const WorkItem& a, const WorkItem& b) { return a.num_tiles > b.num_tiles; }
+bool is_before(const WorkItem& a, const WorkItem& b) {
+  return a.list != b.list ? a.list < b.list : a.slot < b.slot;
+}
+bool is_behind(const WorkItem& a, const WorkItem& b) { return is_before(b, a); }
 
 // The CTAs by what they have to do so far; the first of equals comes first.
 class Loads {
@@ -73,20 +80,23 @@ class Dealer {
     const int64_t kv_heads = int64_t(deal_.group_of.size()) / deal_.heads_per_kv_head;
     const int64_t per_section = deal_.heads_per_section / deal_.heads_per_kv_head;
     const int64_t sections = ceil_div(kv_heads, per_section);
-    Loads loads(deal_.num_ctas);
     std::vector<WorkItem> all;
-    std::vector<int32_t> cta_of;  // [all]
+    std::vector<size_t> begins = {0};  // of the sections
     for (int64_t s = 0; s < sections; ++s) {
       // As equal as they can be: a last section of one head would leave CTAs without work.
       const int64_t first = kv_heads * s / sections, end = kv_heads * (s + 1) / sections;
-      const size_t before = all.size();
       add_section(int32_t(first * deal_.heads_per_kv_head), int32_t(end * deal_.heads_per_kv_head),
                   all);
-      for (size_t i = before; i < all.size(); ++i) {
-        cta_of.push_back(loads.add(kTileCost * all[i].num_tiles + item_cost_));
-      }
+      begins.push_back(all.size());
     }
     narrow(int64_t(all.size()), "attention: work items of a call; split the batch");
+    const Order comes_first = order_of(all);
+    for (size_t s = 0; s + 1 < begins.size(); ++s) {
+      sort_in_place(std::span(all).subspan(begins[s], begins[s + 1] - begins[s]), comes_first);
+    }
+    Loads loads(deal_.num_ctas);
+    std::vector<int32_t> cta_of;  // [all]
+    for (const WorkItem& item : all) cta_of.push_back(loads.add(cost_of(item)));
     return by_cta(all, cta_of);
   }
 
@@ -100,10 +110,28 @@ class Dealer {
     }
   }
 
-  // Longest first; of equals the same list of every head before the next, so that heads stay
-  // together.
+  using Order = bool (*)(const WorkItem&, const WorkItem&);
+  int64_t cost_of(const WorkItem& item) const { return kTileCost * item.num_tiles + item_cost_; }
+
+  // Longest first; but where the longest matters little, list after list, from the end that has
+  // more to do: neighbours read the same, and a cache that does not hold a whole section holds what
+  // some neighbours read.
+  Order order_of(const std::vector<WorkItem>& all) const {
+    const int64_t lists = int64_t{view_.classes} * side_.tiles;
+    int64_t longest = 0, total = 0, behind_the_middle = 0;
+    for (const WorkItem& item : all) {
+      const int64_t cost = cost_of(item);
+      longest = std::max(longest, cost);
+      total += cost;
+      behind_the_middle += 2 * item.list >= lists ? cost : -cost;
+    }
+    if (longest * kSmallPart > total / deal_.num_ctas) return is_longer;
+    return behind_the_middle > 0 ? is_behind : is_before;
+  }
+
+  // Of items that come equally early the same list of every head comes before the next, so that
+  // heads stay together.
   void add_section(int32_t first_head, int32_t end_head, std::vector<WorkItem>& all) const {
-    const size_t before = all.size();
     for (int32_t place = 0; place < work_.items_per_group; ++place) {
       for (int32_t head = first_head; head < end_head; ++head) {
         WorkItem item = item_of(head, place);
@@ -112,18 +140,17 @@ class Dealer {
         all.push_back(item);
       }
     }
-    const std::span<WorkItem> section = std::span(all).subspan(before);
-    if (!std::ranges::is_sorted(section, is_longer)) sort_in_place(section);
   }
 
   // Equals stay in their order. By places, since std::stable_sort's memory is deprecated in C++20.
-  static void sort_in_place(std::span<WorkItem> section) {
+  static void sort_in_place(std::span<WorkItem> section, Order comes_first) {
+    if (std::ranges::is_sorted(section, comes_first)) return;
     const std::vector<WorkItem> unsorted(section.begin(), section.end());
     std::vector<size_t> places(section.size());
     std::iota(places.begin(), places.end(), size_t{0});
     std::ranges::sort(places, [&](size_t a, size_t b) {
-      const bool are_equal = unsorted[a].num_tiles == unsorted[b].num_tiles;
-      return are_equal ? a < b : is_longer(unsorted[a], unsorted[b]);
+      if (comes_first(unsorted[a], unsorted[b])) return true;
+      return !comes_first(unsorted[b], unsorted[a]) && a < b;
     });
     for (size_t i = 0; i < places.size(); ++i) section[i] = unsorted[places[i]];
   }

@@ -82,7 +82,7 @@ std::vector<std::pair<int32_t, int32_t>> tiles_of(const Side& side, const WorkIt
   return tiles;
 }
 
-// Inside a share: section after section, the longest first.
+// Inside a share: section after section, the longest first, or list after list from either end.
 void expect_in_order(const DealtShares& shares, int64_t kv_heads, int32_t heads_per_section,
                      int32_t heads_per_kv_head) {
   const int64_t per_section = heads_per_section / heads_per_kv_head;
@@ -91,15 +91,20 @@ void expect_in_order(const DealtShares& shares, int64_t kv_heads, int32_t heads_
   for (int64_t s = 0; s < sections; ++s) {
     section_of.resize(size_t(kv_heads * (s + 1) / sections), s);  // as equal as they can be
   }
+  bool longest_first = true, first_first = true, last_first = true;
   for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
     for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
       const WorkItem &before = shares.items[size_t(i) - 1], &item = shares.items[size_t(i)];
       const int64_t old_section = section_of[size_t(before.head / heads_per_kv_head)];
       const int64_t section = section_of[size_t(item.head / heads_per_kv_head)];
       ASSERT_LE(old_section, section);
-      ASSERT_TRUE(old_section < section || before.num_tiles >= item.num_tiles) << "longest first";
+      if (old_section < section) continue;
+      longest_first &= before.num_tiles >= item.num_tiles;
+      first_first &= before.list <= item.list;
+      last_first &= before.list >= item.list;
     }
   }
+  EXPECT_TRUE(longest_first || first_first || last_first);
 }
 
 void expect_sound(const TileView& view, const Side& side, const std::vector<int32_t>& groups,
@@ -238,6 +243,26 @@ TEST(DealShares, LoadsAreEven) {
     EXPECT_LE(*std::ranges::max_element(loads), c.most * total / 132)
         << c.tiles << " lists of " << c.heads << " heads in sections of " << c.per_section;
   }
+}
+
+// Blocks of 1,024 tokens along the diagonal, 131,072 tokens: 1 ... 8 tiles, again and again. Taken
+// longest first, the lists of a block would be followed at eight different times.
+TEST(DealShares, NeighboursStayTogetherWhereTheLongestMattersLittle) {
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < 1024; ++i) lengths.push_back(1 + i % 8);
+  const DealtShares shares = deal_lengths(lengths, 16, 132, 1);
+  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+    for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
+      const WorkItem &before = shares.items[size_t(i) - 1], &item = shares.items[size_t(i)];
+      if (item.head != before.head) continue;
+      // All CTAs are at neighbouring lists: each goes on about as many lists later.
+      ASSERT_LE(std::abs(item.list - before.list), 300) << "CTA " << cta << ", item " << i;
+    }
+  }
+  const auto loads = loads_of(shares);
+  EXPECT_LE(*std::ranges::max_element(loads), 1.02 * *std::ranges::min_element(loads));
+  // The end with the longer lists comes first.
+  EXPECT_GT(deal_lengths(causal_lengths(100), 64, 2, 1).items[0].list, 90);
 }
 
 TEST(DealShares, SectionsFollowOneAnotherAndAreEqual) {
