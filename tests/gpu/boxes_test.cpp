@@ -187,6 +187,18 @@ TEST_F(Boxes, KernelsFollowClassesOfEveryLength) {
   std::cout << stats.kernel_runs << " kernel runs, " << stats.pairs << " pairs\n";
 }
 
+// Among the reasons of all kernels that were asked.
+void expect_refusal(const std::string& reason, const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::unsupported);
+    EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    return;
+  }
+  ADD_FAILURE() << "no error, where this one is due: " << reason;
+}
+
 TEST_F(Boxes, WhatTmaCannotReadGoesToAnotherKernelWithAReason) {
   constexpr int64_t kLength = 300;
   const GpuProblem p(
@@ -197,21 +209,38 @@ TEST_F(Boxes, WhatTmaCannotReadGoesToAnotherKernelWithAReason) {
   TensorView shared = p.v.view();  // both kv heads read the values of the first
   shared.strides[1] = 0;
   EXPECT_EQ(kernel_for_forward(q, shared, made).find("sm80.forward"), 0u);
-  try {
-    attention_forward(q, k, shared, made, out, lse, by_backend("sm90"));
-    ADD_FAILURE() << "sm90 took values that are shared by a stride of 0";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::unsupported);
-    EXPECT_NE(std::string(error.what())
-                  .find("sm90.forward.bf16.d64: reads tensors whose strides are positive, not 0 "
-                        "for heads"),
-              std::string::npos)
-        << error.what();
-  }
+  expect_refusal("sm90.forward.bf16.d64: reads tensors whose strides are positive, not 0 for heads",
+                 [&] { attention_forward(q, k, shared, made, out, lse, by_backend("sm90")); });
   attention_forward(q, k, shared, made, out, lse);
   const auto got = p.results(Operation::forward);
   attention_forward(q, k, shared, made, out, lse, by_backend("sm80"));
   EXPECT_TRUE(p.results(Operation::forward) == got);
+}
+
+// The gradient of the output is read by TMA, too. A workspace is asked for before it is there: what
+// was said must do for the kernel that takes it, which here sums up what sm90 would write at once.
+TEST_F(Boxes, AGradientThatTmaCannotReadGoesToAnotherKernelToo) {
+  constexpr int64_t kLength = 300;
+  const GpuProblem p(
+      {.heads = 4, .kv_heads = 4, .q_len = kLength, .k_len = kLength, .has_sink = false});
+  const Plan made = plan(parse("blocks(16)"), kLength, kLength);
+  const TensorView &q = p.q.view(), &k = p.k.view(), &v = p.v.view();
+  attention_forward(q, k, v, made, p.out.view(), p.lse.view());
+  TensorView shared = p.dout.view();  // of all heads
+  shared.strides[1] = 0;
+  const auto backward = [&](const AttentionOptions& options) {
+    p.spoil(Operation::backward);
+    attention_backward(shared, q, k, v, p.out.view(), p.lse.view(), made,
+                       {p.dq.view(), p.dk.view(), p.dv.view(), {}}, options);
+    return p.results(Operation::backward);
+  };
+  expect_refusal(
+      "sm90.backward.bf16.d64: reads tensors whose strides are positive, not 0 for heads",
+      [&] { backward(by_backend("sm90")); });
+  const GpuMemory workspace(kGpu, backward_workspace_bytes(q, k, v, made));
+  AttentionOptions options;
+  options.workspace = {workspace.data(), workspace.bytes()};
+  EXPECT_TRUE(backward(options) == backward(by_backend("sm80")));
 }
 
 // Work is dealt out by the heads whose keys fit the cache, so that one plan is dealt out anew for
