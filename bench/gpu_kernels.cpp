@@ -27,6 +27,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
+#include "bench/case_pattern.h"
 #include "cli/gpu/event.h"
 #include "kernels/device/check_cuda.h"
 #include "keyhole/attention.h"
@@ -44,6 +45,10 @@ struct Case {
   std::string name, pattern;
   int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, k_len = 0, head_dim = 0;
   DType dtype = DType::bf16;
+
+  // The head of bench/cases/gpu_kernels.txt says what names tell.
+  bool has_nan() const { return name.ends_with("-nan"); }
+  std::string title() const { return has_nan() ? pattern + ", one NaN" : pattern; }
 };
 
 struct Options {
@@ -142,6 +147,10 @@ struct Tensor {
     view.data = memory.data();
     view.device = kGpu;
   }
+  // All bits of the first number are ones, which is NaN in every dtype.
+  void begin_with_nan() {
+    check_cuda(cudaMemset(view.data, 0xff, size_t(bytes_of(view.dtype))), "filling a tensor");
+  }
 };
 
 // The lists of a plan of key lists as an index tensor that all heads of all batch entries share.
@@ -177,7 +186,7 @@ struct Indices {
 class Subject {
  public:
   Subject(const Case& c, const Options& options)
-      : plan_(plan(parse(c.pattern), c.q_len, c.k_len)),
+      : plan_(plan(case_pattern(c.pattern, c.q_len, c.k_len), c.q_len, c.k_len)),
         q_({c.batch, c.heads, c.q_len, c.head_dim}, c.dtype, 1),
         k_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 2),
         v_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 3),
@@ -188,6 +197,7 @@ class Subject {
         dk_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 8),
         dv_({c.batch, c.kv_heads, c.k_len, c.head_dim}, c.dtype, 9) {
     options_.backend = options.backend;
+    if (c.has_nan()) v_.begin_with_nan();
     if (!options.indices.empty()) indices_.emplace(c, plan_, options.indices == "int64");
   }
 
@@ -298,7 +308,7 @@ nlohmann::json time_case(const Case& c, const Options& options) {
     show(fmt::format("  {} {:9.3f} ms {:6.1f} TF", what, ms, work / ms * 1e-9));
     if (gathered > 0) show(fmt::format(" {:5.2f} TB/s gathered", gathered / ms * 1e-9));
   };
-  show(fmt::format("{:36} {}x{}x{:<6} d{:<3} {:4} {:38}", c.pattern, c.batch, c.heads, c.q_len,
+  show(fmt::format("{:36} {}x{}x{:<6} d{:<3} {:4} {:38}", c.title(), c.batch, c.heads, c.q_len,
                    c.head_dim, to_string(c.dtype), subject.kernel()));
   nlohmann::json record = {
       {"case", c.name}, {"who", "keyhole"}, {"kernel", subject.kernel()}, {"pairs", report.pairs}};

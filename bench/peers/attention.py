@@ -5,7 +5,8 @@ import math
 import time
 
 import torch
-from patterns import TILE, count_tiles, pattern_of
+from cases import has_nan
+from patterns import TILE, count_tiles, pattern_of, repeated_in
 from torch._functorch import config as functorch_config
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
@@ -33,7 +34,10 @@ class Problem:
         def normal():
             return torch.randn(shape, device=device, dtype=DTYPES[case.dtype])
 
-        self.inputs = tuple(normal().requires_grad_() for _ in "qkv")
+        q, k, v = (normal() for _ in "qkv")
+        if has_nan(case):
+            v[0, 0, 0, 0] = math.nan
+        self.inputs = tuple(x.requires_grad_() for x in (q, k, v))
         self.gradient = normal()
         self.pattern = pattern_of(case, device)
         self.counts = count_tiles(self.pattern, case.length, device)
@@ -79,22 +83,46 @@ def keyhole(name, **options):
     def make(problem):
         package, case = import_keyhole(), problem.case
         package.plan_cache.clear()
+        pattern = pattern_for_keyhole(package, case)
         begin = time.perf_counter()
-        plan = package.plan(case.pattern, case.length)
+        plan = package.plan(pattern, case.length)
         with torch.no_grad():
             package.attention(*problem.inputs, plan)
         synchronize(problem.device)
         plan_ms = 1e3 * (time.perf_counter() - begin)
-        problem.notes[name] = {"kernel": kernel_of(package, problem, plan), "pairs": plan.explain().pairs, "plan_ms": plan_ms}
+        kernel = kernel_of(package, problem, plan)
+        report = plan.explain(tile=tile_in(kernel))
+        problem.notes[name] = {
+            "kernel": kernel,
+            "pairs": report.pairs,
+            "visited_pairs": report.visited_pairs,
+            "plan_ms": plan_ms,
+        }
         return lambda q, k, v: package.attention(q, k, v, plan, **options)
 
     return make
+
+
+def pattern_for_keyhole(package, case):
+    """Its text; what is repeated, which is no word of Keyhole's, is one large bitmap in all places."""
+    if not (repeated := repeated_in(case.pattern)):
+        return case.pattern
+    rows, columns, text = repeated
+    down, across = (-(-case.length // period) for period in (rows, columns))
+    offsets = range(0, (down + 1) * across, across)
+    pairs = package.parse(text).mask(rows, columns, offset=0)
+    return package.bitmaps(rows, columns, [*offsets], [*range(across)] * down, [0] * down * across, pairs)
 
 
 def kernel_of(package, problem, plan):
     """The name of the forward kernel, as `keyhole bench` records it."""
     q, _, v = problem.inputs
     return package._core.kernel_for_forward(q, v, plan.core, None, None, 0.0, "auto")
+
+
+def tile_in(kernel):
+    """(queries, keys), of "... with tile 128x64"."""
+    return tuple(map(int, kernel.split()[-1].split("x")))
 
 
 def sdpa(backend):

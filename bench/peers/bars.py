@@ -35,7 +35,8 @@ def judged(cases, bars):
         other = cases.get(bar.on)
         for case in [case for name, case in cases.items() if bar.holds_for(name)]:
             is_lost = bar.on and other is None
-            verdicts.append(Verdict(case, bar, None if is_lost else case.ratio(bar.who, bar.passes, bar.timing, other)))
+            ratio = None if is_lost else case.ratio(bar.who, bar.passes, bar.timing, other, bar.per)
+            verdicts.append(Verdict(case, bar, ratio))
     return verdicts
 
 

@@ -10,6 +10,7 @@ BAR_FILE = FOLDER / "gpu_bars.txt"
 OPERATIONS = ("forward", "backward")
 PASSES = {"forward": ("forward",), "backward": ("backward",), "both": OPERATIONS}
 TIMINGS = {"queued": "_ms", "paused": "_paused_ms"}  # how a field of a record ends
+PER = ("call", "pair", "visited")  # what a time is divided by: see the head of the bars' list
 
 
 class Case(NamedTuple):
@@ -29,11 +30,25 @@ class Bar(NamedTuple):
     on: str
     passes: str
     timing: str
+    per: str
     least: float
     names: str
 
     def holds_for(self, name):
         return matches(name, self.names)
+
+
+def is_about_memory(case):
+    """A case, or its records; the head of the cases' list says what names tell."""
+    return case.name.startswith("memory-")
+
+
+def is_own(case):
+    return case.name.startswith("own-")
+
+
+def has_nan(case):
+    return case.name.endswith("-nan")
 
 
 def matches(name, words):
@@ -67,12 +82,13 @@ def read_cases(path=CASE_FILE, only="*"):
 
 def read_bars(path=BAR_FILE):
     bars = []
-    for against, passes, timing, least, names in read_lines(path, 5):
-        if passes not in PASSES or timing not in TIMINGS:
-            raise SystemExit(f"{path}: {passes} {timing}; expected one of {', '.join(PASSES)} and one of {', '.join(TIMINGS)}")
+    for against, passes, timing, per, least, names in read_lines(path, 6):
+        for word, known in ((passes, PASSES), (timing, TIMINGS), (per, PER)):
+            if word not in known:
+                raise SystemExit(f"{path}: {against} {passes} {timing} {per}: {word} is none of {', '.join(known)}")
         who, _, on = against.partition("@")
         dividend, _, divisor = least.partition("/")
-        bars.append(Bar(who, on, passes, timing, float(dividend) / float(divisor or 1), names))
+        bars.append(Bar(who, on, passes, timing, per, float(dividend) / float(divisor or 1), names))
     return bars
 
 

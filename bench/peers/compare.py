@@ -10,9 +10,12 @@
   sparse             torch.sparse: block-sparse scores, softmax and product; forward only
   naive              matmul, softmax, matmul; on the cases named memory-* only
 
+On the cases named own-* Keyhole stands alone: bars hold its times against those of its other cases.
+
 example:
   bench/peers/compare.py --out out/peers --seconds 500             the cases that bars name come first
   bench/peers/compare.py --out out/peers --seconds 500 --resume    what is missing there, into the same records
+  bench/peers/compare.py --out out/own --who keyhole --passes forward --cases 'own-*,dense-16k,dense-16k-d64'
   bench/peers/compare.py --out out/peers --resume --cases 'memory-*' --dram    with DRAM traffic, where ncu is allowed
   bench/peers/tables.py out/peers/records.jsonl [MORE...]          the tables again, from the records
   bench/peers/plots.py out/peers/records.jsonl --out FOLDER        and the figures"""
@@ -31,9 +34,10 @@ import timing
 import torch
 from agreement import Agreement
 from attention import ATTENTIONS, Problem, Refused
-from cases import CASE_FILE, OPERATIONS, most_telling_first, read_bars, read_cases
+from cases import CASE_FILE, OPERATIONS, PASSES, is_about_memory, is_own, most_telling_first, read_bars, read_cases
 from records import Log
 
+OURS = ("keyhole", "deterministic")
 BY_DEFAULT = [name for name in ATTENTIONS if name != "deterministic"]
 DRAM_OF = ("naive", "fa2", "keyhole")  # the others would compile for minutes under a profiler
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -85,7 +89,8 @@ class Run:
         return time.monotonic() - self.begin > self.arguments.seconds
 
     def everybody(self, case):
-        return [who for who in self.arguments.who if (who == "naive") <= case.name.startswith("memory-")]
+        asked = [who for who in self.arguments.who if who != "naive" or is_about_memory(case)]
+        return [who for who in asked if who in OURS or not is_own(case)]
 
     def left(self):
         """Cases that somebody who was asked for has no record of, in the order to time them in."""
@@ -126,7 +131,7 @@ class Run:
             del agreement
             for who, (made, ready_s) in ready.items():
                 with self.refusals(case, [who]):
-                    record = timing.measure(problem, made, self.timer)
+                    record = timing.measure(problem, made, self.timer, PASSES[self.arguments.passes])
                     self.log.add(case=case.name, who=who, **record, ready_s=ready_s, **problem.notes.get(who, {}))
 
     @contextlib.contextmanager
@@ -150,7 +155,7 @@ class Run:
 
     def measure_dram(self):
         """DRAM traffic of one call each, by this script run under ncu: once for a case."""
-        for case in [case for case in self.cases if case.name.startswith("memory-")]:
+        for case in [case for case in self.cases if is_about_memory(case)]:
             known = self.log.cases()[case.name]
             calls = [(who, operation) for who in DRAM_OF for operation in OPERATIONS if known.value(who, f"{operation}_ms")]
             if self.is_late() or all(known.value(who, f"{operation}_dram_bytes") is not None for who, operation in calls):
@@ -207,6 +212,7 @@ def parse_arguments(words):
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/peers"), help="for records, tables and figures")
     parser.add_argument("--resume", action="store_true", help="keep the records that are there, and time what they lack")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun later")
+    parser.add_argument("--passes", choices=("both", "forward"), default="both", help="forward: gradients are not timed")
     parser.add_argument("--repeats", type=int, default=15, help="of a call, for everybody; 3 where it takes over 100 ms")
     parser.add_argument("--pause", type=float, default=0.05, metavar="SECONDS", help="before a single launch (default 0.05)")
     parser.add_argument("--cold", action="store_true", help="clear the second-level cache before each call")
@@ -223,7 +229,7 @@ def parse_arguments(words):
         parser.error(f"nobody is called {', '.join(unknown)}; there are {', '.join(ATTENTIONS)}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("PyTorch finds no GPU here; --device cpu tries the script at small sizes")
-    if not {"keyhole", "deterministic"}.isdisjoint(arguments.who):
+    if not set(OURS).isdisjoint(arguments.who):
         try:
             attention.import_keyhole()
         except Refused as error:

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 import sys
 
-from cases import OPERATIONS
+from cases import OPERATIONS, is_about_memory, is_own
 from records import grouped, read
 from tables import LONG, dense_of, name_of
 
@@ -41,7 +41,7 @@ def finish(figure, axes, speedups):
 
 def draw_length(cases, folder, source):
     """Time for one sequence of 16 heads, so that batches of several compare; speed-ups of the followed pattern."""
-    chosen = [c for c in cases if (c.heads, c.head_dim, c.dtype) == (16, 128, "bf16") and not c.is_about_memory()]
+    chosen = [c for c in cases if (c.heads, c.head_dim, c.dtype) == (16, 128, "bf16") and not is_about_memory(c)]
     chosen = [c for c in chosen if c.pattern in ("causal", FOLLOWED) and c.ms("keyhole", "forward")]
     if len({c.length for c in chosen}) < 2:
         return None
@@ -75,7 +75,7 @@ def draw_length(cases, folder, source):
 def draw_kept_share(cases, folder, source):
     """Each case a point: Keyhole and FlexAttention on the pattern, the others on causal attention of the same length."""
     chosen = [c for c in cases if c.pairs and (c.batch, c.heads, c.head_dim, c.dtype) == (1, 16, 128, "bf16")]
-    chosen = [c for c in chosen if c.length in LENGTHS and c.ms("keyhole", "forward")]
+    chosen = [c for c in chosen if c.length in LENGTHS and c.ms("keyhole", "forward") and not is_own(c)]
     sparse = sorted((c for c in chosen if not c.is_plain()), key=lambda c: c.kept())
     if not sparse:
         return None

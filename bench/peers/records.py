@@ -2,7 +2,7 @@
 # Records of compare.py, one JSON object a line: written as they come, read back, and gathered case by case.
 import json
 
-from cases import PASSES, TIMINGS
+from cases import PASSES, TIMINGS, has_nan
 
 
 class Measured:
@@ -31,8 +31,9 @@ class Measured:
     def is_plain(self):
         return self.pattern in ("dense", "causal")
 
-    def is_about_memory(self):
-        return self.name.startswith("memory-")
+    def title(self):
+        """The pattern, and what is special about the tensors."""
+        return f"{self.pattern}, one NaN" if has_nan(self) else self.pattern
 
     def sizes(self):
         return self.batch, self.heads, self.length, self.head_dim, self.dtype
@@ -58,10 +59,19 @@ class Measured:
         times = [self.value(who, operation + TIMINGS[timing]) for operation in PASSES[passes]]
         return None if None in times else sum(times)
 
-    def ratio(self, who, passes, timing="queued", other=None):
+    def amount(self, per):
+        """How many there are of what a time is divided by; pairs are those of all heads."""
+        pairs = {"call": 1, "pair": self.pairs, "visited": self.value("keyhole", "visited_pairs")}[per]
+        return pairs and pairs * (1 if per == "call" else self.batch * self.heads)
+
+    def ratio(self, who, passes, timing="queued", other=None, per="call"):
         """How many times as fast as `who`, on this case or on another, Keyhole is."""
-        ours, theirs = self.ms("keyhole", passes, timing), (other or self).ms(who, passes, timing)
-        return theirs / ours if ours and theirs else None
+        other = other or self
+        ours, theirs = self.ms("keyhole", passes, timing), other.ms(who, passes, timing)
+        our_amount, their_amount = self.amount(per), other.amount(per)
+        if not all((ours, theirs, our_amount, their_amount)):
+            return None
+        return (theirs / their_amount) / (ours / our_amount)
 
     def same_pairs(self):
         return self.value("keyhole", "pairs") in (None, self.pairs)

@@ -6,7 +6,7 @@ import argparse
 import re
 
 from bars import counted, judged
-from cases import OPERATIONS, read_bars
+from cases import OPERATIONS, is_about_memory, is_own, read_bars
 from records import grouped, read
 
 PEERS = ("fa2", "cudnn", "math", "flex", "sparse", "naive")
@@ -38,7 +38,7 @@ def times_table(cases, timing="queued"):
     rows = [["pattern", "shape", "pass", *map(name_of, everybody), "x best peer"]]
     for c in cases:
         for operation in OPERATIONS:
-            row = [c.pattern, c.shape(), operation]
+            row = [c.title(), c.shape(), operation]
             for who in everybody:
                 ms = c.ms(who, operation, timing)
                 row.append("-" if ms is None else f"{ms:.3f} ({c.flops(operation) / ms * 1e-9:.0f})")
@@ -67,7 +67,8 @@ def both(values, form="{:.2f}"):
 
 def overview_table(cases):
     """For the front page: forward / backward of the patterns, and how many times as fast as the others Keyhole is."""
-    chosen = [c for c in cases if c.pairs and c.head_dim == 128 and c.dtype == "bf16" and c.ms("keyhole", "forward")]
+    chosen = [c for c in cases if c.pairs and c.head_dim == 128 and c.dtype == "bf16" and not is_own(c)]
+    chosen = [c for c in chosen if c.ms("keyhole", "forward")]
     rows = [["pattern", "tokens", "kept", "Keyhole, ms", "x Flex", "x FA2", "x cuDNN"]]
     for c in sorted(chosen, key=lambda c: c.length):
         row = [c.pattern, f"{c.batch} x {c.length:,}" if c.batch > 1 else f"{c.length:,}", share(c.kept())]
@@ -84,7 +85,7 @@ def floors_table(cases, peaks):
     """What no kernel can go below on this machine, and the share of Keyhole's time that it is."""
     rows = [["pattern", "shape", *(f"{p} {what}" for p in OPERATIONS for what in ("floor ms", "set by", "floor / Keyhole"))]]
     for c in [c for c in cases if c.dtype != "f32" and c.pairs and peaks]:
-        row = [c.pattern, c.shape()]
+        row = [c.title(), c.shape()]
         for operation in OPERATIONS:
             compute = c.flops(operation) / peaks["matmul_tflops"] * 1e-9
             memory = c.tensor_bytes(operation) / peaks["copy_tb_per_s"] * 1e-9
@@ -115,7 +116,7 @@ def setup_table(cases):
     for c in cases:
         figures = [c.value("keyhole", "plan_ms"), *(c.value("flex", field) for field in ("mask_ms", "mask_first_s", "ready_s"))]
         if figures != [None] * 4:
-            rows.append([c.pattern, c.shape(), *(number(value, "{:.1f}") for value in figures)])
+            rows.append([c.title(), c.shape(), *(number(value, "{:.1f}") for value in figures)])
     return rows
 
 
@@ -137,10 +138,10 @@ def bars_table(verdicts, cases):
 
 def further_bars_table(verdicts):
     """Bars on other cases than their own, and those of single launches."""
-    rows = [["pattern", "shape", "against", "pass", "timing", "times as fast", "at least", "verdict"]]
+    rows = [["pattern", "shape", "against", "pass", "timing", "per", "times as fast", "at least", "verdict"]]
     for v in [v for v in verdicts if not is_plain_bar(v.bar)]:
         against = name_of(v.bar.who) + (f" on {v.bar.on}" if v.bar.on else "")
-        row = [v.case.pattern, v.case.shape(), against, v.bar.passes, v.bar.timing]
+        row = [v.case.title(), v.case.shape(), against, v.bar.passes, v.bar.timing, v.bar.per]
         rows.append([*row, number(v.ratio), number(v.bar.least), v.word()])
     return rows
 
@@ -162,18 +163,20 @@ def all_tables(records):
     cases = list(by_name.values())
     verdicts = judged(by_name, read_bars())
     run = next((record for record in records if record["who"] == "run"), {})
-    timed = [c for c in cases if not c.is_about_memory()]
-    usual = [c for c in timed if (c.batch, c.head_dim, c.length) == (1, 128, 16384)]
+    timed = [c for c in cases if not is_about_memory(c)]
+    own = [c for c in timed if is_own(c)]
+    usual = [c for c in timed if (c.batch, c.head_dim, c.length, c.dtype) == (1, 128, 16384, "bf16") and c not in own]
     return {
         "overview": overview_table(cases),
         "bars": bars_table(verdicts, timed),
         "further_bars": further_bars_table(verdicts),
         "dense": times_table([c for c in timed if c.is_plain() and c.length < LONG]),
         "sparse": times_table([c for c in usual if c.pattern != "dense"]),
+        "own": times_table(own),
         "long": times_table([c for c in timed if c.length == LONG]),
         "paused": times_table(timed, "paused"),
         "floors": floors_table(timed, run.get("peaks")),
-        "memory": memory_table([c for c in cases if c.is_about_memory()]),
+        "memory": memory_table([c for c in cases if is_about_memory(c)]),
         "setup": setup_table(timed),
         "reasons": reasons_table(cases),
     }

@@ -6,6 +6,7 @@ import statistics
 import time
 
 import torch
+from cases import OPERATIONS
 
 CYCLES_PER_MS = 2_000_000  # of the fastest clock; a slower one waits longer
 LONG_MS = 100  # calls that take longer are repeated LONG_REPEATS times
@@ -121,8 +122,8 @@ def peak_bytes(call, held, device):
     return more + sum(x.numel() * x.element_size() for x in held)
 
 
-def measure(problem, attention, timer):
-    """Times and peak memory of the forward pass as training runs it, and of the backward pass alone."""
+def measure(problem, attention, timer, passes=OPERATIONS):
+    """Times and peak memory of the forward pass as training runs it, and of the backward pass alone where it is asked for."""
 
     def forward():
         return attention(*problem.inputs)
@@ -140,6 +141,8 @@ def measure(problem, attention, timer):
             return {f"why_no_{operation}_bytes": str(error).splitlines()[0]}
 
     record = named("forward", timer.times(forward)) | memory("forward", forward, problem.inputs)
+    if "backward" not in passes:
+        return record
     out = forward()
     if not out.requires_grad:
         return record | {"why_no_backward": "these kernels have no gradient"}

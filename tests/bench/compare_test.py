@@ -43,6 +43,11 @@ causal-tiny   1 2 256 32 f32  causal
 window-tiny   2 2 384 32 bf16 causal & (window(63) | sinks(16))
 memory-tiny   1 2 256 32 f32  causal
 """
+OWN_CASES = """\
+own-random-tiny    1 2 512 32 f32  random(128, 2, 1)
+own-repeated-tiny  1 2 384 32 bf16 repeated(192, 96, random(1, 48, 1))
+own-padded-nan     1 2 256 32 bf16 ~sinks(1)
+"""
 
 
 @unittest.skipUnless(torch, "PyTorch is not installed")
@@ -242,6 +247,28 @@ class Program(unittest.TestCase):
         status, told = self.run_it("--who", "fa4")
         self.assertEqual(status, 2)
         self.assertIn("nobody is called fa4", told)
+
+    def test_a_forward_pass_alone_has_no_time_of_the_other(self):
+        self.run_it("--who", "math", "--cases", "causal-tiny", "--passes", "forward")
+        case = compare.Log(self.folder / "records.jsonl", True).cases()["causal-tiny"]
+        self.assertGreater(case.value("math", "forward_ms"), 0)
+        self.assertIsNone(case.value("math", "backward_ms"))
+
+    def test_nobody_but_keyhole_is_asked_for_its_own_cases(self):
+        (self.folder / "cases.txt").write_text("own-tiny 1 2 256 32 f32 causal\n")
+        status, told = self.run_it("--who", "math,flex")
+        self.assertEqual(status, 0, told)
+        self.assertEqual(self.timed(), [])
+
+    @unittest.skipUnless(KEYHOLE_IS_HERE, "the Python package keyhole is not installed")
+    def test_keyhole_is_right_on_its_own_cases(self):
+        (self.folder / "cases.txt").write_text(OWN_CASES)
+        status, told = self.run_it("--who", "keyhole,math")
+        self.assertEqual(status, 0, told)
+        self.assertEqual(len(self.timed()), 3, told)
+        for case in compare.Log(self.folder / "records.jsonl", True).cases().values():
+            self.assertTrue(case.same_pairs())
+            self.assertGreaterEqual(case.value("keyhole", "visited_pairs"), case.pairs)
 
     @unittest.skipUnless(KEYHOLE_IS_HERE, "the Python package keyhole is not installed")
     def test_keyhole_stands_beside_the_others(self):

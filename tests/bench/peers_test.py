@@ -64,6 +64,30 @@ class Bars(unittest.TestCase):
         found = verdicts(dense + lines_of("bigbird-16k", "x", {"forward_ms": 0.1, "forward_paused_ms": 0.31}))
         self.assertEqual(found["cudnn@causal-16k", "forward"], "5.58 (5.77) MISSED")
 
+    def test_rates_are_for_each_pair_that_attends(self):
+        dense = lines_of("dense-16k", "dense", {"forward_paused_ms": 1.0})
+        for ms, text in ((0.25, "1.00 (0.80) met"), (0.32, "0.78 (0.80) MISSED")):
+            sparse = lines_of("own-random5-16k", "x", {"forward_paused_ms": ms, "pairs": 25})
+            sparse[0]["pairs"] = 25
+            self.assertEqual(verdicts(dense + sparse)["keyhole@dense-16k", "forward"], text)
+
+    def test_rates_are_for_each_pair_of_the_tiles_that_are_visited_whatever_the_heads(self):
+        short = lines_of("streaming-16k", "x", {"forward_paused_ms": 1.0, "visited_pairs": 50})
+        for ms, text in ((8.2, "0.98 (0.97) met"), (8.4, "0.95 (0.97) MISSED")):
+            long = lines_of("streaming-128k", "x", {"forward_paused_ms": 2 * ms, "visited_pairs": 400})
+            long[0]["batch"] = 2
+            self.assertEqual(verdicts(short + long)["keyhole@streaming-16k", "forward"], text)
+        del short[1]["visited_pairs"]
+        self.assertEqual(verdicts(short + long)["keyhole@streaming-16k", "forward"], "(0.97) not measured")
+
+    def test_a_line_with_a_word_that_is_not_known_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "bars.txt"
+            for line in ("fa2 sideways queued call 1 *", "fa2 forward often call 1 *", "fa2 forward queued tile 1 *"):
+                path.write_text(line)
+                with self.assertRaisesRegex(SystemExit, "(sideways|often|tile) is none of"):
+                    cases.read_bars(path)
+
     def test_what_was_not_run_is_not_measured(self):
         lines = lines_of("causal-4k", "causal", {"why_not": "out of memory"}, fa2={"forward_ms": 1.0})
         self.assertEqual(verdicts(lines)["fa2", "forward"], "(1.00) not measured")
@@ -154,6 +178,21 @@ class Document(unittest.TestCase):
         self.assertEqual(rows[2][-3:], ["1.20 / -", "4.00 / -", "-"])
 
 
+class OwnCases(unittest.TestCase):
+    """Those that stand for a property of Keyhole have a table of their own, and no place among what a user would run."""
+
+    LINES = [
+        *lines_of("own-x-16k-nan", "~sinks(1)", {"forward_ms": 0.5}),
+        *lines_of("own-x-16k", "~sinks(1)", {"forward_ms": 0.4}),
+    ]
+
+    def test_they_are_in_their_table_and_a_nan_is_told(self):
+        found = tables.all_tables(self.LINES)
+        self.assertEqual([row[0] for row in found["own"][1:]], ["~sinks(1), one NaN", "~sinks(1)"])
+        self.assertEqual(len(found["sparse"]), 1)
+        self.assertEqual(len(found["overview"]), 1)
+
+
 class Dram(unittest.TestCase):
     def test_kernels_are_summed_call_by_call_without_marks_and_units(self):
         text = (
@@ -171,18 +210,31 @@ class Dram(unittest.TestCase):
 @unittest.skipUnless(patterns, "PyTorch is not installed")
 @unittest.skipUnless(KEYHOLE, "the keyhole program was not given")
 class Patterns(unittest.TestCase):
+    def keyhole_pairs(self, *words):
+        told = subprocess.run([KEYHOLE, "plan", *map(str, words), "--json"], check=True, capture_output=True, text=True).stdout
+        return json.loads(told)["pairs"]
+
     def test_pairs_are_those_of_keyhole(self):
-        for case in cases.read_cases():
+        for case in [case for case in cases.read_cases() if not patterns.repeated_in(case.pattern)]:
             case = case._replace(length=min(case.length, 8192))
             with self.subTest(case.name):
-                told = subprocess.run(
-                    [KEYHOLE, "plan", case.pattern, "--len", str(case.length), "--json"],
-                    check=True,
-                    capture_output=True,
-                    text=True,
-                ).stdout
                 counts = patterns.count_tiles(patterns.pattern_of(case, "cpu"), case.length, "cpu")
-                self.assertEqual(int(counts.sum()), json.loads(told)["pairs"])
+                self.assertEqual(int(counts.sum()), self.keyhole_pairs(case.pattern, "--len", case.length))
+
+    def test_pairs_that_are_repeated_are_those_of_keyhole(self):
+        repeated = [found for case in cases.read_cases() if (found := patterns.repeated_in(case.pattern))]
+        self.assertEqual(len(repeated), 2)
+        for rows, columns, text in repeated:
+            q, k = patterns.torch.arange(rows), patterns.torch.arange(columns)
+            pairs = patterns.pattern_of_text(text, rows, columns, "cpu").allows(q[:, None], k)
+            expected = self.keyhole_pairs(text, "--q-len", rows, "--k-len", columns, "--offset", 0)
+            self.assertEqual(int(pairs.sum()), expected)
+
+    def test_repeated_pairs_return_after_their_period(self):
+        pattern = patterns.pattern_of_text("repeated(6, 4, causal & window(2))", 20, 20, "cpu")
+        q, k = (patterns.torch.arange(20) for _ in "qk")
+        expected = patterns.pattern_of_text("causal & window(2)", 6, 4, "cpu").allows(q[:, None] % 6, k % 4)
+        self.assertTrue(bool((pattern.allows(q[:, None], k) == expected).all()))
 
 
 if __name__ == "__main__":
