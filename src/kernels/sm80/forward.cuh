@@ -150,12 +150,6 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const ScoreR
       if (index + 2 < control.work.num_tiles && thread_index() == 0) list.find(index + 2);
       if constexpr (C::key_stages == 2) commit_copies();
     }
-    const auto await_values = [&] {
-      if constexpr (C::value_stages == 1) {
-        await_copies<C::key_stages == 2 ? 1 : 0>();
-        __syncthreads();
-      }
-    };
 
     Step<C> now;
     const uint32_t thread = thread_index(), me = thread % 32;
@@ -178,12 +172,21 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const ScoreR
       is_skipped |= !__any_sync(~0u, any_bit != 0);  // nobody in these rows attends
     }
 
+    const bool is_common = is_waiting && !is_skipped && rule.exponent == 0;
+    SliceScores<C> first_scores;
+    if constexpr (C::value_stages == 1) {
+      // Values are waited for behind the first scores. Some warps make none: the barrier stands
+      // outside, where all of them meet it.
+      if (is_common) make_scores<T, C>(first_scores, queries, now, 0);
+      await_copies<C::key_stages == 2 ? 1 : 0>();
+      __syncthreads();
+    }
     bool is_done = is_skipped;
-    if (is_waiting && !is_skipped && rule.exponent == 0) {
-      is_done = do_step<T, C>(acc, probabilities, queries, now, rule.factor, await_values);
-    } else {
-      await_values();
-      if (is_waiting) add_values<T, C>(acc, probabilities, now.values);
+    if (is_common) {
+      if constexpr (C::value_stages == 2) make_scores<T, C>(first_scores, queries, now, 0);
+      is_done = do_step<T, C>(acc, probabilities, queries, now, rule.factor, first_scores);
+    } else if (is_waiting) {
+      add_values<T, C>(acc, probabilities, now.values);
     }
     if (!is_done) do_step_with_new_base<T, C>(acc, probabilities, queries, now, rule);
     is_waiting = !is_skipped;

@@ -194,21 +194,28 @@ struct Step {
   uint32_t mask[Shape<C>::blocks];  // of a partial tile
 };
 
-// The common step: scores and probabilities of one step, and the values of the step before. False:
-// a probability passed the limit, and p is of no use. await_values() comes before values are read.
-template <class T, class C, class AwaitValues>
+// Scores of the slice of a step that begins at key `first`.
+template <class C>
+using SliceScores = float[Shape<C>::blocks][C::slice_keys / 8][4];
+template <class T, class C>
+__device__ __forceinline__ void make_scores(SliceScores<C>& s, const Queries<C>& queries,
+                                            const Step<C>& step, int first) {
+  multiply_keys<T, C, C::slice_keys>(s, 0, queries, step.keys + first * Shape<C>::row_bytes);
+  if (step.is_partial) apply_mask<C, C::slice_keys>(s, step.mask, first / 8);
+}
+
+// The common step: probabilities of one step, whose first scores are there, and the values of the
+// step before. False: a probability passed the limit, and p is of no use.
+template <class T, class C>
 __device__ __forceinline__ bool do_step(Accumulators<C>& acc, uint32_t (&p)[Shape<C>::blocks][4][4],
                                         const Queries<C>& queries, const Step<C>& step,
-                                        float factor, AwaitValues await_values) {
+                                        float factor, SliceScores<C>& s) {
   constexpr int blocks = Shape<C>::blocks, cols16 = C::head_dim / 16;
   constexpr int together = (blocks * 8 + cols16 - 1) / cols16;  // exponentials per 16 columns of v
   float sum[blocks][2] = {};
 #pragma unroll
   for (int first = 0; first < Shape<C>::step_keys; first += C::slice_keys) {
-    float s[blocks][C::slice_keys / 8][4];
-    multiply_keys<T, C, C::slice_keys>(s, 0, queries, step.keys + first * Shape<C>::row_bytes);
-    if (step.is_partial) apply_mask<C, C::slice_keys>(s, step.mask, first / 8);
-    if (first == 0) await_values();
+    if (first > 0) make_scores<T, C>(s, queries, step, first);
     if constexpr (C::settles_slices) keep_order();
 #pragma unroll
     for (int n16 = 0; n16 < C::slice_keys / 16; ++n16) {
