@@ -12,6 +12,7 @@
 
 #include "kernels/device/work.cuh"
 #include "kernels/sm80/backward_dq.cuh"
+#include "kernels/sm80/list_walk.cuh"
 
 namespace keyhole::sm80 {
 
@@ -27,7 +28,16 @@ struct KeysShared {
   uint16_t q[C::stages][C::step_q][C::head_dim], dout[C::stages][C::step_q][C::head_dim];
   uint16_t p[C::step_k][C::step_q], ds[C::step_k][C::step_q];
   float lse2[C::step_q], delta[C::step_q];  // side by side
-  QueryRows rows;                           // of the list that is followed: registers are full then
+  // Of the list that is followed: registers are full then.
+  QueryRows rows;
+  ListWalk list;
+  int32_t num_tiles;
+};
+
+// A list of query tiles, or a chunk of one.
+struct QueryList {
+  const TileRun* runs;
+  int32_t num_runs, first_tile, num_tiles;
 };
 
 template <class T, class C>
@@ -35,6 +45,7 @@ struct KeysFollower {
   using Shape = KeysShape<C>;
   using QueryTile = Swizzled<C::head_dim>;
   static constexpr int kM = Shape::k_blocks, kN = Shape::q_blocks, kD = Shape::d_blocks;
+  static constexpr int kPieces = C::tile_q / C::step_q;  // steps of a tile
   using Scores = float[kM][kN][4];
 
   const BackwardParams& p;
@@ -56,24 +67,27 @@ struct KeysFollower {
     return n / 2 * 32 + half() * 16 + n % 2 * 8;
   }
 
-  // Begins a list: where the queries of its head are.
-  __device__ __forceinline__ void begin(int32_t batch, int32_t head, const ResidueClass& residue,
-                                        int32_t class_index) {
+  // Begins a list, which is not empty: where the queries of its head are.
+  __device__ __forceinline__ void begin(const QueryList& list, int32_t batch, int32_t head,
+                                        const ResidueClass& residue, int32_t class_index) {
     const int64_t stride = p.view.stride, query = residue.first_q;
     q = first_chunk<C::head_dim, Shape::threads>(p.q.row<const T>(batch, head, query),
                                                  stride * p.q.row_stride);
     dout = first_chunk<C::head_dim, Shape::threads>(p.dout.row<const T>(batch, head, query),
                                                     stride * p.dout.row_stride);
+    if (threadIdx.x < 32) shared.list.begin(list.runs, list.num_runs, list.first_tile);
     if (threadIdx.x == 0) {
+      shared.num_tiles = list.num_tiles;
       const int64_t head_index = int64_t{batch} * p.sizes.heads + head;
       shared.rows = {residue.num_q, head_index * p.sizes.q_len + query,
                      (head_index * p.view.classes + class_index) * p.dq_rows_per_class};
     }
     __syncthreads();
   }
-  // Starts to copy the rows of the queries from `first` (inside the class) on; `count` of them,
-  // zeros beyond.
-  __device__ __forceinline__ void copy_rows(int64_t first, int count, int stage) {
+  // Starts to copy the rows of a step's queries; zeros where there are none.
+  __device__ __forceinline__ void copy_rows(const Step& step, int stage) {
+    const int64_t first = step.first;
+    const int count = count_of(step);
     const int64_t q_step = p.view.stride * p.q.row_stride;
     const int64_t dout_step = p.view.stride * p.dout.row_stride;
     copy_share<C::step_q, C::head_dim, Shape::threads>(
@@ -83,15 +97,20 @@ struct KeysFollower {
                                                        p.sizes.v_head_dim, thread);
   }
   // Likewise lse2 and delta. There may be more threads than numbers.
-  __device__ __forceinline__ void copy_numbers(int64_t first, int count) {
+  __device__ __forceinline__ void copy_numbers(const Step& step) {
     const int number = int(thread), row = number % C::step_q;
     if (Shape::threads > 2 * C::step_q && number >= 2 * C::step_q) return;
-    copy_4_bytes_or_zeros(
-        smem_address(shared.lse2) + uint32_t(4 * number),
-        (number < C::step_q ? p.lse2 : p.delta) + shared.rows.first + p.view.stride * (first + row),
-        row < count);
+    copy_4_bytes_or_zeros(smem_address(shared.lse2) + uint32_t(4 * number),
+                          (number < C::step_q ? p.lse2 : p.delta) + shared.rows.first +
+                              p.view.stride * (step.first + row),
+                          row < count_of(step));
   }
-  // How many queries the step from `first` on has.
+  // Step i of the list; known for the one in work and the next one.
+  __device__ __forceinline__ Step step_at(int32_t i) const {
+    const int64_t tile = shared.list.entry(i / kPieces).tile;
+    return {tile * C::tile_q + i % kPieces * C::step_q, i / kPieces < shared.num_tiles};
+  }
+  // How many queries a step has.
   __device__ __forceinline__ int count_of(const Step& step) const {
     return step.is_there ? rows_left(shared.rows.count, step.first, C::step_q) : 0;
   }
@@ -113,7 +132,7 @@ struct KeysFollower {
 
   // s = k q', grad = v dout'; meanwhile the next step is copied and s becomes the weight.
   __device__ __forceinline__ void make_weights(int stage, Scores& score, Scores& grad,
-                                               const Step& next) {
+                                               int32_t next) {
     using Tile = Pieces<C::head_dim>;
     const float factor = factor_of(p.sizes);
     {
@@ -124,7 +143,7 @@ struct KeysFollower {
           score, [&](auto& to, int d, int m) { load_matrices(to, left.at(16 * m, 2 * d)); },
           [&](auto& to, int d, int n) { load_matrices(to, right.at(16 * n, 2 * d)); },
           [&](int slot) {
-            if (C::stages == 2 && slot == 1) copy_rows(next.first, count_of(next), 1 - stage);
+            if (C::stages == 2 && slot == 1) copy_rows(step_at(next), 1 - stage);
           });
     }
     // Two weights at a time, after the products of 16 columns, from the third on: the last scores
@@ -227,19 +246,20 @@ struct KeysFollower {
         meanwhile);
   }
 
-  // One step of pairs. With two stages the next step is copied while this one is worked on; with
-  // one, while dq is made.
-  __device__ __forceinline__ void follow_step(int64_t first, int stage, int32_t bitmap, int key,
-                                              int query, const Step& next) {
+  // Step i of pairs. With two stages the next step is copied while this one is worked on; with
+  // one, while dq is made. One thread looks two tiles ahead in the list.
+  __device__ __forceinline__ void follow_step(int32_t i, int key) {
+    const int stage = i % C::stages;
     await_copies<0>();
     __syncthreads();
     thread = opaque(thread);
+    const int32_t index = i / kPieces, bitmap = shared.list.entry(index).bitmap;
     uint32_t bits[kM];
-    load_bits(bits, bitmap, key + first_key(), query + half() * Shape::half_q);
+    load_bits(bits, bitmap, key + first_key(), i % kPieces * C::step_q + half() * Shape::half_q);
     Packed<kM, kN> weight16, ds16;
     {
       Scores weight, grad;
-      make_weights(stage, weight, grad, next);
+      make_weights(stage, weight, grad, i + 1);
       make_ds(weight, grad, bitmap != kFull, bits);
       pack<T>(weight, weight16);
       pack<T>(grad, ds16);
@@ -249,7 +269,10 @@ struct KeysFollower {
     add_own_half(dv, weight16, shared.dout[stage]);
     add_own_half(dk, ds16, shared.q[stage]);
     __syncthreads();
-    copy_numbers(next.first, count_of(next));
+    if (thread == 0 && i % kPieces == 0 && index + 2 < shared.num_tiles) {
+      shared.list.find(index + 2);
+    }
+    copy_numbers(step_at(i + 1));
     if constexpr (C::stages == 2) commit_copies();
 
     const bool with_dq = p.sums.dq != nullptr;
@@ -257,7 +280,7 @@ struct KeysFollower {
     if (C::stages == 2 && with_dq && p.sizes.head_dim == C::head_dim && p.dq_rows_per_class != 0) {
       constexpr int kSlots = Shape::half_q / 16 * kD / 2;  // of one product
       dq.make(shared.ds, shared.k, thread);
-      dq.begin_adding(p, shared.rows, first, thread);
+      dq.begin_adding(p, shared.rows, step_at(i).first, thread);
       add_other_half(dv, shared.p, shared.dout[stage],
                      [&](int slot) { dq.template add_some<2 * kSlots>(slot); });
       add_other_half(dk, shared.ds, shared.q[stage],
@@ -268,29 +291,20 @@ struct KeysFollower {
     add_other_half(dk, shared.ds, shared.q[stage], Nothing());
     if constexpr (C::stages == 1) {
       __syncthreads();
-      copy_rows(next.first, count_of(next), 0);
+      copy_rows(step_at(i + 1), 0);
       commit_copies();
     }
     if (with_dq) {
       dq.make(shared.ds, shared.k, thread);
-      dq.add_all(p, shared.rows, first, thread);
+      dq.add_all(p, shared.rows, step_at(i).first, thread);
     }
   }
 
-  template <class Walk>
-  __device__ __forceinline__ void follow_list(Walk walk, int key) {
-    const auto step = [&] {
-      return Step{int64_t{walk.tile()} * C::tile_q + walk.piece() * C::step_q, walk.is_valid()};
-    };
-    copy_rows(step().first, count_of(step()), 0);
-    copy_numbers(step().first, count_of(step()));
+  __device__ __forceinline__ void follow_list(int key) {
+    copy_rows(step_at(0), 0);
+    copy_numbers(step_at(0));
     commit_copies();
-    for (int stage = 0; walk.is_valid(); stage ^= C::stages - 1) {
-      const int64_t first = step().first;
-      const int32_t bitmap = walk.bitmap(), query = walk.piece() * C::step_q;
-      walk.next();
-      follow_step(first, stage, bitmap, key, query, step());
-    }
+    for (int32_t i = 0; i < shared.num_tiles * kPieces; ++i) follow_step(i, key);
     await_copies<0>();
     __syncthreads();  // the room of the queries is free
   }
@@ -322,16 +336,16 @@ struct KeysFollower {
 };
 
 // The list of a head, or the chunk of it that is this CTA's.
-template <class C>
-__device__ StepWalk<C::tile_q / C::step_q> steps_of(const TileView& view, const device::Work& work,
-                                                    int32_t head_index, bool is_whole) {
-  if (!is_whole) return {work.runs, work.first_tile, work.num_tiles};
+inline __device__ QueryList list_of(const TileView& view, const device::Work& work,
+                                    int32_t head_index, bool is_whole) {
+  if (!is_whole) return {work.runs, work.num_runs, work.first_tile, work.num_tiles};
   const int32_t group = view.group_of[head_index];
-  if (group < 0) return {nullptr, 0, 0};
+  if (group < 0) return {nullptr, 0, 0, 0};
   const int64_t list =
       (int64_t{group} * view.classes + work.class_index) * view.k_tiles + work.row_tile;
   const TileRun* runs = view.t_runs + view.t_list_begin[list];
-  return {runs, 0, count_tiles(runs, view.t_list_count[list])};
+  const int32_t num_runs = view.t_list_count[list];
+  return {runs, num_runs, 0, count_tiles(runs, num_runs)};
 }
 
 // One CTA per item and query head; query heads of one kv head meet in sums.dk and sums.dv. Where
@@ -369,10 +383,10 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
     }
     for (int32_t i = 0; i < (follows_group ? heads_per_kv : 1); ++i) {
       const device::Work work = my_work();
-      const auto steps = steps_of<C>(p.view, work, work.head_index + i, follows_group);
-      if (!steps.is_valid()) continue;
-      follower.begin(work.batch, work.head + i, work.residue, work.class_index);
-      follower.follow_list(steps, part * C::step_k);
+      const QueryList list = list_of(p.view, work, work.head_index + i, follows_group);
+      if (list.num_tiles == 0) continue;
+      follower.begin(list, work.batch, work.head + i, work.residue, work.class_index);
+      follower.follow_list(part * C::step_k);
     }
     await_copies<0>();
     __syncthreads();  // k and v have been used: they become the way out

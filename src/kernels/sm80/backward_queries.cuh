@@ -8,6 +8,7 @@
 
 #include "kernels/device/work.cuh"
 #include "kernels/sm80/backward_tiles.cuh"
+#include "kernels/sm80/list_walk.cuh"
 
 namespace keyhole::sm80 {
 
@@ -30,6 +31,7 @@ struct QueriesShared {
   alignas(128) uint16_t q[C::tile_q][C::head_dim];  // later dq
   uint16_t dout[C::tile_q][C::head_dim];            // from here on: later one half of dq, fp32
   uint16_t k[C::stages][C::step_k][C::head_dim], v[C::stages][C::step_k][C::head_dim];
+  ListWalk list;
 };
 
 template <class T, class C>
@@ -181,11 +183,15 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
   const int64_t row = work.head_index * p.sizes.q_len + query;
 
   QueriesFollower<T, C> follower = {p, shared};
-  StepWalk<C::tile_k / C::step_k> walk(work.runs, 0, count_tiles(work.runs, work.num_runs));
-  const auto copy_keys = [&](int stage) {
-    const int64_t first = int64_t{walk.tile()} * C::tile_k + walk.piece() * C::step_k;
+  constexpr int kPieces = C::tile_k / C::step_k;  // steps of a tile
+  const int32_t num_tiles = count_tiles(work.runs, work.num_runs);
+  const auto copy_keys = [&](int32_t step) {
+    const int stage = step % C::stages;
+    const int64_t tile = shared.list.entry(step / kPieces).tile;
+    const int64_t first = tile * C::tile_k + step % kPieces * C::step_k;
     const int64_t key = work.residue.first_k + stride * first;
-    const int num_keys = walk.is_valid() ? rows_left(work.residue.num_k, first, C::step_k) : 0;
+    const bool is_there = step / kPieces < num_tiles;
+    const int num_keys = is_there ? rows_left(work.residue.num_k, first, C::step_k) : 0;
     copy_tile<C::step_k, C::head_dim, kThreads, T>(
         smem_address(shared.k[stage]), {p.k.row<const T>(work.batch, work.kv_head, key),
                                         stride * p.k.row_stride, num_keys, p.sizes.head_dim});
@@ -194,26 +200,31 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
                                         stride * p.v.row_stride, num_keys, p.sizes.v_head_dim});
     commit_copies();
   };
-  if (walk.is_valid()) {
+  if (num_tiles > 0) {
     copy_tile<C::tile_q, C::head_dim, kThreads, T>(
         smem_address(shared.q), {p.q.row<const T>(work.batch, work.head, query),
                                  stride * p.q.row_stride, count, p.sizes.head_dim});
     copy_tile<C::tile_q, C::head_dim, kThreads, T>(
         smem_address(shared.dout), {p.dout.row<const T>(work.batch, work.head, query),
                                     stride * p.dout.row_stride, count, p.sizes.v_head_dim});
+    if (threadIdx.x < 32) shared.list.begin(work.runs, work.num_runs, 0);
+    __syncthreads();
     copy_keys(0);
     follower.load_numbers(row, stride, count);
   }
-  for (int stage = 0; walk.is_valid(); stage ^= C::stages - 1) {
-    const int32_t bitmap = walk.bitmap(), key = walk.piece() * C::step_k;
-    walk.next();
+  for (int32_t step = 0; step < num_tiles * kPieces; ++step) {
     await_copies<0>();
     __syncthreads();
-    if constexpr (C::stages == 2) copy_keys(stage ^ 1);
-    follower.follow_step(stage, bitmap, key);
+    const int32_t index = step / kPieces;
+    if (threadIdx.x == 0 && step % kPieces == 0 && index + 2 < num_tiles) {
+      shared.list.find(index + 2);  // two tiles ahead
+    }
+    if constexpr (C::stages == 2) copy_keys(step + 1);
+    follower.follow_step(step % C::stages, shared.list.entry(index).bitmap,
+                         step % kPieces * C::step_k);
     if constexpr (C::stages == 1) {
       __syncthreads();
-      copy_keys(0);
+      copy_keys(step + 1);
     }
   }
   await_copies<0>();

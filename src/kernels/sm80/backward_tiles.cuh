@@ -1,6 +1,6 @@
 // src/kernels/sm80/backward_tiles.cuh
 // What both backward kernels are made of: tiles in shared memory, their way into the fragments of
-// matrix products, the products themselves, and the walk over a list.
+// matrix products, and the products themselves.
 #pragma once
 
 #include "kernels/device/key_rows.cuh"
@@ -196,48 +196,6 @@ __device__ __forceinline__ void pack(const float (&from)[kM][kN][4], Packed<kM, 
 // weight, in registers that are not there (`simple` serves softcaps).
 __device__ __forceinline__ float factor_of(const device::Sizes& sizes) {
   return sizes.scale * device::kLog2E;
-}
-
-// The steps of a list: its tiles in order, each in kPieces.
-template <int kPieces>
-class StepWalk {
- public:
-  __device__ StepWalk(const TileRun* runs, int32_t first_tile, int32_t num_tiles)
-      : run_(runs), left_(num_tiles * kPieces) {
-    if (left_ == 0) return;
-    int32_t skip = first_tile;  // chunks begin inside the list
-    while (skip >= run_->count) skip -= run_++->count;
-    begin_run(skip);
-  }
-  __device__ bool is_valid() const { return left_ > 0; }
-  __device__ int32_t tile() const { return tile_; }
-  __device__ int32_t piece() const { return piece_; }
-  __device__ int32_t bitmap() const { return bitmap_; }
-  __device__ void next() {
-    if (--left_ == 0) return;
-    if (kPieces > 1 && ++piece_ < kPieces) return;
-    piece_ = 0;
-    ++tile_;
-    if (--left_in_run_ > 0) return;
-    ++run_;
-    begin_run(0);
-  }
-
- private:
-  __device__ void begin_run(int32_t skip) {
-    tile_ = run_->tile + skip;
-    bitmap_ = run_->bitmap;
-    left_in_run_ = run_->count - skip;
-  }
-  const TileRun* run_;
-  int32_t left_;  // steps
-  int32_t left_in_run_ = 0, tile_ = 0, piece_ = 0, bitmap_ = kFull;
-};
-
-__device__ inline int32_t count_tiles(const TileRun* runs, int32_t num_runs) {
-  int32_t tiles = 0;
-  for (int32_t r = 0; r < num_runs; ++r) tiles += runs[r].count;
-  return tiles;
 }
 
 }  // namespace keyhole::sm80

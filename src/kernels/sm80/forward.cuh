@@ -5,7 +5,7 @@
 //
 // While a tile is computed, the keys of the next one and the values of this one arrive: a barrier a
 // tile says that they are there and that the slots of the tile before are free. forward_steps.cuh
-// has the mathematics, forward_list.cuh the list, forward_result.cuh the end.
+// has the mathematics, list_walk.cuh the list, forward_result.cuh the end.
 #pragma once
 
 #include <cfloat>
@@ -14,10 +14,10 @@
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/forward_call.h"
 #include "kernels/sm80/config.h"
-#include "kernels/sm80/forward_list.cuh"
 #include "kernels/sm80/forward_loads.cuh"
 #include "kernels/sm80/forward_result.cuh"
 #include "kernels/sm80/forward_steps.cuh"
+#include "kernels/sm80/list_walk.cuh"
 #include "kernels/sm80/ptx.cuh"
 
 namespace keyhole::sm80 {
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(Shape<C>::threads, C::ctas_per_sm)
                             p.view.stride * p.q.row_stride * 2, p.sizes.head_dim};
     copy_rows<C, S::rows>(smem_q, rows, cta_index,
                           int32_t(min(work.residue.num_q - cta_index, int64_t{S::rows})));
-    if (warp == 0) control.list.begin(work);
+    if (warp == 0) control.list.begin(work.runs, work.num_runs, work.first_tile);
   }
   __syncthreads();
 

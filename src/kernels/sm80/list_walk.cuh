@@ -1,4 +1,4 @@
-// src/kernels/sm80/forward_list.cuh
+// src/kernels/sm80/list_walk.cuh
 // The list a CTA follows, in shared memory: one thread walks it two tiles ahead of the products, so
 // that the loop keeps nothing of it in registers and never waits for it.
 #pragma once
@@ -7,8 +7,6 @@
 #include "kernels/sm80/ptx.cuh"
 
 namespace keyhole::sm80 {
-
-using device::Work;
 
 struct alignas(8) ListEntry {
   int32_t tile, bitmap;
@@ -19,32 +17,33 @@ class ListWalk {
   // Tile i of the work item; known for the one in work and the next one.
   __device__ __forceinline__ ListEntry entry(int32_t i) const { return entries_[i % kEntries]; }
 
-  // The first warp calls; then a barrier. The work item has at least one tile.
-  __device__ void begin(const Work& work) {
+  // The first warp calls; then a barrier. There is at least one tile from first_tile on, where
+  // chunks begin inside their list.
+  __device__ void begin(const TileRun* runs, int32_t num_runs, int32_t first_tile) {
     const int32_t lane = int32_t(threadIdx.x % 32);
-    int32_t skip = work.first_tile, first = 0;  // chunks begin inside the list
-    while (skip > 0 && first < work.num_runs) {
+    int32_t skip = first_tile, first = 0;
+    while (skip > 0 && first < num_runs) {
       // 32 runs at once: how many of them end before the chunk begins
       const int32_t run = first + lane;
-      int32_t end = run < work.num_runs ? work.runs[run].count : 0;
+      int32_t end = run < num_runs ? runs[run].count : 0;
 #pragma unroll
       for (int32_t step = 1; step < 32; step *= 2) {
         const int32_t before = __shfl_up_sync(~0u, end, step);
         if (lane >= step) end += before;
       }
-      const int32_t passed = __popc(__ballot_sync(~0u, run < work.num_runs && end <= skip));
+      const int32_t passed = __popc(__ballot_sync(~0u, run < num_runs && end <= skip));
       first += passed;
       if (passed > 0) skip -= __shfl_sync(~0u, end, passed - 1);
       if (passed < 32) break;
     }
     if (lane != 0) return;
-    const TileRun run = work.runs[first];
+    const TileRun run = runs[first];
     tile_ = run.tile + skip;
     left_ = run.count - skip;
     bitmap_ = run.bitmap;
-    next_run_ = work.runs + first + 1;
-    runs_left_ = work.num_runs - first - 1;
-    entries_[0] = {tile_, bitmap_};
+    next_run_ = runs + first + 1;
+    runs_left_ = num_runs - first - 1;
+    for (ListEntry& entry : entries_) entry = {tile_, bitmap_};  // a tile, even beyond the end
     if (runs_left_ > 0) next_ = *next_run_;
     find(1);
   }
@@ -76,5 +75,12 @@ class ListWalk {
   int32_t runs_left_;  // from next_ on
   const TileRun* next_run_;
 };
+
+// How many tiles a list has: all lanes of a warp ask, and all are told.
+__device__ inline int32_t count_tiles(const TileRun* runs, int32_t num_runs) {
+  int32_t tiles = 0;
+  for (int32_t run = int32_t(threadIdx.x % 32); run < num_runs; run += 32) tiles += runs[run].count;
+  return __reduce_add_sync(~0u, tiles);
+}
 
 }  // namespace keyhole::sm80
