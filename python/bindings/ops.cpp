@@ -5,37 +5,20 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <algorithm>
-
 #include "convert.h"
 #include "keyhole/gather.h"
 #include "module.h"
+#include "options.h"
 
 namespace keyhole::python {
 namespace {
 
-// None and "auto" by name are the common cases: neither builds a string.
-void set_backend(AttentionOptions& options, nb::handle backend) {
-  if (!PyUnicode_Check(backend.ptr())) raise_type_error("backend", "a str", backend);
-  if (PyUnicode_CompareWithASCIIString(backend.ptr(), "auto") == 0) return;
-  options.backend = nb::cast<std::string>(backend);
-}
-
-void* stream_from(nb::handle stream) {
-  if (!PyLong_CheckExact(stream.ptr())) raise_type_error("stream", "an int", stream);
-  void* pointer = PyLong_AsVoidPtr(stream.ptr());
-  if (pointer == nullptr && PyErr_Occurred()) throw nb::python_error();
-  return pointer;
-}
-
 AttentionOptions options_from(nb::handle sink, nb::handle scale, nb::handle softcap,
                               nb::handle backend, nb::handle threads, nb::handle stream) {
-  AttentionOptions options;
-  options.sink = optional_tensor_from(sink, "sink");
-  if (!scale.is_none()) options.scale = number_from(scale, "scale");
-  options.softcap = number_from(softcap, "softcap");
-  set_backend(options, backend);
-  options.threads = int(std::clamp<int64_t>(integer_from(threads, "threads"), 0, 1 << 16));
+  const TensorView sink_view = optional_tensor_from(sink, "sink");
+  AttentionOptions options = python::options_from(scale, softcap, backend);
+  options.sink = sink_view;
+  options.threads = threads_from(threads);
   options.stream = stream_from(stream);
   return options;
 }
@@ -117,11 +100,9 @@ void merge_results(nb::handle into_out, nb::handle into_lse, nb::handle from_out
 
 std::string kernel_for(nb::handle q, nb::handle v, const Plan& plan, nb::handle sink,
                        nb::handle scale, nb::handle softcap, nb::handle backend) {
-  AttentionOptions options;
-  options.sink = optional_tensor_from(sink, "sink");
-  if (!scale.is_none()) options.scale = number_from(scale, "scale");
-  options.softcap = number_from(softcap, "softcap");
-  set_backend(options, backend);
+  const TensorView sink_view = optional_tensor_from(sink, "sink");
+  AttentionOptions options = python::options_from(scale, softcap, backend);
+  options.sink = sink_view;
   return kernel_for_forward(tensor_from(q, "q"), tensor_from(v, "v"), plan, options);
 }
 

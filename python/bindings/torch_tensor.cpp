@@ -26,6 +26,7 @@ struct ExchangeTable {
   void* current_stream = nullptr;
 };
 constexpr uint32_t kExchangeVersion = 1;
+constexpr int32_t kCpu = 1, kCuda = 2;  // device types of DLPack
 
 // Set when the package imports torch, and never given back: they live as long as the interpreter.
 PyTypeObject* tensor_class = nullptr;
@@ -85,7 +86,7 @@ nb::object attribute(nb::handle tensor, PyObject* name) {
   throw nb::python_error();
 }
 
-DType dtype_from(nb::dlpack::dtype dtype, nb::handle tensor, const char* name) {
+std::optional<DType> dtype_from(nb::dlpack::dtype dtype) {
   using Code = nb::dlpack::dtype_code;
   const bool is_float = dtype.code == uint8_t(Code::Float),
              is_bf16 = dtype.code == uint8_t(Code::Bfloat);
@@ -93,24 +94,34 @@ DType dtype_from(nb::dlpack::dtype dtype, nb::handle tensor, const char* name) {
   if (is_bf16 && dtype.bits == 16) return DType::bf16;
   if (is_float && dtype.bits == 16) return DType::f16;
   if (is_float && dtype.bits == 64) return DType::f64;
-  refuse_dtype(tensor, name);
+  return {};
 }
 
-TensorView from_exchange(nb::handle tensor, const char* name) {
-  constexpr int32_t kCuda =
-      2;  // a device_type of DLPack; who calls has seen that the rest is the CPU
-  nb::dlpack::dltensor told;
-  if (exchange_table->from_object(tensor.ptr(), &told) != 0) throw nb::python_error();
-  KEYHOLE_CHECK(told.ndim >= 1 && told.ndim <= TensorView::kMaxRank, name, " has ", told.ndim,
-                " dimensions; accepted are 1 to ", TensorView::kMaxRank);
+// False: it cannot be told, and Python knows the reason.
+bool tell(nb::handle tensor, nb::dlpack::dltensor& told) {
+  return exchange_table->from_object(tensor.ptr(), &told) == 0;
+}
+
+// Of 1 to 4 dimensions; where it is not on a GPU of CUDA, it is on the CPU.
+TensorView view_of(const nb::dlpack::dltensor& told, DType dtype) {
   TensorView view;
-  view.dtype = dtype_from(told.dtype, tensor, name);
+  view.dtype = dtype;
   view.data = static_cast<char*>(told.data) + told.byte_offset;
   view.rank = told.ndim;
   std::copy_n(told.shape, told.ndim, view.shape);
   std::copy_n(told.strides, told.ndim, view.strides);
   if (told.device.device_type == kCuda) view.device = {Device::Kind::cuda, told.device.device_id};
   return view;
+}
+
+TensorView from_exchange(nb::handle tensor, const char* name) {
+  nb::dlpack::dltensor told;
+  if (!tell(tensor, told)) throw nb::python_error();
+  KEYHOLE_CHECK(told.ndim >= 1 && told.ndim <= TensorView::kMaxRank, name, " has ", told.ndim,
+                " dimensions; accepted are 1 to ", TensorView::kMaxRank);
+  const std::optional<DType> dtype = dtype_from(told.dtype);
+  if (!dtype) refuse_dtype(tensor, name);
+  return view_of(told, *dtype);
 }
 
 TensorView from_attributes(nb::handle tensor, const char* name) {
@@ -132,6 +143,21 @@ bool is_torch_tensor(nb::handle object) {
 
 TensorView torch_tensor_from(nb::handle tensor, const char* name) {
   return exchange_table != nullptr ? from_exchange(tensor, name) : from_attributes(tensor, name);
+}
+
+std::optional<TensorView> plain_tensor_from(nb::handle tensor) {
+  if (exchange_table == nullptr) return {};
+  nb::dlpack::dltensor told;
+  if (!tell(tensor, told)) {  // meta and sparse tensors, for example
+    PyErr_Clear();
+    return {};
+  }
+  const std::optional<DType> dtype = dtype_from(told.dtype);
+  const bool is_here = told.device.device_type == kCuda || told.device.device_type == kCpu;
+  if (told.ndim != 4 || !dtype || !is_here) return {};
+  if (std::find(told.shape, told.shape + 4, 0) != told.shape + 4) return {};
+  if (told.strides[3] != 1 && told.shape[3] != 1) return {};
+  return view_of(told, *dtype);
 }
 
 nb::object contiguous_copy(nb::handle tensor) { return call(tensor, names().contiguous); }

@@ -1,5 +1,5 @@
 # python/keyhole/_core.pyi: the extension, python/bindings/. test_core.py compares the two.
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -63,6 +63,19 @@ def tile_lists(
     tile_q: int,
     tile_k: int,
 ) -> dict[str, Any]: ...
+def know_plain_calls(
+    tensors: tuple[type[torch.Tensor], ...],
+    plans: type,
+    questions: tuple[Callable[[], object], ...],
+    is_grad_enabled: Callable[[], bool],
+    empty_like: Callable[[torch.Tensor], torch.Tensor],
+    empty_out: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    num_threads: Callable[[], int],
+    current_stream: Callable[[int], int] | None,
+) -> None: ...
+def forward_if_plain(
+    q: object, k: object, v: object, plan: object, scale: object, softcap: object, backend: object
+) -> torch.Tensor | None: ...
 def know_torch(tensors: type[torch.Tensor], dtypes: tuple[torch.dtype, ...], exchange: object) -> None: ...
 def forward(
     q: _Tensor,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from . import _core
 from .plan import PlanLike
 
 __all__ = ["attention", "attention_backward", "gather_attention", "gather_attention_backward", "merge"]
@@ -60,11 +61,16 @@ def attention(
     (1, 4, 128)
     """
     if _is_tensor(q):
-        # An import statement takes as long as all other questions of a call together. torch.compile must not ask for
-        # what it is about to load: it would take the answer for a condition of its graph.
-        call: Any = (
-            None if sys.modules["torch"].compiler.is_compiling() else sys.modules.get("keyhole.torch_attention.call")
-        )
+        call: Any = None
+        # torch.compile cannot look into the first of these, and must not ask for the second, which it is about to load:
+        # it would take the answer for a condition of its graph.
+        if not sys.modules["torch"].compiler.is_dynamo_compiling():
+            if sink is None and not return_lse and layout == "bhsd":
+                out = _core.forward_if_plain(q, k, v, pattern_or_plan, scale, softcap, backend)
+                if out is not None:
+                    return out
+            # Not by an import statement, which takes as long as all other questions of a call together.
+            call = sys.modules.get("keyhole.torch_attention.call")
         if call is None:
             from .torch_attention import call as loaded
 

@@ -1,7 +1,7 @@
 # python/keyhole/torch_attention/call.py
 """attention, gather_attention and merge for torch tensors: dtypes and layout settled, then the shortest way to kernels.
 
-nobody looks, no gradient     kernels.forward: a few microseconds
+nobody looks, no gradient     kernels.forward; for a plan and no options keyhole.attention calls _core.forward_if_plain
 nobody looks                  autograd.Attention
 compilers, exporters, modes   torch.ops.keyhole
 """
@@ -14,14 +14,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
+from .. import _core
+from ..plan import Plan
 from . import kernels, ops
 from .autograd import Attention
 from .encoded import core_plan, tensor_of
 from .refusals import refuse_transforms
+from .tensors import current_stream, empty_out
 
 if TYPE_CHECKING:
     from ..pattern import Pattern
-    from ..plan import Plan
 
 __all__ = ["attention", "gather_attention", "merge"]
 
@@ -34,7 +36,25 @@ _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 _transform_level = torch._C._functorch.maybe_current_level
-_tracing_state = torch._C._get_tracing_state
+_is_tracing = torch._C._is_tracing
+
+# Where all of them say no, and a plan is all that is passed beside q, k and v, keyhole.attention does not come here.
+_core.know_plain_calls(
+    tensors=tuple(_PLAIN_TYPES),
+    plans=Plan,
+    questions=(
+        _num_dispatch_modes,
+        _is_any_autocast_enabled,
+        _transform_level,
+        _is_tracing,
+        lambda: forward_ad._current_level >= 0,
+    ),
+    is_grad_enabled=_is_grad_enabled,
+    empty_like=torch.empty_like,
+    empty_out=empty_out,
+    num_threads=torch.get_num_threads,
+    current_stream=current_stream,
+)
 
 
 def attention(
@@ -180,7 +200,7 @@ def _is_looked_at(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
         refuse_transforms(q, k, v, sink)
     return (
         _num_dispatch_modes() > 0
-        or _tracing_state() is not None
+        or _is_tracing()
         or type(q) not in _PLAIN_TYPES
         or type(k) not in _PLAIN_TYPES
         or type(v) not in _PLAIN_TYPES

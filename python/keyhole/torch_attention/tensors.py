@@ -9,7 +9,16 @@ import torch
 
 from .. import _core
 
-__all__ = ["DTYPES", "empty_gradient", "empty_in_order_of", "empty_lse", "empty_out", "index_view", "place_of"]
+__all__ = [
+    "DTYPES",
+    "current_stream",
+    "empty_gradient",
+    "empty_in_order_of",
+    "empty_lse",
+    "empty_out",
+    "index_view",
+    "place_of",
+]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # in the order of _core's
 _INDEX_DTYPES = {torch.int32: 0, torch.int64: 1}
@@ -17,7 +26,7 @@ _core.know_torch(torch.Tensor, DTYPES, getattr(torch.Tensor, "__dlpack_c_exchang
 
 # None in a build of torch without CUDA, where no tensor can be on a GPU. The public way,
 # torch.cuda.current_stream().cuda_stream, makes two Python objects and takes ten times as long.
-_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 
 def index_view(indices: torch.Tensor) -> tuple[Any, ...]:
@@ -64,7 +73,7 @@ def place_of(tensor: torch.Tensor) -> tuple[int, int]:
     elsewhere. The library itself makes that device current.
     """
     if tensor.is_cuda:
-        return 0, _current_stream(tensor.get_device())
+        return 0, current_stream(tensor.get_device())
     if not tensor.is_cpu:
         raise NotImplementedError(f"attention: q is on {tensor.device}; Keyhole runs on the CPU and on CUDA devices")
     return torch.get_num_threads(), 0

@@ -1,0 +1,35 @@
+// python/bindings/options.cpp
+#include "options.h"
+
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+
+#include "convert.h"
+
+namespace keyhole::python {
+
+AttentionOptions options_from(nb::handle scale, nb::handle softcap, nb::handle backend) {
+  AttentionOptions options;
+  if (!scale.is_none()) options.scale = number_from(scale, "scale");
+  options.softcap = number_from(softcap, "softcap");
+  if (!PyUnicode_Check(backend.ptr())) raise_type_error("backend", "a str", backend);
+  // The common case builds no string.
+  if (PyUnicode_CompareWithASCIIString(backend.ptr(), "auto") != 0) {
+    options.backend = nb::cast<std::string>(backend);
+  }
+  return options;
+}
+
+void* stream_from(nb::handle stream) {
+  if (!PyLong_CheckExact(stream.ptr())) raise_type_error("stream", "an int", stream);
+  void* pointer = PyLong_AsVoidPtr(stream.ptr());
+  if (pointer == nullptr && PyErr_Occurred()) throw nb::python_error();
+  return pointer;
+}
+
+int threads_from(nb::handle threads) {
+  return int(std::clamp<int64_t>(integer_from(threads, "threads"), 0, 1 << 16));
+}
+
+}  // namespace keyhole::python

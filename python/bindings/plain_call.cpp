@@ -1,0 +1,155 @@
+// python/bindings/plain_call.cpp
+// The shortest way from keyhole.attention to a kernel, for the call that every step of every model
+// makes: torch tensors and a plan, no gradient, and nobody looking. One function asks torch what
+// there is to ask, makes the result and runs. In Python the same questions take longer than
+// queueing the kernel. Whatever is not so plain gets None: then the package goes the long way
+// (keyhole/torch_attention/call.py), which has the words for what is wrong, too.
+#include <nanobind/nanobind.h>
+
+#include <vector>
+
+#include "convert.h"
+#include "module.h"
+#include "options.h"
+#include "torch_tensor.h"
+
+namespace keyhole::python {
+namespace {
+
+// Of torch and of the package, which know_plain_calls() was given; they live as long as the
+// interpreter.
+struct Known {
+  std::vector<nb::handle> tensor_classes;  // whose instances are their memory and nothing else
+  nb::handle plan_class;
+  std::vector<nb::handle> questions;
+  nb::handle is_grad_enabled, empty_like, empty_out, num_threads, current_stream;
+};
+const Known* known = nullptr;
+
+struct Names {
+  PyObject* core = PyUnicode_InternFromString("core");
+  PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
+};
+const Names& names() {
+  static const Names kept;
+  return kept;
+}
+
+nb::object owned(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
+// None, False and 0 are no.
+bool is_yes(const nb::object& answer) {
+  const int truth = PyObject_IsTrue(answer.ptr());
+  if (truth < 0) throw nb::python_error();
+  return truth != 0;
+}
+bool ask(nb::handle question) { return is_yes(owned(PyObject_CallNoArgs(question.ptr()))); }
+bool requires_grad(nb::handle tensor) {
+  return is_yes(owned(PyObject_GetAttr(tensor.ptr(), names().requires_grad)));
+}
+
+bool is_plain_tensor(nb::handle object) {
+  for (const nb::handle type : known->tensor_classes) {
+    if (type.is(object.type())) return true;
+  }
+  return false;
+}
+
+bool is_looked_at() {
+  for (const nb::handle question : known->questions) {
+    if (ask(question)) return true;
+  }
+  return false;
+}
+
+bool is_contiguous(const TensorView& view) {
+  int64_t step = 1;
+  for (int d = view.rank - 1; d >= 0; --d) {
+    if (view.shape[d] > 1 && view.strides[d] != step) return false;
+    step *= view.shape[d];
+  }
+  return true;
+}
+
+nb::object empty_out(nb::handle q, nb::handle v, const TensorView& q_view,
+                     const TensorView& v_view) {
+  if (is_contiguous(q_view) && q_view.shape[3] == v_view.shape[3]) {
+    return owned(PyObject_CallOneArg(known->empty_like.ptr(), q.ptr()));
+  }
+  PyObject* const both[] = {q.ptr(), v.ptr()};
+  return owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
+}
+
+void set_place(AttentionOptions& options, const Device& device) {
+  if (device.kind == Device::Kind::cpu) {
+    options.threads = threads_from(owned(PyObject_CallNoArgs(known->num_threads.ptr())));
+    return;
+  }
+  const nb::object ordinal = owned(PyLong_FromLong(device.ordinal));
+  options.stream =
+      stream_from(owned(PyObject_CallOneArg(known->current_stream.ptr(), ordinal.ptr())));
+}
+
+nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle plan,
+                            nb::handle scale, nb::handle softcap, nb::handle backend) {
+  const bool is_plain = known != nullptr && plan.type().is(known->plan_class) &&
+                        is_plain_tensor(q) && is_plain_tensor(k) && is_plain_tensor(v);
+  if (!is_plain || is_looked_at()) return nb::none();
+  if (ask(known->is_grad_enabled) && (requires_grad(q) || requires_grad(k) || requires_grad(v))) {
+    return nb::none();
+  }
+  const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k),
+             v_view = plain_tensor_from(v);
+  if (!q_view || !k_view || !v_view) return nb::none();
+
+  AttentionOptions options = options_from(scale, softcap, backend);
+  set_place(options, q_view->device);
+  const nb::object core = owned(PyObject_GetAttr(plan.ptr(), names().core));
+  const Plan& compiled = nb::cast<const Plan&>(core);
+  nb::object out = empty_out(q, v, *q_view, *v_view);
+  const TensorView out_view = tensor_from(out, "out");
+  {
+    const nb::gil_scoped_release release;
+    attention_forward(*q_view, *k_view, *v_view, compiled, out_view, {}, options);
+  }
+  return out;
+}
+
+std::vector<nb::handle> kept(nb::handle objects) {
+  std::vector<nb::handle> all;
+  for (const nb::handle object : nb::cast<nb::tuple>(objects)) all.push_back(object.inc_ref());
+  return all;
+}
+
+void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle questions,
+                      nb::handle is_grad_enabled, nb::handle empty_like, nb::handle empty_out,
+                      nb::handle num_threads, nb::handle current_stream) {
+  known = new Known{.tensor_classes = kept(tensors),
+                    .plan_class = plans.inc_ref(),
+                    .questions = kept(questions),
+                    .is_grad_enabled = is_grad_enabled.inc_ref(),
+                    .empty_like = empty_like.inc_ref(),
+                    .empty_out = empty_out.inc_ref(),
+                    .num_threads = num_threads.inc_ref(),
+                    .current_stream = current_stream.inc_ref()};
+}
+
+}  // namespace
+
+void add_plain_call(nb::module_& module) {
+  using namespace nb::literals;
+  module.def("know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "questions"_a,
+             "is_grad_enabled"_a, "empty_like"_a, "empty_out"_a, "num_threads"_a,
+             "current_stream"_a.none(),
+             "What forward_if_plain() asks: whether a class of `tensors` is the class of a tensor, "
+             "then every one of `questions`, whose answers are None, False or 0 in a plain call.");
+  module.def("forward_if_plain", &forward_if_plain, "q"_a.none(), "k"_a.none(), "v"_a.none(),
+             "plan"_a.none(), "scale"_a.none(), "softcap"_a.none(), "backend"_a.none(),
+             "The result for plain tensors and a keyhole.Plan, or None where something else was "
+             "passed or somebody must see the call.");
+}
+
+}  // namespace keyhole::python

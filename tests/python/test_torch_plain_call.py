@@ -1,0 +1,236 @@
+# tests/python/test_torch_plain_call.py
+"""_core.forward_if_plain, the short way of keyhole.attention: when it is taken, that it gives what the long way gives,
+in bits and in words, and that it leaves alone what is not for it."""
+
+import contextlib
+import gc
+import threading
+
+import keyhole
+import pytest
+import torch
+import torch.utils.flop_counter
+from keyhole import _core
+from keyhole.torch_attention import call
+from keyhole.torch_attention.tensors import DTYPES
+from torch.autograd import forward_ad
+from torch_reference import DEVICES, Spy, draw_qkv, needs_gpu
+
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+pytestmark = pytest.mark.skipif(EXCHANGE is None, reason="torch before 2.10 has no table of C functions for tensors")
+
+
+def plan_of(q, k):
+    return keyhole.plan("causal & window(9)", q.shape[2], k.shape[2])
+
+
+def short_way(q, k, v, plan, scale=None, softcap=0.0, backend="auto"):
+    return _core.forward_if_plain(q, k, v, plan, scale, softcap, backend)
+
+
+def long_way(q, k, v, plan, scale=None, softcap=0.0, backend="auto"):
+    return call.attention(q, k, v, plan, scale=scale, softcap=softcap, backend=backend)
+
+
+TENSORS = {
+    "as they come": lambda: draw_qkv(),
+    "grouped heads": lambda: draw_qkv(batch=2, heads=6, kv_heads=2),
+    "decoding": lambda: draw_qkv(q_len=3, k_len=77),
+    "other width of values": lambda: draw_qkv(head_dim=24, v_head_dim=40),
+    "length first": lambda: [x.transpose(1, 2) for x in draw_qkv(batch=2, heads=40, q_len=4)],
+    "inside of a larger one": lambda: list(torch.stack(draw_qkv(batch=2, heads=4), 3).unbind(3)),
+    "one and the same": lambda: [draw_qkv()[0]] * 3,
+    "parameters": lambda: [torch.nn.Parameter(x, requires_grad=False) for x in draw_qkv()],
+    "fp64": lambda: draw_qkv(dtype=torch.float64),
+    "bf16": lambda: draw_qkv(dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", TENSORS)
+def test_both_ways_give_the_same(name, device):
+    if device == "cuda" and name == "fp64":
+        pytest.skip("no GPU kernel reads f64")
+    q, k, v = (x.to(device) for x in TENSORS[name]())
+    plan = plan_of(q, k)
+    for options in ({}, {"scale": 0.3}, {"scale": 2, "softcap": 1.5}):
+        out, expected = short_way(q, k, v, plan, **options), long_way(q, k, v, plan, **options)
+        assert torch.equal(out, expected)
+        assert (out.dtype, out.stride(), out.device) == (expected.dtype, expected.stride(), expected.device)
+        assert torch.equal(keyhole.attention(q, k, v, plan, **options), expected)
+
+
+@pytest.mark.parametrize(
+    "mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode], ids=lambda m: m.__name__
+)
+def test_without_gradients_it_is_the_way(monkeypatch, mode):
+    spy = Spy(monkeypatch, "forward")  # of the long way
+    q, k, v = draw_qkv()
+    with mode():
+        keyhole.attention(q, k, v, plan_of(q, k))
+    with torch.no_grad():
+        keyhole.attention(q.requires_grad_(), k, v, plan_of(q, k))
+    assert not spy.calls
+
+
+OTHERS = {
+    "a gradient of q": lambda q, k, v: [q.requires_grad_(), k, v],
+    "a gradient of v": lambda q, k, v: [q, k, v.requires_grad_()],
+    "an array": lambda q, k, v: [q, k.numpy(), v],
+    "None": lambda q, k, v: [q, None, v],
+    "three dimensions": lambda q, k, v: [q, k, v[0]],
+    "columns far apart": lambda q, k, v: [q, k.mT.contiguous().mT, v],
+    "integers": lambda q, k, v: [x.int() for x in (q, k, v)],
+    "on meta": lambda q, k, v: [x.to("meta") for x in (q, k, v)],
+    "sparse": lambda q, k, v: [x.to_sparse() for x in (q, k, v)],
+    "no elements": lambda q, k, v: [q[:, :0], k[:, :0], v[:, :0]],
+    "a class of its own": lambda q, k, v: [q.as_subclass(type("Own", (torch.Tensor,), {})), k, v],
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_tensors_go_the_long_way(name):
+    q, k, v = draw_qkv()
+    assert short_way(*OTHERS[name](q, k, v), plan_of(q, k)) is None
+
+
+@pytest.mark.parametrize("what", ["causal", keyhole.causal(), None, 3], ids=["text", "pattern", "None", "number"])
+def test_what_is_no_plan_goes_the_long_way(what):
+    assert short_way(*draw_qkv(), what) is None
+
+
+LOOKING = {
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "a mode": lambda: torch.utils.flop_counter.FlopCounterMode(display=False),
+    "forward mode": forward_ad.dual_level,
+}
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_whoever_looks_sees_the_call(name):
+    q, k, v = draw_qkv()
+    with LOOKING[name]():
+        assert short_way(q, k, v, plan_of(q, k)) is None
+    assert short_way(q, k, v, plan_of(q, k)) is not None
+
+
+def test_transforms_and_traces_see_the_call():
+    q, k, v = draw_qkv()
+    plan = plan_of(q, k)
+    seen = []
+
+    def look(x):
+        seen.append(short_way(q, k, v, plan))
+        return x * 1
+
+    torch.vmap(look)(torch.ones(2))
+    torch.func.grad(look)(torch.tensor(1.0))
+    torch.jit.trace(look, torch.ones(2), check_trace=False)
+    assert seen == [None, None, None]
+
+
+ERRORS = {
+    "another length": ({}, lambda q, k, v: (q, k[:, :, 1:], v[:, :, 1:])),
+    "two dtypes": ({}, lambda q, k, v: (q, k.double(), v)),
+    "two widths": ({}, lambda q, k, v: (q, k[..., 1:], v)),
+    "heads": ({}, lambda q, k, v: (q[:, :1], k, v)),
+    "scale": ({"scale": float("nan")}, None),
+    "scale as a text": ({"scale": "1"}, None),
+    "softcap": ({"softcap": -1.0}, None),
+    "softcap as a text": ({"softcap": "1"}, None),
+    "backend": ({"backend": "cpx"}, None),
+    "backend as a number": ({"backend": 1}, None),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_both_ways_refuse_with_the_same_words(name):
+    options, change = ERRORS[name]
+    tensors = draw_qkv()
+    plan = plan_of(*tensors[:2])
+    tensors = change(*tensors) if change else tensors
+    refusals = []
+    for way in (short_way, long_way):
+        with pytest.raises(Exception, match=r".") as refused:
+            way(*tensors, plan, **options)
+        refusals.append((refused.type, str(refused.value)))
+    assert refusals[0] == refusals[1]
+
+
+def test_without_the_table_of_c_functions_all_go_the_long_way():
+    q, k, v = draw_qkv()
+    expected = short_way(q, k, v, plan_of(q, k))
+    try:
+        _core.know_torch(torch.Tensor, DTYPES, None)
+        assert short_way(q, k, v, plan_of(q, k)) is None
+        assert torch.equal(keyhole.attention(q, k, v, plan_of(q, k)), expected)
+    finally:
+        _core.know_torch(torch.Tensor, DTYPES, EXCHANGE)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_two_threads_and_changing_tensors(device):
+    """One plan, followed by two threads, each with tensors of changing dtypes, strides and heads."""
+    plan = keyhole.plan("causal & window(9)", 40)
+    kinds = [
+        [
+            x.to(device, dtype).transpose(1, 2).contiguous().transpose(1, 2) if is_turned else x.to(device, dtype)
+            for x in qkv
+        ]
+        for qkv in (draw_qkv(head_dim=64), draw_qkv(batch=2, heads=4, kv_heads=2, head_dim=64))
+        for dtype in (torch.float32, torch.bfloat16)
+        for is_turned in (False, True)
+    ]
+    expected = [long_way(*qkv, plan) for qkv in kinds]
+    wrong = []
+
+    def work(start):
+        stream = torch.cuda.stream(torch.cuda.Stream()) if device == "cuda" else contextlib.nullcontext()
+        with stream:
+            for turn in range(start, start + 400):
+                if not torch.equal(keyhole.attention(*kinds[turn % len(kinds)], plan), expected[turn % len(kinds)]):
+                    wrong.append(turn)
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in (0, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_plan_may_go_while_it_is_followed(device):
+    q, k, v = draw_qkv(q_len=512, head_dim=64, device=device)
+    expected = long_way(q, k, v, keyhole.plan("causal & window(100)", 512))
+    for _ in range(20):
+        plan = keyhole.plan("causal & window(100)", 512)
+        keyhole.plan_cache.clear()
+        out = keyhole.attention(q, k, v, plan)
+        del plan
+        gc.collect()
+        # The lists of this one take the memory that is free.
+        other = keyhole.attention(q, k, v, keyhole.plan("causal & window(3)", 512))
+        assert torch.equal(out, expected)
+        assert not torch.equal(other, expected)
+
+
+@needs_gpu
+def test_a_plan_may_go_while_the_gpu_follows_it_on_any_stream():
+    q, k, v = draw_qkv(q_len=512, head_dim=64, device="cuda", dtype=torch.bfloat16)
+    expected = long_way(q, k, v, keyhole.plan("causal & window(100)", 512))
+    for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            plan = keyhole.plan("causal & window(100)", 512)
+            keyhole.plan_cache.clear()
+            keyhole.attention(q, k, v, plan)  # its lists are there
+            torch.cuda._sleep(50_000_000)
+            out = keyhole.attention(q, k, v, plan)
+            del plan
+            gc.collect()
+            assert not stream.query()  # nothing waited
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for width in range(3, 9):
+                keyhole.attention(q, k, v, keyhole.plan(f"causal & window({width})", 512))
+        torch.cuda.synchronize()
+        assert torch.equal(out, expected)
