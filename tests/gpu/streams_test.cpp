@@ -99,14 +99,15 @@ void churn_memory() {
   check_cuda(cudaStreamSynchronize(other.get()), "filling memory");
 }
 
-TEST_F(Streams, APlanMayGoWhileItsKernelsWait) {
+// On `stream`, null: the default stream.
+void drop_plans_of_waiting_kernels(cudaStream_t stream) {
   // The large problem keeps the stream busy for several milliseconds at least: 9 TFLOP.
   constexpr int64_t kLong = 32768;
   const GpuProblem large({.heads = 16, .q_len = kLong, .k_len = kLong, .head_dim = 128});
   const GpuProblem small({.q_len = kLength, .k_len = kLength});
   const Plan large_plan = square_plan("dense", kLong);
-  const Stream stream;
-  AttentionOptions options = on_stream(stream);
+  const AttentionOptions plain{.deterministic = true, .stream = stream};
+  AttentionOptions options = plain;
   options.sink = small.sink.view();
   for (const char* text : {kSplitText, kTwoPartsText, "random(1, 16, 3)"}) {
     std::optional<Plan> dropped = square_plan(text);
@@ -118,19 +119,43 @@ TEST_F(Streams, APlanMayGoWhileItsKernelsWait) {
       out.fill(0xff);
     }
     synchronize(kGpu);
-    large.forward(large_plan, on_stream(stream));
+    large.forward(large_plan, plain);
     for (const GpuTensor& out : outs) {
       attention_forward(small.q.view(), small.k.view(), small.v.view(), *dropped, out.view(), {},
                         options);
     }
     dropped.reset();
-    EXPECT_EQ(cudaStreamQuery(stream.get()), cudaErrorNotReady)
+    EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady)
         << "the kernels did not wait: this GPU needs a larger problem before them";
     churn_memory();
     for (size_t i = 0; i < outs.size(); ++i) {
       ASSERT_TRUE(outs[i].read() == want) << text << ", launch " << i;
     }
   }
+}
+
+TEST_F(Streams, APlanMayGoWhileItsKernelsWait) {
+  const Stream stream;
+  drop_plans_of_waiting_kernels(stream.get());
+}
+TEST_F(Streams, APlanMayGoWhileItsKernelsWaitOnTheDefaultStream) {
+  drop_plans_of_waiting_kernels(nullptr);
+}
+TEST_F(Streams, APlanThatGoesDuringACaptureSpoilsNothing) {
+  const GpuProblem problem({.q_len = kLength, .k_len = kLength});
+  std::optional<Plan> dropped = square_plan(kSplitText);
+  problem.forward(*dropped);
+  synchronize(kGpu);
+  cudaStream_t blocking = nullptr;  // one that the default stream waits for
+  check_cuda(cudaStreamCreate(&blocking), "making a stream");
+  check_cuda(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeThreadLocal), "capturing");
+  dropped.reset();
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(blocking, &graph), cudaSuccess);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaStreamDestroy(blocking);
+  problem.forward(square_plan(kSplitText));
+  synchronize(kGpu);
 }
 
 TEST_F(Streams, TheWorkspaceMayComeFromTheCallerOrThePool) {

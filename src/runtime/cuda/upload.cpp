@@ -160,6 +160,21 @@ struct OwnStream {
   OwnStream& operator=(const OwnStream&) = delete;
 };
 
+bool is_default(cudaStream_t stream) { return stream == nullptr || stream == cudaStreamLegacy; }
+
+// `waiting` waits for what is queued on the default stream now. False: it will not, as while a
+// stream is captured that the default stream would have to wait for; asking spoils no capture.
+bool wait_for_default_stream(cudaStream_t waiting) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess) return false;
+  cudaEvent_t event = nullptr;
+  if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return false;
+  const bool will_wait = cudaEventRecord(event, cudaStreamLegacy) == cudaSuccess &&
+                         cudaStreamWaitEvent(waiting, event, 0) == cudaSuccess;
+  cudaEventDestroy(event);  // it goes when it has been reached
+  return will_wait;
+}
+
 // What a plan keeps of its uploads.
 class Uploads {
  public:
@@ -216,8 +231,8 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
   check_cuda(cudaStreamSynchronize(own.stream), "copying the lists of a plan to the GPU");
 }
 
-// Nothing can be thrown here, and a driver that is shutting down may refuse: then the memory goes
-// with the process.
+// Nothing can be thrown here, and a driver that is shutting down may refuse: then, and where a
+// stream cannot be waited for, the memory goes with the process.
 UploadedPlan::~UploadedPlan() {
   int before = 0;
   cudaGetDevice(&before);
@@ -226,7 +241,7 @@ UploadedPlan::~UploadedPlan() {
   if (memory_ != nullptr &&
       cudaStreamCreateWithFlags(&last, cudaStreamNonBlocking) == cudaSuccess) {
     for (const Use& use : uses_) cudaStreamWaitEvent(last, use.last, 0);
-    cudaFreeAsync(memory_, last);
+    if (!is_used_on_default_ || wait_for_default_stream(last)) cudaFreeAsync(memory_, last);
     cudaStreamDestroy(last);  // its work is still done
   }
   for (const Use& use : uses_) cudaEventDestroy(use.last);
@@ -235,6 +250,10 @@ UploadedPlan::~UploadedPlan() {
 }
 
 void UploadedPlan::was_used_on(cudaStream_t stream) {
+  if (is_default(stream)) {
+    is_used_on_default_.store(true, std::memory_order_relaxed);
+    return;
+  }
   if (is_capturing(stream)) return;  // the plan must outlive the graph
   const std::lock_guard lock(mutex_);
   auto use = std::find_if(uses_.begin(), uses_.end(),

@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <compare>
 #include <memory>
 #include <mutex>
@@ -53,6 +54,9 @@ class UploadedPlan {
   std::vector<TileView> tiles_;  // device pointers inside
   std::vector<GatherView> gathers_;
   void* memory_ = nullptr;
+  // The default stream lives as long as the process and is never captured: it is asked when the
+  // plan goes. Another stream may go before the plan, so that every call leaves an event there.
+  std::atomic<bool> is_used_on_default_ = false;
   std::mutex mutex_;
   struct Use {
     cudaStream_t stream;
