@@ -1,8 +1,8 @@
 // python/bindings/plain_call.cpp
 // The shortest way from keyhole.attention to a kernel, for the call that every step of every model
-// makes: torch tensors and a plan, no gradient, and nobody looking. One function asks torch what
-// there is to ask, makes the result and runs. In Python the same questions take longer than
-// queueing the kernel. Whatever is not so plain gets None: then the package goes the long way
+// makes: torch tensors and a plan or a pattern, no gradient, and nobody looking. One function asks
+// torch what there is to ask, makes the result and runs. In Python the same questions take longer
+// than queueing the kernel. Whatever is not so plain gets None: then the package goes the long way
 // (keyhole/torch_attention/call.py), which has the words for what is wrong, too.
 #include <nanobind/nanobind.h>
 
@@ -20,9 +20,9 @@ namespace {
 // interpreter.
 struct Known {
   std::vector<nb::handle> tensor_classes;  // whose instances are their memory and nothing else
-  nb::handle plan_class;
+  nb::handle plan_class, pattern_class;
   std::vector<nb::handle> questions;
-  nb::handle is_grad_enabled, empty_like, empty_out, num_threads, current_stream;
+  nb::handle is_grad_enabled, plan_for, empty_like, empty_out, num_threads, current_stream;
 };
 const Known* known = nullptr;
 
@@ -56,6 +56,20 @@ bool is_plain_tensor(nb::handle object) {
     if (type.is(object.type())) return true;
   }
   return false;
+}
+
+bool is_plan_or_pattern(nb::handle object) {
+  return object.type().is(known->plan_class) || object.type().is(known->pattern_class) ||
+         PyUnicode_CheckExact(object.ptr());
+}
+
+// The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern.
+nb::object core_of(nb::handle plan_or_pattern, const TensorView& q, const TensorView& k) {
+  nb::object plan = nb::borrow(plan_or_pattern);
+  if (!plan.type().is(known->plan_class)) {
+    plan = known->plan_for(plan_or_pattern, q.shape[2], k.shape[2], q.shape[0], q.shape[1]);
+  }
+  return owned(PyObject_GetAttr(plan.ptr(), names().core));
 }
 
 bool is_looked_at() {
@@ -95,8 +109,8 @@ void set_place(AttentionOptions& options, const Device& device) {
 
 nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle plan,
                             nb::handle scale, nb::handle softcap, nb::handle backend) {
-  const bool is_plain = known != nullptr && plan.type().is(known->plan_class) &&
-                        is_plain_tensor(q) && is_plain_tensor(k) && is_plain_tensor(v);
+  const bool is_plain = known != nullptr && is_plan_or_pattern(plan) && is_plain_tensor(q) &&
+                        is_plain_tensor(k) && is_plain_tensor(v);
   if (!is_plain || is_looked_at()) return nb::none();
   if (ask(known->is_grad_enabled) && (requires_grad(q) || requires_grad(k) || requires_grad(v))) {
     return nb::none();
@@ -105,9 +119,9 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
              v_view = plain_tensor_from(v);
   if (!q_view || !k_view || !v_view) return nb::none();
 
+  const nb::object core = core_of(plan, *q_view, *k_view);
   AttentionOptions options = options_from(scale, softcap, backend);
   set_place(options, q_view->device);
-  const nb::object core = owned(PyObject_GetAttr(plan.ptr(), names().core));
   const Plan& compiled = nb::cast<const Plan&>(core);
   nb::object out = empty_out(q, v, *q_view, *v_view);
   const TensorView out_view = tensor_from(out, "out");
@@ -124,13 +138,16 @@ std::vector<nb::handle> kept(nb::handle objects) {
   return all;
 }
 
-void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle questions,
-                      nb::handle is_grad_enabled, nb::handle empty_like, nb::handle empty_out,
-                      nb::handle num_threads, nb::handle current_stream) {
+void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
+                      nb::handle questions, nb::handle is_grad_enabled, nb::handle plan_for,
+                      nb::handle empty_like, nb::handle empty_out, nb::handle num_threads,
+                      nb::handle current_stream) {
   known = new Known{.tensor_classes = kept(tensors),
                     .plan_class = plans.inc_ref(),
+                    .pattern_class = patterns.inc_ref(),
                     .questions = kept(questions),
                     .is_grad_enabled = is_grad_enabled.inc_ref(),
+                    .plan_for = plan_for.inc_ref(),
                     .empty_like = empty_like.inc_ref(),
                     .empty_out = empty_out.inc_ref(),
                     .num_threads = num_threads.inc_ref(),
@@ -141,15 +158,15 @@ void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle questions
 
 void add_plain_call(nb::module_& module) {
   using namespace nb::literals;
-  module.def("know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "questions"_a,
-             "is_grad_enabled"_a, "empty_like"_a, "empty_out"_a, "num_threads"_a,
-             "current_stream"_a.none(),
+  module.def("know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "patterns"_a,
+             "questions"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_like"_a, "empty_out"_a,
+             "num_threads"_a, "current_stream"_a.none(),
              "What forward_if_plain() asks: whether a class of `tensors` is the class of a tensor, "
              "then every one of `questions`, whose answers are None, False or 0 in a plain call.");
   module.def("forward_if_plain", &forward_if_plain, "q"_a.none(), "k"_a.none(), "v"_a.none(),
              "plan"_a.none(), "scale"_a.none(), "softcap"_a.none(), "backend"_a.none(),
-             "The result for plain tensors and a keyhole.Plan, or None where something else was "
-             "passed or somebody must see the call.");
+             "The result for plain tensors and a keyhole.Plan, a keyhole.Pattern or its text, or "
+             "None where something else was passed or somebody must see the call.");
 }
 
 }  // namespace keyhole::python

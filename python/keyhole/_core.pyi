@@ -66,8 +66,10 @@ def tile_lists(
 def know_plain_calls(
     tensors: tuple[type[torch.Tensor], ...],
     plans: type,
+    patterns: type,
     questions: tuple[Callable[[], object], ...],
     is_grad_enabled: Callable[[], bool],
+    plan_for: Callable[[Any, int, int, int, int], Any],
     empty_like: Callable[[torch.Tensor], torch.Tensor],
     empty_out: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     num_threads: Callable[[], int],

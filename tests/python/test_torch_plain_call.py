@@ -94,9 +94,22 @@ def test_other_tensors_go_the_long_way(name):
     assert short_way(*OTHERS[name](q, k, v), plan_of(q, k)) is None
 
 
-@pytest.mark.parametrize("what", ["causal", keyhole.causal(), None, 3], ids=["text", "pattern", "None", "number"])
-def test_what_is_no_plan_goes_the_long_way(what):
+@pytest.mark.parametrize("what", [None, 3, b"causal"], ids=str)
+def test_what_is_no_pattern_goes_the_long_way(what):
     assert short_way(*draw_qkv(), what) is None
+
+
+@pytest.mark.parametrize(
+    "what", ["causal", keyhole.causal() & keyhole.window(9), keyhole.per_head("causal", "window(3)")], ids=str
+)
+def test_patterns_have_their_plan_from_the_cache(what):
+    q, k, v = draw_qkv(batch=2, q_len=30, k_len=40)
+    keyhole.plan_cache.clear()
+    out = short_way(q, k, v, what)
+    assert keyhole.plan_cache.info()[:3] == (0, 1, 1)
+    assert torch.equal(out, long_way(q, k, v, what))
+    assert torch.equal(out, short_way(q, k, v, what))
+    assert keyhole.plan_cache.info()[:3] == (2, 1, 1)
 
 
 LOOKING = {
@@ -129,6 +142,35 @@ def test_transforms_and_traces_see_the_call():
     assert seen == [None, None, None]
 
 
+@contextlib.contextmanager
+def other_answers(**answers):
+    _core.know_plain_calls(**{**call._PLAIN_CALLS, **answers})
+    try:
+        yield
+    finally:
+        _core.know_plain_calls(**call._PLAIN_CALLS)
+
+
+@pytest.mark.parametrize("question", range(len(call._PLAIN_CALLS["questions"])))
+def test_each_question_counts(question):
+    q, k, v = draw_qkv()
+    questions = [lambda: None, lambda: False, lambda: 0, lambda: None, lambda: False]
+    with other_answers(questions=tuple(questions)):
+        assert short_way(q, k, v, "causal") is not None
+    questions[question] = lambda: 1
+    with other_answers(questions=tuple(questions)):
+        assert short_way(q, k, v, "causal") is None
+
+
+def test_threads_of_torch_are_obeyed():
+    asked = []
+    q, k, v = draw_qkv()
+    with other_answers(num_threads=lambda: asked.append(1) or 1):
+        one = keyhole.attention(q, k, v, "causal")
+    assert asked == [1]
+    assert torch.equal(one, long_way(q, k, v, "causal"))
+
+
 ERRORS = {
     "another length": ({}, lambda q, k, v: (q, k[:, :, 1:], v[:, :, 1:])),
     "two dtypes": ({}, lambda q, k, v: (q, k.double(), v)),
@@ -139,16 +181,19 @@ ERRORS = {
     "softcap": ({"softcap": -1.0}, None),
     "softcap as a text": ({"softcap": "1"}, None),
     "backend": ({"backend": "cpx"}, None),
+    "a text that is none": ({"plan": "cusal"}, None),
+    "a pattern that does not fit": ({"plan": keyhole.per_head("causal", "causal", "causal")}, None),
     "backend as a number": ({"backend": 1}, None),
 }
 
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_both_ways_refuse_with_the_same_words(name):
-    options, change = ERRORS[name]
+    options, change = dict(ERRORS[name][0]), ERRORS[name][1]
     tensors = draw_qkv()
     plan = plan_of(*tensors[:2])
     tensors = change(*tensors) if change else tensors
+    plan = options.pop("plan", plan)
     refusals = []
     for way in (short_way, long_way):
         with pytest.raises(Exception, match=r".") as refused:

@@ -1,29 +1,28 @@
 # python/keyhole/torch_attention/call.py
 """attention, gather_attention and merge for torch tensors: dtypes and layout settled, then the shortest way to kernels.
 
-nobody looks, no gradient     kernels.forward; for a plan and no options keyhole.attention calls _core.forward_if_plain
+nobody looks, no gradient     kernels.forward; where nothing else is asked for, keyhole.attention calls
+                              _core.forward_if_plain instead
 nobody looks                  autograd.Attention
 compilers, exporters, modes   torch.ops.keyhole
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from .. import _core
-from ..plan import Plan
+from ..pattern import Pattern
+from ..plan import Plan, plan_for
 from . import kernels, ops
 from .autograd import Attention
 from .encoded import core_plan, tensor_of
 from .refusals import refuse_transforms
 from .tensors import current_stream, empty_out
-
-if TYPE_CHECKING:
-    from ..pattern import Pattern
 
 __all__ = ["attention", "gather_attention", "merge"]
 
@@ -38,23 +37,27 @@ _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 _transform_level = torch._C._functorch.maybe_current_level
 _is_tracing = torch._C._is_tracing
 
-# Where all of them say no, and a plan is all that is passed beside q, k and v, keyhole.attention does not come here.
-_core.know_plain_calls(
-    tensors=tuple(_PLAIN_TYPES),
-    plans=Plan,
-    questions=(
+# What keyhole.attention asks before it comes here: where nothing but a pattern or plan is passed beside q, k and v, and
+# every question is answered with None, False or 0, it does not come.
+_PLAIN_CALLS: dict[str, Any] = {
+    "tensors": tuple(_PLAIN_TYPES),
+    "plans": Plan,
+    "patterns": Pattern,
+    "questions": (
         _num_dispatch_modes,
         _is_any_autocast_enabled,
         _transform_level,
         _is_tracing,
         lambda: forward_ad._current_level >= 0,
     ),
-    is_grad_enabled=_is_grad_enabled,
-    empty_like=torch.empty_like,
-    empty_out=empty_out,
-    num_threads=torch.get_num_threads,
-    current_stream=current_stream,
-)
+    "is_grad_enabled": _is_grad_enabled,
+    "plan_for": plan_for,
+    "empty_like": torch.empty_like,
+    "empty_out": empty_out,
+    "num_threads": torch.get_num_threads,
+    "current_stream": current_stream,
+}
+_core.know_plain_calls(**_PLAIN_CALLS)
 
 
 def attention(
