@@ -146,6 +146,7 @@ void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles,
     launch_tiles(params, stream);
     if (params.view.work.slots_per_group > 0) launch_combine(params, dtype, stream);
   }
+  if (num_tiles == num_parts) return;
   auto gather = params_of<GatherForwardParams>(args, sizes, layout);
   for (size_t part = num_tiles; part < num_parts; ++part) {
     gather.view = args.plan.gathers[part - num_tiles];

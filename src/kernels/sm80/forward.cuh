@@ -13,6 +13,7 @@
 #include "kernels/device/bitmap.cuh"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/forward_call.h"
+#include "kernels/device/once_per_gpu.h"
 #include "kernels/sm80/config.h"
 #include "kernels/sm80/forward_loads.cuh"
 #include "kernels/sm80/forward_result.cuh"
@@ -249,13 +250,16 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
                 INT32_MAX, " fit one launch: split the batch");
   if (ctas == 0) return;
   constexpr int bytes = Shape<C>::shared_bytes;
-  check_cuda(
-      cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-      "reserving shared memory for sm80.forward");
-  // Copies pass the first-level cache by: all of that memory can be shared.
-  check_cuda(cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  cudaSharedmemCarveoutMaxShared),
-             "preferring shared memory for sm80.forward");
+  static device::OncePerGpu reserve;
+  reserve([] {
+    check_cuda(
+        cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        "reserving shared memory for sm80.forward");
+    // Copies pass the first-level cache by: all of that memory can be shared.
+    check_cuda(cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared),
+               "preferring shared memory for sm80.forward");
+  });
   forward<T, C><<<uint32_t(ctas), Shape<C>::threads, bytes, stream>>>(p, score_rule(p.sizes));
   check_cuda(cudaGetLastError(), "launching sm80.forward");
 }

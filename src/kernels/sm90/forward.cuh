@@ -8,6 +8,7 @@
 #include "kernels/device/bitmap.cuh"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/forward_call.h"
+#include "kernels/device/once_per_gpu.h"
 #include "kernels/sm80/gather_launch.h"
 #include "kernels/sm90/forward_launch.h"
 #include "kernels/sm90/forward_loader.cuh"
@@ -49,9 +50,12 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
                 p.view.num_bitmaps, " different partial tiles of ", to_string(tile_of<C>()),
                 "; at most ", kMostBitmaps, " fit one launch: split the heads, or use sm80");
   constexpr DType kType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
-  check_cuda(
-      cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-      "reserving shared memory for sm90.forward");
+  static device::OncePerGpu reserve;
+  reserve([] {
+    check_cuda(
+        cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+        "reserving shared memory for sm90.forward");
+  });
   forward<T, C><<<unsigned(ctas), ForwardShape<C>::threads, kBytes, stream>>>(
       p, forward_maps(p, kType, C::tile_q, C::tile_k), score_rule<T>(p.sizes.scale));
   check_cuda(cudaGetLastError(), "launching sm90.forward");

@@ -1,18 +1,18 @@
 // src/kernels/sm90/tensor_maps.cu
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "kernels/device/check_cuda.h"
 #include "kernels/sm90/tensor_maps.h"
 
 namespace keyhole::sm90 {
 namespace {
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
 // Asked of the driver that runs: linking it would keep programs from starting where there is none.
-Encode find_encode() {
-  constexpr const char* name = "cuTensorMapEncodeTiled";
-  constexpr unsigned since = 12000;  // the CUDA version whose signature this is
+template <class Function>
+Function find_in_driver(const char* name) {
+  constexpr unsigned since = 12000;  // the CUDA version whose signatures these are
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
   check_cuda(cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result),
@@ -23,11 +23,12 @@ Encode find_encode() {
                     ", which the sm90 kernels need; install a driver of CUDA 12 or newer, or use "
                     "the sm80 backend"));
   }
-  return reinterpret_cast<Encode>(found);
+  return reinterpret_cast<Function>(found);
 }
 
 CUtensorMap encode(const BoxedRows& rows, DType dtype, int box_rows) {
-  static const Encode call = find_encode();
+  static const auto call =
+      find_in_driver<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   const uint32_t box[kBoxDims] = {kBoxColumns, uint32_t(box_rows), 1, 1, 1};
   const uint32_t every_element[kBoxDims] = {1, 1, 1, 1, 1};
   CUtensorMap map{};
@@ -48,13 +49,56 @@ CUtensorMap encode(const BoxedRows& rows, DType dtype, int box_rows) {
   return map;
 }
 
-RowMaps row_maps(const TensorView& tensor, int32_t stride, int box_rows, const void* some_memory) {
+CUtensorMap with_base(CUtensorMap map, const void* base) {
+  static const auto call =
+      find_in_driver<decltype(&cuTensorMapReplaceAddress)>("cuTensorMapReplaceAddress");
+  const CUresult status = call(&map, const_cast<void*>(base));
+  if (status != CUDA_SUCCESS) {
+    throw Error(ErrorKind::device, say("cuTensorMapReplaceAddress refuses, with error ",
+                                       int(status), ", the address ", uintptr_t(base)));
+  }
+  return map;
+}
+
+// The maps of a launch. Its tensors are mostly alike: the map of one is then the map of another
+// with a different address, which takes the driver less time than making one.
+class MapMaker {
+ public:
+  explicit MapMaker(DType dtype) : dtype_(dtype) {}
+
+  CUtensorMap map_of(const BoxedRows& rows, int box_rows) {
+    for (int i = 0; i < num_made_; ++i) {
+      if (made_[i].is_for(rows, box_rows)) return with_base(made_[i].map, rows.base);
+    }
+    Made& made = made_[num_made_++];
+    made = {rows, box_rows, encode(rows, dtype_, box_rows)};
+    return made.map;
+  }
+
+ private:
+  struct Made {
+    BoxedRows rows;
+    int box_rows = 0;
+    CUtensorMap map = {};
+
+    bool is_for(const BoxedRows& others, int other_box_rows) const {
+      return box_rows == other_box_rows && std::ranges::equal(rows.dims, others.dims) &&
+             std::ranges::equal(rows.strides, others.strides);
+    }
+  };
+  DType dtype_;
+  Made made_[8];  // two for each of q, k, v and dout
+  int num_made_ = 0;
+};
+
+RowMaps row_maps(MapMaker& maker, const TensorView& tensor, int32_t stride, int box_rows,
+                 const void* some_memory) {
   RowBoxes boxes = row_boxes(tensor, stride);
   // Without a row nothing is read, but the driver wants an address.
   if (tensor.shape[2] == 0) boxes.longer.base = boxes.shorter.base = some_memory;
   RowMaps maps{};
-  maps.longer = encode(boxes.longer, tensor.dtype, box_rows);
-  if (boxes.num_longer < stride) maps.shorter = encode(boxes.shorter, tensor.dtype, box_rows);
+  maps.longer = maker.map_of(boxes.longer, box_rows);
+  if (boxes.num_longer < stride) maps.shorter = maker.map_of(boxes.shorter, box_rows);
   maps.num_longer = boxes.num_longer;
   maps.longer_origin = boxes.longer_origin;
   maps.shorter_origin = boxes.shorter_origin;
@@ -66,34 +110,35 @@ class CallRows {
  public:
   // some_memory: any address of the GPU.
   CallRows(const device::Sizes& sizes, DType dtype, int32_t stride, const void* some_memory)
-      : sizes_(sizes), dtype_(dtype), stride_(stride), some_memory_(some_memory) {}
+      : sizes_(sizes), dtype_(dtype), stride_(stride), some_memory_(some_memory), maker_(dtype) {}
 
-  RowMaps of_queries(const device::DeviceTensor& tensor, int64_t head_dim, int box_rows) const {
+  RowMaps of_queries(const device::DeviceTensor& tensor, int64_t head_dim, int box_rows) {
     return of(tensor, sizes_.heads, sizes_.q_len, head_dim, box_rows);
   }
-  RowMaps of_keys(const device::DeviceTensor& tensor, int64_t head_dim, int box_rows) const {
+  RowMaps of_keys(const device::DeviceTensor& tensor, int64_t head_dim, int box_rows) {
     return of(tensor, sizes_.kv_heads, sizes_.k_len, head_dim, box_rows);
   }
 
  private:
   RowMaps of(const device::DeviceTensor& tensor, int64_t heads, int64_t length, int64_t head_dim,
-             int box_rows) const {
+             int box_rows) {
     const TensorView view(tensor.data, dtype_, {sizes_.batch, heads, length, head_dim},
                           {tensor.batch_stride, tensor.head_stride, tensor.row_stride, 1});
-    return row_maps(view, stride_, box_rows, some_memory_);
+    return row_maps(maker_, view, stride_, box_rows, some_memory_);
   }
 
   const device::Sizes& sizes_;
   DType dtype_;
   int32_t stride_;
   const void* some_memory_;
+  MapMaker maker_;
 };
 
 }  // namespace
 
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows) {
   const device::Sizes& sizes = params.sizes;
-  const CallRows rows(sizes, dtype, params.view.stride, params.q.data);
+  CallRows rows(sizes, dtype, params.view.stride, params.q.data);
   return {.q = rows.of_queries(params.q, sizes.head_dim, q_rows),
           .k = rows.of_keys(params.k, sizes.head_dim, k_rows),
           .v = rows.of_keys(params.v, sizes.v_head_dim, k_rows)};
@@ -102,7 +147,7 @@ ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q
 BackwardMaps backward_maps(const device::BackwardParams& params, DType dtype, int q_rows,
                            int k_rows) {
   const device::Sizes& sizes = params.sizes;
-  const CallRows rows(sizes, dtype, params.view.stride, params.k.data);
+  CallRows rows(sizes, dtype, params.view.stride, params.k.data);
   return {.q = rows.of_queries(params.q, sizes.head_dim, q_rows),
           .dout = rows.of_queries(params.dout, sizes.v_head_dim, q_rows),
           .k = rows.of_keys(params.k, sizes.head_dim, k_rows),
