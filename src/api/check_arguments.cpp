@@ -20,11 +20,13 @@ std::string shape_text(const TensorView& tensor) {
   return text + "]";
 }
 
-// First and one-past-last byte that a tensor can touch; checked against overflow on the way.
+// First and one-past-last byte that a tensor can touch, equal where there are none; checked against
+// overflow on the way.
 struct Extent {
   uintptr_t begin = 0, end = 0;
 };
 Extent extent_of(const TensorView& tensor, const char* name) {
+  if (!tensor.is_given()) return {0, 0};
   int64_t last = 0;
   for (int d = 0; d < tensor.rank; ++d) {
     if (tensor.shape[d] == 0) return {0, 0};
@@ -102,16 +104,20 @@ void check_output(const TensorView& tensor, const char* name) {
   }
 }
 
+void check_apart(const Extent& output, const char* output_name, const Extent& other,
+                 const char* other_name) {
+  const bool is_apart = output.end <= other.begin || other.end <= output.begin ||
+                        output.begin == output.end || other.begin == other.end;
+  KEYHOLE_CHECK(is_apart, "attention: ", output_name, " overlaps ", other_name,
+                " in memory; outputs need memory of their own");
+}
+
 }  // namespace
 
 void check_no_overlap(const TensorView& output, const char* output_name, const TensorView& other,
                       const char* other_name) {
-  if (!output.is_given() || !other.is_given()) return;
-  const Extent a = extent_of(output, output_name), b = extent_of(other, other_name);
-  const bool is_apart =
-      a.end <= b.begin || b.end <= a.begin || a.begin == a.end || b.begin == b.end;
-  KEYHOLE_CHECK(is_apart, "attention: ", output_name, " overlaps ", other_name,
-                " in memory; outputs need memory of their own");
+  check_apart(extent_of(output, output_name), output_name, extent_of(other, other_name),
+              other_name);
 }
 
 namespace {
@@ -202,12 +208,14 @@ void check_forward(const TensorView& q, const TensorView& k, const TensorView& v
     check_lse(lse, q);
     check_output(lse, "lse");
   }
+  const Extent out_extent = extent_of(out, "out"), lse_extent = extent_of(lse, "lse");
   for (const auto& [input, name] :
        {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}, {&options.sink, "sink"}}) {
-    check_no_overlap(out, "out", *input, name);
-    check_no_overlap(lse, "lse", *input, name);
+    const Extent extent = extent_of(*input, name);
+    check_apart(out_extent, "out", extent, name);
+    check_apart(lse_extent, "lse", extent, name);
   }
-  check_no_overlap(out, "out", lse, "lse");
+  check_apart(out_extent, "out", lse_extent, "lse");
 }
 
 void check_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
