@@ -236,6 +236,8 @@ def test_two_threads_and_changing_tensors(device):
                 if not torch.equal(keyhole.attention(*kinds[turn % len(kinds)], plan), expected[turn % len(kinds)]):
                     wrong.append(turn)
 
+    if device == "cuda":
+        torch.cuda.synchronize()  # the streams of the threads do not wait for the one that made the tensors
     threads = [threading.Thread(target=work, args=(start,)) for start in (0, 3)]
     for thread in threads:
         thread.start()
@@ -258,6 +260,20 @@ def test_a_plan_may_go_while_it_is_followed(device):
         other = keyhole.attention(q, k, v, keyhole.plan("causal & window(3)", 512))
         assert torch.equal(out, expected)
         assert not torch.equal(other, expected)
+
+
+@needs_gpu
+def test_a_cuda_graph_holds_the_call():
+    q, k, v = draw_qkv(q_len=512, head_dim=64, device="cuda", dtype=torch.bfloat16)
+    plan = keyhole.plan("causal & window(100)", 512)
+    keyhole.attention(q, k, v, plan)  # its lists are there
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = short_way(q, k, v, plan)
+    q.mul_(0.5)
+    v.mul_(2)
+    graph.replay()
+    assert torch.equal(out, long_way(q, k, v, plan))
 
 
 @needs_gpu
