@@ -38,6 +38,7 @@ TENSORS = {
     "decoding": lambda: draw_qkv(q_len=3, k_len=77),
     "other width of values": lambda: draw_qkv(head_dim=24, v_head_dim=40),
     "length first": lambda: [x.transpose(1, 2) for x in draw_qkv(batch=2, heads=40, q_len=4)],
+    "batch last but one": lambda: [x.permute(1, 2, 0, 3).contiguous().permute(2, 0, 1, 3) for x in draw_qkv(batch=3)],
     "inside of a larger one": lambda: list(torch.stack(draw_qkv(batch=2, heads=4), 3).unbind(3)),
     "one and the same": lambda: [draw_qkv()[0]] * 3,
     "parameters": lambda: [torch.nn.Parameter(x, requires_grad=False) for x in draw_qkv()],
