@@ -5,6 +5,7 @@ in bits and in words, and that it leaves alone what is not for it."""
 import contextlib
 import gc
 import threading
+import weakref
 
 import keyhole
 import pytest
@@ -286,10 +287,11 @@ def test_a_plan_may_go_while_the_gpu_follows_it_on_any_stream():
             plan = keyhole.plan("causal & window(100)", 512)
             keyhole.plan_cache.clear()
             keyhole.attention(q, k, v, plan)  # its lists are there
-            torch.cuda._sleep(50_000_000)
+            watch = weakref.ref(plan)
+            torch.cuda._sleep(100_000_000)
             out = keyhole.attention(q, k, v, plan)
             del plan
-            gc.collect()
+            assert watch() is None
             assert not stream.query()  # nothing waited
         with torch.cuda.stream(torch.cuda.Stream()):
             for width in range(3, 9):
