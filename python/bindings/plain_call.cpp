@@ -109,8 +109,8 @@ void set_place(AttentionOptions& options, const Device& device) {
 
 nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle plan,
                             nb::handle scale, nb::handle softcap, nb::handle backend) {
-  const bool is_plain = known != nullptr && is_plan_or_pattern(plan) && is_plain_tensor(q) &&
-                        is_plain_tensor(k) && is_plain_tensor(v);
+  const bool is_plain = known != nullptr && has_exchange_table() && is_plan_or_pattern(plan) &&
+                        is_plain_tensor(q) && is_plain_tensor(k) && is_plain_tensor(v);
   if (!is_plain || is_looked_at()) return nb::none();
   if (ask(known->is_grad_enabled) && (requires_grad(q) || requires_grad(k) || requires_grad(v))) {
     return nb::none();

@@ -145,8 +145,9 @@ TensorView torch_tensor_from(nb::handle tensor, const char* name) {
   return exchange_table != nullptr ? from_exchange(tensor, name) : from_attributes(tensor, name);
 }
 
+bool has_exchange_table() { return exchange_table != nullptr; }
+
 std::optional<TensorView> plain_tensor_from(nb::handle tensor) {
-  if (exchange_table == nullptr) return {};
   nb::dlpack::dltensor told;
   if (!tell(tensor, told)) {  // meta and sparse tensors, for example
     PyErr_Clear();

@@ -15,9 +15,11 @@ namespace keyhole::python {
 // Whether it is an instance of the class that know_torch() was given.
 bool is_torch_tensor(nanobind::handle object);
 TensorView torch_tensor_from(nanobind::handle tensor, const char* name);
-// The same for a tensor that kernels take as it is: of four dimensions, with elements, rows whose
-// elements follow one another and a dtype of ours, on the CPU or a GPU of CUDA, and told by the C
-// functions. Anything else is nothing, without an error.
+// Whether torch has the C functions.
+bool has_exchange_table();
+// With them, the same for a tensor that kernels take as it is: of four dimensions, with elements,
+// rows whose elements follow one another and a dtype of ours, on the CPU or a GPU of CUDA. Anything
+// else is nothing, without an error.
 std::optional<TensorView> plain_tensor_from(nanobind::handle tensor);
 // A copy with its elements one behind the other, made by torch on its current stream.
 nanobind::object contiguous_copy(nanobind::handle tensor);
