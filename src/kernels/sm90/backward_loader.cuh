@@ -131,7 +131,7 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
       device::commit_copies();
       device::await_copies<0>();
       __syncwarp();
-      arrive_as_warp(shared.is_full[turn.stage]);
+      arrive(shared.is_full[turn.stage]);
     }
     __syncwarp();
     arrive_as_warp(shared.job_empty[slot.stage]);

@@ -84,7 +84,7 @@ struct KeysShared {
     init_barrier(v_full, 1);
     init_barrier(v_empty, kMultiplierWarps);
     for (int i = 0; i < C::stages; ++i) {
-      init_barrier(is_full[i], kBringers);
+      init_barrier(is_full[i], 1 + 32);  // the loader, and each of those who bring numbers
       init_barrier(is_empty[i], kMultiplierWarps);
     }
     waits.gave_up = 0;
