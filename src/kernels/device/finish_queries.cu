@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/finish_queries.h"
+#include "kernels/device/ptx.cuh"
 #include "kernels/device/query_blocks.cuh"
 #include "kernels/device/row_blocks.cuh"
 
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int32_t row = i / columns, column = i % columns * 8;
     const uint4 vector = *reinterpret_cast<const uint4*>(tile + row * pitch + column);
     const int64_t query = residue.first_q + p.view.stride * (first + row);
-    *reinterpret_cast<uint4*>(p.dq.row<T>(batch, head, query) + column) = vector;
+    store_vector(p.dq.row<T>(batch, head, query) + column, vector);
     float values[8];
     convert<T>(vector, values);
 #pragma unroll

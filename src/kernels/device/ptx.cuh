@@ -47,6 +47,14 @@ __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kUnfinished) : "memory");
 }
 
+// 16 bytes to global memory in one piece. An assignment may become four stores, each to a part of
+// every sector that a warp writes.
+__device__ __forceinline__ void store_vector(void* global, const uint4& words) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)),
+               "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+               : "memory");
+}
+
 __device__ __forceinline__ uint4 load_shared_vector(uint32_t smem) {
   uint4 words;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -10,6 +10,7 @@ namespace keyhole::sm80 {
 
 using device::has_nonfinite;
 using device::rows_left;
+using device::store_vector;
 using device::TileRows;
 
 // A row of kColumns 16-bit elements is kColumns / 8 chunks of 16 bytes. Inside each `group` of them
@@ -115,7 +116,7 @@ __device__ __forceinline__ bool store_tile(uint32_t smem, const TileRows<T>& row
   share.template for_each<kRows>([&](int r, int c, uint32_t offset) {
     if (share.row + r >= rows.count || (share.chunk + c) * 8 >= rows.columns) return;
     const uint4 eight = load_shared_vector(smem + offset);
-    *reinterpret_cast<uint4*>(first + r * rows.step + c * 8) = eight;
+    store_vector(first + r * rows.step + c * 8, eight);
     found = found || has_nonfinite<T>(eight.x) || has_nonfinite<T>(eight.y) ||
             has_nonfinite<T>(eight.z) || has_nonfinite<T>(eight.w);
   });

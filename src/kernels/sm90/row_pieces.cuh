@@ -40,7 +40,7 @@ __device__ __forceinline__ bool write_rows(const float (&sum)[kCount], float sca
       const uint4 eight = exchange_blocks(two, c);
       const int column = 8 * (j + c);
       if (row >= rows || column >= columns) continue;
-      *reinterpret_cast<uint4*>(to + row * row_step + column) = eight;
+      device::store_vector(to + row * row_step + column, eight);
       found = found || device::has_nonfinite<T>(eight.x) || device::has_nonfinite<T>(eight.y) ||
               device::has_nonfinite<T>(eight.z) || device::has_nonfinite<T>(eight.w);
     }
