@@ -18,7 +18,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KERNEL = re.compile(r"_ZN7keyhole4sm907forwardI")
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
-BRANCH = re.compile(r"\bBRA(?:\.\S+)?\s+(?:!?U?P\d+,\s*)?(?:`\(\S+\)|0x([0-9a-f]+))")
+# With a condition: one without is the way back from code that was moved out of the way.
+BRANCH = re.compile(r"^@\S+\s+BRA(?:\.\S+)?\s+(?:!?U?P\d+,\s*)?(?:`\(\S+\)|0x([0-9a-f]+))")
 PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\S*\s+R\d+,\s*(gdesc|R\d+)")
 
 

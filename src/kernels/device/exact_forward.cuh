@@ -11,6 +11,7 @@
 
 #include "kernels/device/bitmap.cuh"
 #include "kernels/device/key_list.cuh"
+#include "kernels/device/ptx.cuh"
 #include "kernels/device/row_target.cuh"
 #include "kernels/device/work.cuh"
 
@@ -33,7 +34,7 @@ template <class T, BitmapLayout kLayout, class Visit>
 __device__ void for_each_score(const ForwardParams& p, const Work& work, int32_t row, const T* q,
                                Visit visit) {
   const TileView& view = p.view;
-  const int32_t lane = int32_t(threadIdx.x % 32);
+  const int32_t lane = int32_t(thread_index() % 32);
   for (TileWalk walk(work); walk.is_valid(); walk.next()) {
     for (int32_t first = 0; first < view.tile.k; first += 32) {
       const int32_t col = first + lane;
@@ -68,9 +69,10 @@ struct ExactSum {
 
   template <class T>
   __device__ void store(const RowTarget<T>& target, int32_t cols) const {
+    const int32_t lane = int32_t(thread_index() % 32);
 #pragma unroll
     for (int32_t i = 0; i < kSteps; ++i) {
-      const int32_t col = int32_t(threadIdx.x % 32) + 32 * i;
+      const int32_t col = lane + 32 * i;
       if (col < cols) target.store(col, target.value(col, out[i]));
     }
   }
@@ -99,9 +101,10 @@ __device__ ExactSum exact_sum(const Params& p, int32_t batch, int32_t kv_head,
       const int32_t from = __ffs(int(left)) - 1;
       const double his_weight = __shfl_sync(~0u, weight, from);
       const T* v = p.v.template row<T>(batch, kv_head, __shfl_sync(~0u, key, from));
+      const int32_t lane = int32_t(thread_index() % 32);
 #pragma unroll
       for (int32_t i = 0; i < ExactSum::kSteps; ++i) {
-        const int32_t col = int32_t(threadIdx.x % 32) + 32 * i;
+        const int32_t col = lane + 32 * i;
         if (col < p.sizes.v_head_dim) sum.out[i] += his_weight * double(value_of(v[col]));
       }
     }

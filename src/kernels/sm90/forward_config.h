@@ -9,7 +9,8 @@
 //   may have 232 registers a thread, three 160; those that bring keep 40 and 32.
 // - Products of 64 x 64 read 128 bytes of shared memory a cycle, all there is; wider ones less.
 // - Values are given back later than keys, after the exponentials: three stages of them, two of
-//   keys. Two of queries hide the start of the next list behind the end of this one.
+//   keys. Two of queries hide the start of the next list behind the end of this one, and lend the
+//   results of a list its queries' place on their way out.
 // - Short lists live from a second CTA, which multiplies while the first one starts and ends.
 #pragma once
 

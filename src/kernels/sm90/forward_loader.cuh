@@ -1,5 +1,6 @@
 // src/kernels/sm90/forward_loader.cuh
-// The warpgroup that brings: one thread plans, one loads (forward_shared.cuh has the picture).
+// The warpgroup that brings: one thread plans and loads queries, one loads keys and values
+// (forward_shared.cuh has the picture).
 #pragma once
 
 #include "kernels/device/shares.cuh"
@@ -49,20 +50,46 @@ __device__ __forceinline__ void write_job(const ForwardParams& p, const WorkItem
   result.lse_at = at(p.lse);
 }
 
-// What it takes to find the next job is on its way while its stage is not free yet.
+template <class Tile>
+__device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtensorMap* map,
+                                          uint64_t& barrier, BoxAt at) {
+  arrive_and_expect(barrier, Tile::bytes * Tile::count);
+#pragma unroll
+  for (int panel = 0; panel < Tile::count; ++panel, at.column += 64) {
+    copy_box(smem_address(to) + uint32_t(panel * Tile::bytes), map, barrier, at);
+  }
+}
+
+// What it takes to find the next job is on its way while its place is not free yet. Queries are
+// loaded here, too: the loader is held up by keys and values that are still in use.
 template <class C>
-__device__ __forceinline__ void plan(const ForwardParams& p, ForwardShared<C>& shared) {
-  Turn<C::q_stages> turn;
-  for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next(), turn.next()) {
+__device__ __forceinline__ void plan(const ForwardParams& p, const RowMaps& queries,
+                                     ForwardShared<C>& shared) {
+  prefetch(&queries.longer);
+  Turn<kJobs> turn;
+  Turn<C::q_stages> q;
+  for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next()) {
     const WorkItem read = at.item();
     prefetch(p.view.runs + read.first_run);
-    shared.await(shared.q_empty[turn.stage], turn.parity ^ 1);
-    write_job<C>(p, &at.item(), read, shared.job[turn.stage]);
+    Job& job = shared.job[turn.stage];
+    shared.await(shared.job_empty[turn.stage], turn.parity ^ 1);
+    write_job<C>(p, &at.item(), read, job);
     arrive(shared.is_planned[turn.stage]);
+    turn.next();
+
+    const ClassRows rows = queries.of_class(job.first_q);
+    shared.await(shared.q_empty[q.stage], q.parity ^ 1);
+    publish_stores();  // results have been there: here, because a warp would wait long for it
+    copy_tile<typename ForwardShared<C>::Queries>(
+        shared.q[q.stage], rows.map, shared.q_full[q.stage],
+        {0, job.row_tile * C::tile_q, rows.class_at, job.head, job.batch});
+    q.next();
   }
-  shared.await(shared.q_empty[turn.stage], turn.parity ^ 1);
+  shared.await(shared.job_empty[turn.stage], turn.parity ^ 1);
   shared.job[turn.stage].num_tiles = 0;
   arrive(shared.is_planned[turn.stage]);
+  shared.await(shared.q_empty[q.stage], q.parity ^ 1);
+  arrive(shared.q_full[q.stage]);
 }
 
 template <class C>
@@ -70,24 +97,22 @@ class Loader {
  public:
   __device__ Loader(const ForwardMaps& maps, ForwardShared<C>& shared)
       : maps_(maps), shared_(shared) {
-    for (const RowMaps* rows : {&maps.q, &maps.k, &maps.v}) prefetch(&rows->longer);
+    for (const RowMaps* rows : {&maps.k, &maps.v}) prefetch(&rows->longer);
   }
 
   __device__ __forceinline__ void load() {
     while (true) {
-      const int stage = q_.stage;
-      shared_.await(shared_.is_planned[stage], q_.parity);
-      q_.next();
-      const Job& job = shared_.job[stage];
+      shared_.await(shared_.is_planned[job_.stage], job_.parity);
+      const Job& job = shared_.job[job_.stage];
+      job_.next();
       int32_t left = job.num_tiles;
-      if (left == 0) return arrive(shared_.q_full[stage]);
+      if (left == 0) return;
       const Head head = {maps_.k.of_class(job.first_k), maps_.v.of_class(job.first_k).map,
                          job.kv_head, job.batch};
       const TileRun* next_run = job.next_run;
       TileRun run = job.run, next = {};
       int32_t tile = run.tile;
       load_keys(head, tile, run.bitmap);
-      load_queries(job, stage);
       while (true) {
         run.count = min(run.count, left);
         left -= run.count;
@@ -114,21 +139,6 @@ class Loader {
     int32_t head, batch;
   };
 
-  template <class Tile>
-  static __device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtensorMap* map,
-                                                   uint64_t& barrier, BoxAt at) {
-    arrive_and_expect(barrier, Tile::bytes * Tile::count);
-#pragma unroll
-    for (int panel = 0; panel < Tile::count; ++panel, at.column += 64) {
-      copy_box(smem_address(to) + uint32_t(panel * Tile::bytes), map, barrier, at);
-    }
-  }
-  __device__ __forceinline__ void load_queries(const Job& job, int stage) {
-    const ClassRows rows = maps_.q.of_class(job.first_q);
-    copy_tile<typename ForwardShared<C>::Queries>(
-        shared_.q[stage], rows.map, shared_.q_full[stage],
-        {0, job.row_tile * C::tile_q, rows.class_at, job.head, job.batch});
-  }
   __device__ __forceinline__ void load_keys(const Head& head, int32_t tile, int32_t bitmap) {
     shared_.await(shared_.k_empty[k_.stage], k_.parity ^ 1);
     shared_.bitmap[k_.stage] = bitmap;
@@ -147,7 +157,7 @@ class Loader {
 
   const ForwardMaps& maps_;
   ForwardShared<C>& shared_;
-  Turn<C::q_stages> q_;
+  Turn<kJobs> job_;
   Turn<C::k_stages> k_;
   Turn<C::v_stages> v_;
 };

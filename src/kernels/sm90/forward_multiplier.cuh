@@ -60,11 +60,11 @@ class Multiplier {
     return int(device::thread_index() % kWarpgroup);
   }
 
-  // How many tiles the next job has; 0: there is none. The same number for all lanes, which the
-  // compiler must see: or operands would not stay in uniform registers.
+  // How many tiles the job has whose queries come next; 0: there is none. The same number for all
+  // lanes, which the compiler must see: or operands would not stay in uniform registers.
   __device__ __forceinline__ int32_t await_job() {
-    shared_.await(shared_.q_full[q_.stage], q_.parity);
-    return __shfl_sync(~0u, shared_.job[q_.stage].num_tiles, 0);
+    shared_.await(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2);
+    return __shfl_sync(~0u, shared_.job[jobs_ % kJobs].num_tiles, 0);
   }
 
   // Warpgroups take turns at starting their products, so that one's exponentials are made while
@@ -79,8 +79,8 @@ class Multiplier {
     }
   }
 
-  // Predicated, not branched around: nothing may stand between the products' beginnings. A plain
-  // load: others sink below the wait that follows.
+  // Stay as they are, unless the tile has a bitmap. Predicated, not branched around: nothing may
+  // stand between the products' beginnings. A plain load: others sink below the wait that follows.
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords]) const {
     const uint32_t first_word = uint32_t((warpgroup_ * kWarpgroup + thread()) * kMaskWords);
     const uint32_t word = uint32_t(bitmap_) * (kMultipliers * kWarpgroup * kMaskWords) + first_word;
@@ -131,10 +131,11 @@ class Multiplier {
   }
 
   __device__ __forceinline__ void follow(int32_t tiles) {
-    const uint32_t rows = smem_address(shared_.q[q_.stage]) + uint32_t(warpgroup_ * 64 * 128);
+    const uint32_t q_stage = jobs_ % C::q_stages, job = jobs_ % kJobs;
+    ++jobs_;
+    const uint32_t rows = smem_address(shared_.q[q_stage]) + uint32_t(warpgroup_ * 64 * 128);
     if (rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
     const uint64_t queries = operand(rows, Queries::bytes);
-    uint32_t bits[kMaskWords] = {};
     Scores scores;
     Out out;
     // Not by a product that does not add: then ptxas would keep the registers over the end of the
@@ -143,30 +144,44 @@ class Multiplier {
     for (int i = 0; i < C::head_dim / 2; ++i) out[i] = 0;
     is_ready(out);
 
-    begin_list(scores, bits, queries, tiles > 1);
+    begin_list(scores, queries, tiles > 1);
     for (int32_t i = 1; i < tiles; ++i) {
       int32_t left = tiles - i;
       asm volatile("" : "+r"(left));  // what the compiler knows uniform, it would test too early
-      follow_tile(scores, out, bits, queries, left > 1);
+      follow_tile(scores, out, queries, left > 1);
     }
 
-    const JobResult result = shared_.job[q_.stage].result;
-    arrive_as_warp(shared_.q_empty[q_.stage]);
-    q_.next();
+    if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[q_stage]);
     begin_products();
     multiply_values(out);
     await_products<0>();
     is_ready(out);
     arrive_as_warp(shared_.v_empty[v_.stage]);
     v_.next();
-    store_rows<T, C>(p_, result, warpgroup_ * 64 + thread() / 32 * 16, out, rows_);
+    store(shared_.job[job].result, q_stage, out);
+    arrive_as_warp(shared_.job_empty[job]);
+  }
+
+  // By way of the queries' place, where that does not keep the next ones from coming.
+  static constexpr bool kStoresByQueries = C::q_stages > 1;
+  __device__ __forceinline__ void store(const JobResult& result, uint32_t q_stage, Out& out) {
+    const int32_t first_row = warpgroup_ * 64 + thread() / 32 * 16;
+    const RowEnds end = end_rows(rows_);
+    if constexpr (kStoresByQueries) {
+      const RowRoom<C> room = {smem_address(shared_.q[q_stage]) + uint32_t(first_row * 128)};
+      if (store_rows_at_once<T>(p_, result, first_row, room, shared_.q_empty[q_stage], out, end)) {
+        return;
+      }
+      arrive_as_warp(shared_.q_empty[q_stage]);
+    }
+    store_rows<T, C>(p_, result, first_row, out, end);
   }
 
   // The first tile of a list: nothing to multiply beside it yet, and bases are found.
-  __device__ __forceinline__ void begin_list(Scores& scores, uint32_t (&bits)[kMaskWords],
-                                             uint64_t queries, bool has_more) {
+  __device__ __forceinline__ void begin_list(Scores& scores, uint64_t queries, bool has_more) {
     shared_.await(shared_.k_full[k_.stage], k_.parity);
     bitmap_ = shared_.bitmap[k_.stage];
+    uint32_t bits[kMaskWords] = {};  // of nobody, who is always first
     load_bits(bits);
     begin_products();
     multiply_keys(scores, queries);
@@ -187,9 +202,11 @@ class Multiplier {
 
   // One more tile, whose keys are there, and the values of the one before it, which are there, too:
   // nothing stands between the two products.
-  __device__ __forceinline__ void follow_tile(Scores& scores, Out& out,
-                                              uint32_t (&bits)[kMaskWords], uint64_t queries,
+  __device__ __forceinline__ void follow_tile(Scores& scores, Out& out, uint64_t queries,
                                               bool has_more) {
+    uint32_t bits[kMaskWords];  // not used without a bitmap; 0 would take an instruction
+#pragma unroll
+    for (uint32_t& word : bits) asm volatile("" : "=r"(word));
     load_bits(bits);
     await_turn();
     begin_products();
@@ -231,7 +248,7 @@ class Multiplier {
   const ScoreRule& rule_;
   ForwardShared<C>& shared_;
   const int warpgroup_;  // among those that multiply
-  Turn<C::q_stages> q_;
+  uint32_t jobs_ = 0;    // that were begun
   Turn<C::k_stages> k_;
   Turn<C::v_stages> v_;
   int32_t bitmap_;   // of the tile to come

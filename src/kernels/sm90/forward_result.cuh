@@ -1,6 +1,7 @@
 // src/kernels/sm90/forward_result.cuh
-// From a warp's sums to out and lse, to the state between parts, or to a slot: 16 rows, straight
-// from registers.
+// From a warp's sums to out and lse, to the state between parts, or to a slot: 16 rows. Those that
+// nothing joins, nearly all, take a short way through shared memory; it is short lists that pay for
+// each instruction here.
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
@@ -21,17 +22,110 @@ __device__ __forceinline__ void redo_rows(const ForwardParams& p, const WorkItem
   }
 }
 
-__device__ __forceinline__ float sum_of_four_lanes(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
+// How rows end that nothing joins.
+struct RowEnds {
+  float sum[2], max2[2], reciprocal[2], lse2[2];
+};
+__device__ __forceinline__ RowEnds end_rows(const Rows& rows) {
+  RowEnds end;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float sum = rows.sum[h];  // of four lanes
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    end.sum[h] = sum;
+    end.max2[h] = rows.minus_base[h] == FLT_MAX ? -INFINITY : -rows.minus_base[h];
+    end.reciprocal[h] = sum == 0 ? 0 : __fdividef(1.f, sum);
+    end.lse2[h] = device::log2_of_sum(end.max2[h], sum);
+  }
+  return end;
 }
 
+// Where a warp's 16 rows may lie on their way: those of its queries, which are not needed any more.
+template <class C>
+struct RowRoom {
+  using Queries = typename ForwardShared<C>::Queries;
+  uint32_t at;
+
+  // Block b: 16 columns of all rows, as products hold them.
+  __device__ __forceinline__ void put(int b, const uint32_t (&four)[4]) const {
+    const uint32_t lane = device::thread_index() % 32, row = lane % 16;
+    const uint32_t first = at + row * 128 + (lane / 16 ^ row % 8) * 16;
+    store_matrices((first ^ uint32_t(b % 4 * 32)) + uint32_t(b / 4 * Queries::bytes), four);
+  }
+  // 8 columns of row 4 i + lane / 8, columns 64 panel + 8 (lane % 8) and on.
+  __device__ __forceinline__ uint4 take(int panel, int i) const {
+    const uint32_t lane = device::thread_index() % 32, row = uint32_t(4 * i) + lane / 8;
+    return device::load_shared_vector(at + uint32_t(panel * Queries::bytes) + row * 128 +
+                                      (lane % 8 ^ row % 8) * 16);
+  }
+};
+
+// The short way. False: something joins the rows, or they must be done again; nothing is stored.
+// is_empty: of the room, arrived at as soon as nothing is there any more.
+template <class T, class C>
+__device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const JobResult& job,
+                                                   int32_t first_row, RowRoom<C> room,
+                                                   uint64_t& is_empty,
+                                                   const float (&out)[C::head_dim / 2],
+                                                   const RowEnds& end) {
+  if (!job.is_all) return false;
+  uint32_t not_finite[2] = {};  // NaN in either half when any value is infinite or NaN
+#pragma unroll
+  for (int b = 0; b < C::head_dim / 16; ++b) {
+    uint32_t four[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float factor = end.reciprocal[i % 2];
+      four[i] = device::pack_two<T>(factor * out[8 * b + 2 * i], factor * out[8 * b + 2 * i + 1]);
+      not_finite[i % 2] = add_zero_times<T>(four[i], not_finite[i % 2]);
+    }
+    room.put(b, four);
+  }
+  const bool is_bad = !(end.lse2[0] < INFINITY) || !(end.lse2[1] < INFINITY) ||
+                      ((not_finite[0] | not_finite[1]) & 0x7fff7fff) != 0;
+  if (__any_sync(~0u, is_bad)) return false;
+  __syncwarp();
+
+  constexpr int kPanels = RowRoom<C>::Queries::count;
+  uint4 eight[4][kPanels];
+#pragma unroll
+  for (int i = 0; i < 4 * kPanels; ++i)
+    eight[i / kPanels][i % kPanels] = room.take(i % kPanels, i / kPanels);
+  arrive_as_warp(is_empty);
+  const int lane = int(device::thread_index() % 32);
+  const int64_t stride = p.view.stride * p.out.row_stride;
+  const int32_t row = first_row + lane / 8, column = lane % 8 * 8;
+  T* const to = static_cast<T*>(p.out.data) + job.out_at + row * stride + column;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (row + 4 * i >= job.num_rows) break;
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      if (column + 64 * panel >= p.sizes.v_head_dim) continue;
+      device::store_vector(to + 4 * i * stride + 64 * panel, eight[i][panel]);
+    }
+  }
+  if (p.lse.data != nullptr && lane % 4 == 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int32_t lse_row = first_row + lane / 4 + 8 * h;
+      if (lse_row >= job.num_rows) continue;
+      static_cast<float*>(p.lse.data)[job.lse_at + lse_row * (p.view.stride * p.lse.row_stride)] =
+          end.lse2[h] * device::kLn2;
+    }
+  }
+  return true;
+}
+
+// The long way, straight from registers.
+//
 // Element (4 j + 2 h + e) of `out` is row first_row + lane / 4 + 8 h of the tile, column
 // 8 j + 2 (lane % 4) + e.
 template <class T, class C>
 __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResult& job,
                                            int32_t first_row, float (&out)[C::head_dim / 2],
-                                           const Rows& rows) {
+                                           const RowEnds& end) {
   const int lane = int(device::thread_index() % 32), c = lane % 4;
   // Asked anew where it matters: predicates that live long end up in registers of the main loop.
   const auto is_slot = [&] {
@@ -39,15 +133,6 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
     asm volatile("" : "+r"(slot));
     return slot >= 0;
   };
-  // Of rows that nothing joins, the common ones: both at once, with nothing between them.
-  float sum[2], max2[2], reciprocal[2], own_lse2[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    sum[h] = sum_of_four_lanes(rows.sum[h]);
-    max2[h] = rows.minus_base[h] == FLT_MAX ? -INFINITY : -rows.minus_base[h];
-    reciprocal[h] = sum[h] == 0 ? 0 : __fdividef(1.f, sum[h]);
-    own_lse2[h] = device::log2_of_sum(max2[h], sum[h]);
-  }
   uint32_t bad_rows = 0;
 
 #pragma unroll
@@ -55,15 +140,15 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
     const int32_t row = first_row + lane / 4 + 8 * h;
     const bool is_row = row < job.num_rows;
     const int64_t query = job.query + int64_t{p.view.stride} * row;
-    device::RowTarget<T> target = {reciprocal[h], 0, nullptr, nullptr, nullptr};
-    float lse2 = own_lse2[h];
+    device::RowTarget<T> target = {end.reciprocal[h], 0, nullptr, nullptr, nullptr};
+    float lse2 = end.lse2[h];
     int64_t slot_row = 0;
     if (is_row && is_slot()) {
       slot_row = device::slot_row(p, job.head_index, job.slot, row);
       target = device::slot_target<T>(p, slot_row);
     } else if (is_row && !job.is_all) {
       const device::RowFinish finish =
-          device::finish_row(p, job.head_index, query, max2[h], sum[h]);
+          device::finish_row(p, job.head_index, query, end.max2[h], end.sum[h]);
       target = device::row_target<T>(p, job.head_index, query, finish);
       lse2 = finish.lse2;
     }
@@ -102,8 +187,8 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
     const bool is_stored = is_row && !is_bad;
     if (is_stored && c == 0) {
       if (is_slot()) {
-        p.slots.max[slot_row] = max2[h];
-        p.slots.sum[slot_row] = sum[h];
+        p.slots.max[slot_row] = end.max2[h];
+        p.slots.sum[slot_row] = end.sum[h];
       } else if (!p.is_last) {
         device::store_lse(p, job.head_index, query, lse2);
       } else if (p.lse.data != nullptr) {
@@ -132,7 +217,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
       const uint4 eight = exchange_blocks(two, c);
       const int col = 8 * (j + c);
       if (is_stored && col < p.sizes.v_head_dim) {
-        *reinterpret_cast<uint4*>(to + col) = eight;
+        device::store_vector(to + col, eight);
       }
     }
   }

@@ -4,28 +4,31 @@
 // A CTA stays on its SM and follows one list after the other. Its first warpgroup brings, the
 // others multiply; a ring of stages lies between them for queries, for keys and for values.
 //
-//   planner   1 thread     reads the CTA's work items and makes a Job of each
-//   loader    1 thread     walks the job's list and starts the copies by TMA: keys one tile ahead
-//   of
-//                          values, because scores come before weights
+//   planner      1 thread: reads the CTA's work items, makes a Job of each, some jobs ahead, and
+//                starts the copy of its queries by TMA
+//   loader       1 thread: walks the job's list and starts the copies of keys and values, keys one
+//                tile ahead, because scores come before weights
 //   multipliers  1 to 3 warpgroups, 64 queries each: scores, weights, out; they never see a list
 //
-//                 job                      Q, K, V and masks                      results
-//     planner ----------> loader ------------------------------> multipliers ---------------->
-//     memory
-//        ^   is_planned          q/k/v_full (TMA counts bytes)       |
-//        |                 ^                                         |
-//        |                 +----------- k_empty, v_empty ------------+   a stage may be overwritten
-//        +----------------------------- q_empty ---------------------+   and so may its job
+//                     job, q                                     out, lse
+//   planner ------------------------------------> multipliers ------------> memory
+//     |       q_full (TMA counts bytes)            ^      |
+//     | job                                        |      |
+//     +-----------> loader ------------------------+      |
+//       is_planned     ^   k, v and masks: k/v_full       |
+//                      +-------- k_empty, v_empty --------+   a stage may be overwritten
+//   planner <------------------- q_empty, job_empty ------+
 //
-// Barrier        ends a phase when                                     who waits
-//   is_planned   the planner has written the job of that stage         loader
-//   q_full       the queries have arrived (or it is the last job)      multipliers
-//   q_empty      every warp has used queries and job for the last time planner
-//   k_full       the keys and the number of the bitmap have arrived    multipliers
-//   k_empty      every warp has its scores                             loader
-//   v_full       the values have arrived                               multipliers
-//   v_empty      every warp has added them                             loader
+// Barrier        ends a phase when                                       who waits
+//   is_planned   the planner has written the job                         loader
+//   job_empty    every warp has stored the results of the job            planner
+//   q_full       the queries have arrived (or there is no more job)      multipliers
+//   q_empty      every warp has used the queries for the last time, and  planner
+//                their place for its results
+//   k_full       the keys and the number of the bitmap have arrived      multipliers
+//   k_empty      every warp has its scores                               loader
+//   v_full       the values have arrived                                 multipliers
+//   v_empty      every warp has added them                               loader
 #pragma once
 
 #include "kernels/device/work.cuh"
@@ -43,6 +46,10 @@ inline constexpr int32_t kNobody = -2;
 
 // Barriers of the CTA by their numbers, one for each warpgroup that multiplies.
 inline constexpr int kTurnBarrier = 1, kSignBarrier = 4;
+
+// Jobs that are planned, loaded, followed or stored at the same time: more than there are stages of
+// queries, so that a job waits for its place in shared memory and not the other way round.
+inline constexpr int kJobs = 4;
 
 // Where the result of a job goes.
 struct JobResult {
@@ -76,17 +83,21 @@ struct ForwardShared {
 
   alignas(1024) unsigned char q[C::q_stages][q_bytes];  // 1024: the swizzle begins anew
   unsigned char k[C::k_stages][k_bytes], v[C::v_stages][k_bytes];
-  uint64_t is_planned[C::q_stages], q_full[C::q_stages], q_empty[C::q_stages];
+  uint64_t is_planned[kJobs], job_empty[kJobs];
+  uint64_t q_full[C::q_stages], q_empty[C::q_stages];
   uint64_t k_full[C::k_stages], k_empty[C::k_stages];
   uint64_t v_full[C::v_stages], v_empty[C::v_stages];
-  Job job[C::q_stages];
+  Job job[kJobs];
   int32_t bitmap[C::k_stages];
   Waits waits;
 
   __device__ void init() {
     constexpr int kWarps = 4 * ForwardShape<C>::multipliers;
-    for (int i = 0; i < C::q_stages; ++i) {
+    for (int i = 0; i < kJobs; ++i) {
       init_barrier(is_planned[i], 1);
+      init_barrier(job_empty[i], kWarps);
+    }
+    for (int i = 0; i < C::q_stages; ++i) {
       init_barrier(q_full[i], 1);
       init_barrier(q_empty[i], kWarps);
     }

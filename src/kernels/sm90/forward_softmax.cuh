@@ -125,4 +125,16 @@ __device__ __forceinline__ uint32_t renewed(uint32_t two, uint32_t two_ones) {
   return same;
 }
 
+// so_far + 0 x: NaN in either half for good, once x is infinite or NaN there.
+template <class T>
+__device__ __forceinline__ uint32_t add_zero_times(uint32_t two, uint32_t so_far) {
+  uint32_t sum;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(two), "r"(0), "r"(so_far));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(two), "r"(0), "r"(so_far));
+  }
+  return sum;
+}
+
 }  // namespace keyhole::sm90
