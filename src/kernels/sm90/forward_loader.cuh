@@ -66,30 +66,33 @@ template <class C>
 __device__ __forceinline__ void plan(const ForwardParams& p, const RowMaps& queries,
                                      ForwardShared<C>& shared) {
   prefetch(&queries.longer);
-  Turn<kJobs> turn;
-  Turn<C::q_stages> q;
-  for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next()) {
+  uint32_t jobs = 0;  // that were planned; not a Turn for each ring: registers are few here
+  const auto await_place = [&] {
+    shared.await(shared.job_empty[jobs % kJobs], jobs / kJobs % 2 ^ 1);
+  };
+  const auto await_room = [&] {
+    shared.await(shared.q_empty[jobs % C::q_stages], jobs / C::q_stages % 2 ^ 1);
+  };
+  for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next(), ++jobs) {
     const WorkItem read = at.item();
     prefetch(p.view.runs + read.first_run);
-    Job& job = shared.job[turn.stage];
-    shared.await(shared.job_empty[turn.stage], turn.parity ^ 1);
+    Job& job = shared.job[jobs % kJobs];
+    await_place();
     write_job<C>(p, &at.item(), read, job);
-    arrive(shared.is_planned[turn.stage]);
-    turn.next();
+    arrive(shared.is_planned[jobs % kJobs]);
 
     const ClassRows rows = queries.of_class(job.first_q);
-    shared.await(shared.q_empty[q.stage], q.parity ^ 1);
+    await_room();
     publish_stores();  // results have been there: here, because a warp would wait long for it
     copy_tile<typename ForwardShared<C>::Queries>(
-        shared.q[q.stage], rows.map, shared.q_full[q.stage],
+        shared.q[jobs % C::q_stages], rows.map, shared.q_full[jobs % C::q_stages],
         {0, job.row_tile * C::tile_q, rows.class_at, job.head, job.batch});
-    q.next();
   }
-  shared.await(shared.job_empty[turn.stage], turn.parity ^ 1);
-  shared.job[turn.stage].num_tiles = 0;
-  arrive(shared.is_planned[turn.stage]);
-  shared.await(shared.q_empty[q.stage], q.parity ^ 1);
-  arrive(shared.q_full[q.stage]);
+  await_place();
+  shared.job[jobs % kJobs].num_tiles = 0;
+  arrive(shared.is_planned[jobs % kJobs]);
+  await_room();
+  arrive(shared.q_full[jobs % C::q_stages]);
 }
 
 template <class C>
