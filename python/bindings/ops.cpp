@@ -111,21 +111,22 @@ std::string kernel_for(nb::handle q, nb::handle v, const Plan& plan, nb::handle 
 void add_ops(nb::module_& module) {
   using namespace nb::literals;
   module.def("forward", &forward, "q"_a, "k"_a, "v"_a, "plan"_a, "out"_a, "lse"_a.none(),
-             "sink"_a.none(), "scale"_a.none(), "softcap"_a, "backend"_a, "threads"_a, "stream"_a);
+             "sink"_a.none(), "scale"_a.none(), "softcap"_a.none(), "backend"_a.none(), "threads"_a,
+             "stream"_a);
   module.def("backward", &backward, "dout"_a, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a, "plan"_a,
              "dq"_a, "dk"_a, "dv"_a, "sink"_a.none(), "dsink"_a.none(), "scale"_a.none(),
-             "softcap"_a, "deterministic"_a, "backend"_a, "threads"_a, "stream"_a);
+             "softcap"_a.none(), "deterministic"_a, "backend"_a.none(), "threads"_a, "stream"_a);
   module.def("gather_forward", &gather_forward, "q"_a, "k"_a, "v"_a, "indices"_a, "out"_a,
-             "lse"_a.none(), "sink"_a.none(), "scale"_a.none(), "softcap"_a, "backend"_a,
-             "threads"_a, "stream"_a);
+             "lse"_a.none(), "sink"_a.none(), "scale"_a.none(), "softcap"_a.none(),
+             "backend"_a.none(), "threads"_a, "stream"_a);
   module.def("gather_backward", &gather_backward, "dout"_a, "q"_a, "k"_a, "v"_a, "out"_a, "lse"_a,
              "indices"_a, "dq"_a, "dk"_a, "dv"_a, "sink"_a.none(), "dsink"_a.none(),
-             "scale"_a.none(), "softcap"_a, "deterministic"_a, "backend"_a, "threads"_a,
-             "stream"_a);
+             "scale"_a.none(), "softcap"_a.none(), "deterministic"_a, "backend"_a.none(),
+             "threads"_a, "stream"_a);
   module.def("merge", &merge_results, "into_out"_a, "into_lse"_a, "from_out"_a, "from_lse"_a,
              "stream"_a);
   module.def("kernel_for_forward", &kernel_for, "q"_a, "v"_a, "plan"_a, "sink"_a.none(),
-             "scale"_a.none(), "softcap"_a, "backend"_a,
+             "scale"_a.none(), "softcap"_a.none(), "backend"_a.none(),
              "The name of the kernel that forward() would run.");
 }
 

@@ -6,6 +6,9 @@
 // (keyhole/torch_attention/call.py), which has the words for what is wrong, too.
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
+#include <array>
+#include <optional>
 #include <vector>
 
 #include "convert.h"
@@ -28,6 +31,7 @@ const Known* known = nullptr;
 
 struct Names {
   PyObject* core = PyUnicode_InternFromString("core");
+  PyObject* is_meta = PyUnicode_InternFromString("is_meta");
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
 };
 const Names& names() {
@@ -47,9 +51,10 @@ bool is_yes(const nb::object& answer) {
   return truth != 0;
 }
 bool ask(nb::handle question) { return is_yes(owned(PyObject_CallNoArgs(question.ptr()))); }
-bool requires_grad(nb::handle tensor) {
-  return is_yes(owned(PyObject_GetAttr(tensor.ptr(), names().requires_grad)));
+bool has(nb::handle tensor, PyObject* attribute) {
+  return is_yes(owned(PyObject_GetAttr(tensor.ptr(), attribute)));
 }
+bool requires_grad(nb::handle tensor) { return has(tensor, names().requires_grad); }
 
 bool is_plain_tensor(nb::handle object) {
   for (const nb::handle type : known->tensor_classes) {
@@ -70,6 +75,23 @@ nb::object core_of(nb::handle plan_or_pattern, const TensorView& q, const Tensor
     plan = known->plan_for(plan_or_pattern, q.shape[2], k.shape[2], q.shape[0], q.shape[1]);
   }
   return owned(PyObject_GetAttr(plan.ptr(), names().core));
+}
+
+// q, k and v as they are now.
+std::optional<std::array<TensorView, 3>> plain_tensors_from(nb::handle q, nb::handle k,
+                                                            nb::handle v) {
+  std::array<TensorView, 3> views;
+  const nb::handle tensors[] = {q, k, v};
+  for (size_t i = 0; i < views.size(); ++i) {
+    const auto view = plain_tensor_from(tensors[i]);
+    if (!view) return {};
+    views[i] = *view;
+  }
+  return views;
+}
+bool is_same(const TensorView& a, const TensorView& b) {
+  return a.data == b.data && a.dtype == b.dtype && a.device == b.device &&
+         std::ranges::equal(a.shape, b.shape) && std::ranges::equal(a.strides, b.strides);
 }
 
 bool is_looked_at() {
@@ -115,19 +137,24 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   if (ask(known->is_grad_enabled) && (requires_grad(q) || requires_grad(k) || requires_grad(v))) {
     return nb::none();
   }
-  const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k),
-             v_view = plain_tensor_from(v);
-  if (!q_view || !k_view || !v_view) return nb::none();
+  // Of meta tensors torch tells nothing, by an exception that takes it milliseconds.
+  if (has(q, names().is_meta)) return nb::none();
+  const auto views = plain_tensors_from(q, k, v);
+  if (!views) return nb::none();
+  const auto& [q_view, k_view, v_view] = *views;
 
-  const nb::object core = core_of(plan, *q_view, *k_view);
+  const nb::object core = core_of(plan, q_view, k_view);
   AttentionOptions options = options_from(scale, softcap, backend);
-  set_place(options, q_view->device);
+  set_place(options, q_view.device);
   const Plan& compiled = nb::cast<const Plan&>(core);
-  nb::object out = empty_out(q, v, *q_view, *v_view);
+  nb::object out = empty_out(q, v, q_view, v_view);
   const TensorView out_view = tensor_from(out, "out");
+  // Python has run since, and other threads: memory may have gone.
+  const auto views_now = plain_tensors_from(q, k, v);
+  if (!views_now || !std::ranges::equal(*views, *views_now, is_same)) return nb::none();
   {
     const nb::gil_scoped_release release;
-    attention_forward(*q_view, *k_view, *v_view, compiled, out_view, {}, options);
+    attention_forward(q_view, k_view, v_view, compiled, out_view, {}, options);
   }
   return out;
 }

@@ -60,19 +60,16 @@ def attention(
     >>> lse.shape
     (1, 4, 128)
     """
-    # The short way, which knows by itself what is a tensor. torch.compile cannot look into it.
-    torch = sys.modules.get("torch")
-    is_plain = sink is None and not return_lse and layout == "bhsd"
-    if is_plain and torch is not None and not torch.compiler.is_dynamo_compiling():
-        out = _core.forward_if_plain(q, k, v, pattern_or_plan, scale, softcap, backend)
-        if out is not None:
-            return out
     if _is_tensor(q):
+        compiler = sys.modules["torch"].compiler
+        # The short way. torch.compile cannot look into it.
+        if sink is None and not return_lse and layout == "bhsd" and not compiler.is_dynamo_compiling():
+            out = _core.forward_if_plain(q, k, v, pattern_or_plan, scale, softcap, backend)
+            if out is not None:
+                return out
         # An import statement takes as long as all other questions of a call together. torch.compile must not ask for
         # what it is about to load: it would take the answer for a condition of its graph.
-        call: Any = (
-            None if sys.modules["torch"].compiler.is_compiling() else sys.modules.get("keyhole.torch_attention.call")
-        )
+        call: Any = None if compiler.is_compiling() else sys.modules.get("keyhole.torch_attention.call")
         if call is None:
             from .torch_attention import call as loaded
 

@@ -74,7 +74,7 @@ def test_what_is_no_tensor(q, error, match):
         ({"sink": 3}, TypeError, "sink: expected a tuple"),
         ({"scale": "x"}, TypeError, "scale: expected a number, found str"),
         ({"scale": float("nan")}, ValueError, "scale"),
-        ({"softcap": None}, TypeError, "incompatible function arguments"),
+        ({"softcap": None}, TypeError, "softcap: expected a number, found NoneType"),
         ({"softcap": []}, TypeError, "softcap: expected a number, found list"),
         ({"backend": b"cpu"}, TypeError, "backend: expected a str, found bytes"),
         ({"threads": 1.5}, TypeError, "threads: expected an int"),

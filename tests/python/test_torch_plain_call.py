@@ -4,10 +4,13 @@ in bits and in words, and that it leaves alone what is not for it."""
 
 import contextlib
 import gc
+import sys
 import threading
+import types
 import weakref
 
 import keyhole
+import numpy
 import pytest
 import torch
 import torch.utils.flop_counter
@@ -186,6 +189,8 @@ ERRORS = {
     "a text that is none": ({"plan": "cusal"}, None),
     "a pattern that does not fit": ({"plan": keyhole.per_head("causal", "causal", "causal")}, None),
     "backend as a number": ({"backend": 1}, None),
+    "no softcap": ({"softcap": None}, None),
+    "no backend": ({"backend": None}, None),
 }
 
 
@@ -202,6 +207,35 @@ def test_both_ways_refuse_with_the_same_words(name):
             way(*tensors, plan, **options)
         refusals.append((refused.type, str(refused.value)))
     assert refusals[0] == refusals[1]
+
+
+class Takes:
+    """A scale that does something when it is asked for its value."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def __float__(self):
+        self.act()
+        return 1.0
+
+
+def test_memory_that_goes_while_the_call_is_prepared_is_not_read():
+    q, k, v = draw_qkv()
+    gone = Takes(lambda: k.untyped_storage().resize_(0))
+    assert short_way(q, k, v, plan_of(q, k), scale=gone) is None
+
+
+def test_meta_tensors_go_the_long_way_without_an_exception():
+    q, k, v = (x.to("meta") for x in draw_qkv())
+    assert short_way(q, k, v, keyhole.plan("causal", q.shape[2], k.shape[2])) is None
+
+
+def test_numpy_beside_a_module_that_calls_itself_torch(monkeypatch):
+    arrays = [x.numpy() for x in draw_qkv()]
+    expected = keyhole.attention(*arrays, "causal")
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(Tensor=torch.Tensor))
+    assert numpy.array_equal(keyhole.attention(*arrays, "causal"), expected)
 
 
 def test_without_the_table_of_c_functions_all_go_the_long_way():
