@@ -5,6 +5,8 @@ from typing import NamedTuple
 from cases import Bar
 from records import Measured
 
+NOT_MEASURED = "not measured"
+
 
 class Verdict(NamedTuple):
     case: Measured
@@ -19,7 +21,7 @@ class Verdict(NamedTuple):
         if self.is_void():
             return f"VOID: {self.case.value('keyhole', 'pairs'):,} pairs against {self.case.pairs:,}"
         if self.ratio is None:
-            return "not measured"
+            return NOT_MEASURED
         return "met" if self.ratio >= self.bar.least else "MISSED"
 
     def text(self):
@@ -42,4 +44,4 @@ def judged(cases, bars):
 
 def counted(verdicts):
     words = [verdict.word() for verdict in verdicts]
-    return f"{words.count('met')} of {len(words)} bars met, {words.count('not measured')} not measured"
+    return f"{words.count('met')} of {len(words)} bars met, {words.count(NOT_MEASURED)} not measured"

@@ -95,7 +95,8 @@ class Run:
     def left(self):
         """Cases that somebody who was asked for has no record of, in the order to time them in."""
         known = self.log.cases()
-        left = [case for case in self.cases if not all(known[case.name].has(who) for who in self.everybody(case))]
+        passes = self.arguments.passes
+        left = [case for case in self.cases if not all(known[case.name].has(who, passes) for who in self.everybody(case))]
         return most_telling_first(left, read_bars())
 
     def compare(self):

@@ -15,18 +15,27 @@ class Measured:
         return self.by["mask"].get(field)
 
     def add(self, record):
-        """What was timed again replaces what was there; bytes and masks are added to it."""
+        """What was timed again replaces what was there of that pass; bytes and masks are added to it."""
         known = self.by.setdefault(record["who"], {})
-        if "forward_ms" in record or "why_not" in record:
+        if "why_not" in record:
             known.clear()
+        for operation in PASSES["both"]:
+            if f"{operation}_ms" in record:
+                for field in [field for field in known if field == "why_not" or field.startswith(f"{operation}_")]:
+                    del known[field]
         known.update(record)
 
     def value(self, who, field):
         return self.by.get(who, {}).get(field)
 
-    def has(self, who):
-        """Whether it was timed, or said why it could not be."""
-        return any(self.value(who, field) is not None for field in ("forward_ms", "why_not"))
+    def has(self, who, passes="both"):
+        """Whether these passes were timed, or it said why they could not be."""
+
+        def is_told(operation):
+            fields = (f"{operation}_ms", f"why_no_{operation}", "why_not")
+            return any(self.value(who, field) is not None for field in fields)
+
+        return all(map(is_told, PASSES[passes]))
 
     def is_plain(self):
         return self.pattern in ("dense", "causal")

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # bench/peers/tables.py
 # Records of compare.py in; tables side by side, floors, and a verdict for every bar out: as text, or as the tables of a
-# document, between the marks <!-- table NAME --> and <!-- end -->. Needs nothing but Python.
+# document, between the marks <!-- table NAME --> and <!-- end -->; <!-- table NAME of PATH --> is about that record alone,
+# and tells what was measured there. Needs nothing but Python.
 import argparse
+import pathlib
 import re
 
-from bars import counted, judged
+from bars import NOT_MEASURED, counted, judged
 from cases import OPERATIONS, is_about_memory, is_own, read_bars
 from records import grouped, read
 
@@ -20,6 +22,7 @@ NAMES = {
     "sparse": "torch.sparse",
 }
 BARRED = ("flex", "fa2", "cudnn")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 LONG = 131072
 
 
@@ -228,19 +231,28 @@ def as_markdown(rows):
     return "\n".join([line(rows[0]), rule, *map(line, rows[1:])])
 
 
+def as_marked(records, is_alone=False):
+    """{name: what stands between the marks}"""
+    tables = all_tables(records)
+    if is_alone:
+        tables["further_bars"] = [row for row in tables["further_bars"] if row[-1] != NOT_MEASURED]
+    texts = {name: as_markdown(rows) if len(rows) > 1 else "Not in this record." for name, rows in tables.items()}
+    return texts | {"headline": headline(records), "count": count_of(records)}
+
+
 def write(document, records):
     """Fills the marked places; a mark that no table answers to is an error."""
-    texts = {name: as_markdown(rows) if len(rows) > 1 else "Not in this record." for name, rows in all_tables(records).items()}
-    texts |= {"headline": headline(records), "count": count_of(records)}
+    texts = as_marked(records)
 
     def filled(match):
-        name = match.group(1)
+        name, path = match.group(1), match.group(2)
         if name not in texts:
             raise SystemExit(f"{document}: no table is called {name}; there are {', '.join(texts)}")
-        return f"<!-- table {name} -->\n{texts[name]}\n<!-- end -->"
+        text = as_marked(read([ROOT / path]), is_alone=True)[name] if path else texts[name]
+        return f"{match.group(0).splitlines()[0]}\n{text}\n<!-- end -->"
 
     with open(document) as file:
-        text = re.sub(r"<!-- table (\w+) -->\n.*?<!-- end -->", filled, file.read(), flags=re.DOTALL)
+        text = re.sub(r"<!-- table (\w+)(?: of (\S+))? -->\n.*?<!-- end -->", filled, file.read(), flags=re.DOTALL)
     with open(document, "w") as file:
         file.write(text)
 

@@ -119,7 +119,8 @@ class Resumed(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for line in lines_of("a", "causal", {"forward_ms": 1.0}):
                 self.log(folder, True).add(**line)
-            self.assertTrue(self.log(folder, True).cases()["a"].has("keyhole"))
+            self.assertTrue(self.log(folder, True).cases()["a"].has("keyhole", "forward"))
+            self.assertFalse(self.log(folder, True).cases()["a"].has("keyhole", "both"))
             self.assertEqual(self.log(folder, False).cases(), {})
 
     def test_what_is_timed_again_replaces_and_bytes_are_added(self):
@@ -127,7 +128,13 @@ class Resumed(unittest.TestCase):
         lines.append({"case": "a", "who": "keyhole", "forward_ms": 1.0})
         lines.append({"case": "a", "who": "keyhole", "forward_dram_bytes": 7})
         found = records.grouped(lines)["a"].by["keyhole"]
-        self.assertEqual(found, {"case": "a", "who": "keyhole", "forward_ms": 1.0, "forward_dram_bytes": 7})
+        self.assertEqual(found, {"case": "a", "who": "keyhole", "pairs": 100, "forward_ms": 1.0, "forward_dram_bytes": 7})
+
+    def test_a_pass_that_is_timed_again_leaves_the_other_one(self):
+        lines = lines_of("a", "causal", {"forward_ms": 1.0, "forward_bytes": 5, "backward_ms": 3.0})
+        lines.append({"case": "a", "who": "keyhole", "forward_ms": 2.0})
+        found = records.grouped(lines)["a"].by["keyhole"]
+        self.assertEqual(found, {"case": "a", "who": "keyhole", "pairs": 100, "forward_ms": 2.0, "backward_ms": 3.0})
 
 
 class Cases(unittest.TestCase):
