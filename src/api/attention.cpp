@@ -2,6 +2,8 @@
 // The public functions: check the arguments once, choose a kernel, run it.
 #include "keyhole/attention.h"
 
+#include <algorithm>
+
 #include "api/check_arguments.h"
 #include "api/prepare.h"
 #include "runtime/gpu.h"
@@ -40,10 +42,18 @@ int64_t forward_workspace_bytes(const TensorView& q, const TensorView& k, const 
 int64_t backward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
                                  const Plan& plan, const AttentionOptions& options) {
   if (q.device.kind == Device::Kind::cpu) return 0;
-  const KernelEntry& kernel = choose_for(Operation::backward, q, v, options, {&q, &k, &v});
   auto args = args_of<BackwardArgs>(q, k, v, options);
   args.deterministic = options.deterministic;
-  return backward_workspace_on_gpu(kernel, plan, pick_tile(kernel, plan), args);
+  const auto bytes_for = [&](const Request& request) {
+    const KernelEntry& kernel = choose(kernel_table(), request);
+    return backward_workspace_on_gpu(kernel, plan, pick_tile(kernel, plan), args);
+  };
+  Request request = request_for(Operation::backward, q, v, options, {&q, &k, &v});
+  const int64_t bytes = bytes_for(request);
+  if (!request.why_no_boxes.empty() || options.backend != "auto") return bytes;
+  // Where TMA cannot follow the gradient of the output, another kernel will run.
+  request.why_no_boxes = "dout is not known yet";
+  return std::max(bytes, bytes_for(request));
 }
 
 std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Plan& plan,

@@ -12,9 +12,9 @@
 
 namespace keyhole {
 
-inline const KernelEntry& choose_for(Operation operation, const TensorView& q, const TensorView& v,
-                                     const AttentionOptions& options,
-                                     std::initializer_list<const TensorView*> tensors) {
+inline Request request_for(Operation operation, const TensorView& q, const TensorView& v,
+                           const AttentionOptions& options,
+                           std::initializer_list<const TensorView*> tensors) {
   Request request{.backend = options.backend,
                   .operation = operation,
                   .dtype = q.dtype,
@@ -28,7 +28,12 @@ inline const KernelEntry& choose_for(Operation operation, const TensorView& q, c
     request.shared_bytes = gpu(q.device).shared_bytes;
     request.why_no_boxes = why_no_boxes(tensors);
   }
-  return choose(kernel_table(), request);
+  return request;
+}
+inline const KernelEntry& choose_for(Operation operation, const TensorView& q, const TensorView& v,
+                                     const AttentionOptions& options,
+                                     std::initializer_list<const TensorView*> tensors) {
+  return choose(kernel_table(), request_for(operation, q, v, options, tensors));
 }
 
 inline double scale_of(const AttentionOptions& options, const TensorView& q) {

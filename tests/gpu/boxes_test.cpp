@@ -243,6 +243,30 @@ TEST_F(Boxes, AGradientThatTmaCannotReadGoesToAnotherKernelToo) {
   EXPECT_TRUE(backward(options) == backward(by_backend("sm80")));
 }
 
+// The other kernel has other tiles, and so other chunks of long lists: here more of them.
+TEST_F(Boxes, AWorkspaceDoesForWhicheverKernelTakesTheGradient) {
+  constexpr int64_t kLength = 16384;
+  const GpuProblem p({.heads = 16,
+                      .kv_heads = 16,
+                      .q_len = kLength,
+                      .k_len = kLength,
+                      .head_dim = 128,
+                      .has_sink = false});
+  const Plan made = plan(parse("bigbird(64, 3, 3, 2, 1)"), kLength, kLength);
+  const TensorView &q = p.q.view(), &k = p.k.view(), &v = p.v.view();
+  attention_forward(q, k, v, made, p.out.view(), p.lse.view());
+  TensorView shared = p.dout.view();  // of all heads
+  shared.strides[1] = 0;
+  const GpuMemory workspace(kGpu, backward_workspace_bytes(q, k, v, made));
+  AttentionOptions options;
+  options.workspace = {workspace.data(), workspace.bytes()};
+  for (const TensorView& dout : {shared, p.dout.view()}) {
+    EXPECT_NO_THROW(attention_backward(dout, q, k, v, p.out.view(), p.lse.view(), made,
+                                       {p.dq.view(), p.dk.view(), p.dv.view(), {}}, options));
+  }
+  synchronize(kGpu);
+}
+
 // Work is dealt out by the heads whose keys fit the cache, so that one plan is dealt out anew for
 // other widths and other groups of heads; neither gets the other's.
 TEST_F(Boxes, OnePlanServesSeveralShapes) {

@@ -56,6 +56,20 @@ Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool i
   return call;
 }
 
+// Also where one of several launches fails: those queued before it still read the plan.
+void use_plan(const Call& call, auto launch) {
+  try {
+    launch();
+  } catch (...) {
+    try {
+      call.plan->was_used_on(call.stream);
+    } catch (const Error&) {  // the first error says more
+    }
+    throw;
+  }
+  call.plan->was_used_on(call.stream);
+}
+
 }  // namespace
 
 int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
@@ -78,8 +92,8 @@ void run_forward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape t
   forget_old_errors();
   const Call call = prepare(kernel, plan, tile, /*is_backward=*/false, true, args);
   const int64_t bytes = kernel.forward_workspace != nullptr ? kernel.forward_workspace(args) : 0;
-  with_workspace(args.launch, bytes, call.stream, [&] { kernel.forward(args); });
-  call.plan->was_used_on(call.stream);
+  use_plan(call,
+           [&] { with_workspace(args.launch, bytes, call.stream, [&] { kernel.forward(args); }); });
 }
 
 void run_backward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
@@ -88,8 +102,9 @@ void run_backward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape 
   forget_old_errors();
   const Call call = prepare(kernel, plan, tile, /*is_backward=*/true, args.deterministic, args);
   const int64_t bytes = kernel.backward_workspace != nullptr ? kernel.backward_workspace(args) : 0;
-  with_workspace(args.launch, bytes, call.stream, [&] { kernel.backward(args); });
-  call.plan->was_used_on(call.stream);
+  use_plan(call, [&] {
+    with_workspace(args.launch, bytes, call.stream, [&] { kernel.backward(args); });
+  });
 }
 
 void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,

@@ -255,6 +255,11 @@ void UploadedPlan::was_used_on(cudaStream_t stream) {
     return;
   }
   if (is_capturing(stream)) return;  // the plan must outlive the graph
+  // One handle for the streams of all threads, all of which the default stream waits for.
+  if (stream == cudaStreamPerThread) {
+    is_used_on_default_.store(true, std::memory_order_relaxed);
+    return;
+  }
   const std::lock_guard lock(mutex_);
   auto use = std::find_if(uses_.begin(), uses_.end(),
                           [stream](const Use& known) { return known.stream == stream; });
