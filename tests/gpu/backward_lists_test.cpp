@@ -31,7 +31,7 @@ constexpr const char* kManyLists[] = {
     // two parts
     "pattern=strided(16) batch=10 heads=16 kv_heads=16 q_len=400 k_len=400",
     // chunks of long lists among whole ones
-    "pattern=or(sinks(3),window(20)) heads=24 kv_heads=24 q_len=2500 k_len=300",
+    "pattern=or(sinks(3),window(20)) heads=48 kv_heads=48 q_len=5000 k_len=300",
     // gradients that are not finite
     "pattern=causal batch=4 heads=40 kv_heads=40 q_len=300 k_len=300 regime=attended_nan data=7",
     "pattern=blocks(32) batch=4 heads=40 kv_heads=40 q_len=300 k_len=300 regime=attended_nan "
@@ -40,6 +40,7 @@ constexpr const char* kManyLists[] = {
 
 TEST_F(BackwardLists, OneAfterTheOther) {
   CheckStats stats;
+  int num_kernels = 0;
   for (const char* line : kManyLists) {
     for (const int64_t head_dim : {64, 128}) {
       Case c = parse_case(line);
@@ -47,12 +48,17 @@ TEST_F(BackwardLists, OneAfterTheOther) {
       c.head_dim = head_dim, c.v_head_dim = head_dim - 8;
       for (const KernelChoice& kernel : kernels_for(c)) {
         if (kernel.backward == nullptr || kernel.backward->persistence == nullptr) continue;
+        ++num_kernels;
         const Failure failure = check_case_with(c, kernel, &stats);
         EXPECT_FALSE(failure) << kernel.backward->name << "\n  " << failure.kind << ": "
                               << failure.detail << "\n  " << to_text(c);
       }
     }
   }
+  if (num_kernels == 0) {
+    GTEST_SKIP() << "no kernel of this GPU and of KEYHOLE_TEST_BACKENDS follows list after list";
+  }
+  EXPECT_GT(stats.kernel_runs, 0);
   std::cout << stats.kernel_runs << " kernel runs, " << stats.pairs << " pairs\n";
 }
 

@@ -11,7 +11,7 @@
 //
 // Barrier       ends a phase when                                            who waits
 //   is_planned  the planner has written the job of that slot                 loader, numbers
-//   k_full      its keys have arrived (or it is the last job)                multipliers
+//   k_full      its keys have arrived (or it has no steps, or is the last)   multipliers
 //   job_empty   all have used keys and job for the last time                 planner
 //   v_full      the values of a job have arrived                             multipliers
 //   v_empty     every warp has its last product with them                    loader

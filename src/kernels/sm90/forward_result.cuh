@@ -1,7 +1,7 @@
 // src/kernels/sm90/forward_result.cuh
 // From a warp's sums to out and lse, to the state between parts, or to a slot: 16 rows. Those that
-// nothing joins, nearly all, take a short way through shared memory; it is short lists that pay for
-// each instruction here.
+// nothing joins, nearly all, take a short way through shared memory where there are two stages of
+// queries; it is short lists that pay for each instruction here.
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
@@ -92,6 +92,7 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const
 #pragma unroll
   for (int i = 0; i < 4 * kPanels; ++i)
     eight[i / kPanels][i % kPanels] = room.take(i % kPanels, i / kPanels);
+  __syncwarp();
   arrive_as_warp(is_empty);
   const int lane = int(device::thread_index() % 32);
   const int64_t stride = p.view.stride * p.out.row_stride;

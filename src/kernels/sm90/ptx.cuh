@@ -143,8 +143,9 @@ struct Product<__half> {
 #undef KEYHOLE_SUM_16
 #undef KEYHOLE_SUM_8
 
-// Products, and additions, see what this thread has stored in shared memory or copied
-// there; for other threads a barrier must follow.
+// Products, copies by TMA and additions come after what this thread has stored in shared memory or
+// copied there, and after what others have before a barrier that it has waited for; for what others
+// start a barrier must follow.
 __device__ __forceinline__ void publish_stores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -202,10 +203,6 @@ __device__ __forceinline__ void publish_barriers() {
 KEYHOLE_DEFINE_IS_OVER(is_over, "mbarrier.try_wait")
 KEYHOLE_DEFINE_IS_OVER(is_over_now, "mbarrier.test_wait")
 #undef KEYHOLE_DEFINE_IS_OVER
-__device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity) {
-  while (!is_over(barrier, parity)) {
-  }
-}
 
 // The barriers of a CTA by their numbers; 0 is that of __syncthreads().
 template <int kNumber, int kThreads>

@@ -12,11 +12,6 @@ struct Panels {
   static constexpr int bytes = kRows * 128;  // of a panel
   static constexpr int count = kColumns / 64;
   static_assert(kRows % 8 == 0 && kColumns % 64 == 0);
-
-  // Where 8 columns of a row begin, in bytes.
-  static __device__ __forceinline__ uint32_t offset(uint32_t row, uint32_t chunk) {
-    return chunk / 8 * bytes + row * 128 + (chunk % 8 ^ row % 8) * 16;
-  }
 };
 
 // Steps take turns at the stages; the parity of a stage's barriers changes each time it is used.
