@@ -114,8 +114,9 @@ def draw(records, folder):
     """The figures that the records have enough for."""
     plt.rcParams.update(plot.STYLE)
     cases = list(grouped(records).values())
-    run = next(record for record in records if record["who"] == "run")
-    source = "{machine} · torch {torch} · commit {commit} · {time:.10}".format(**run)
+    runs = [record for record in records if record["who"] == "run"]
+    commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
+    source = "{machine} · torch {torch} · commit {commits} · {time:.10}".format(**runs[-1], commits=commits)
     drawn = [figure(cases, folder, source) for figure in (draw_length, draw_kept_share)]
     return [path for path in drawn if path]
 
