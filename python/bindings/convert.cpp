@@ -101,6 +101,11 @@ Value value_from(const CatalogEntry& entry, const Parameter& parameter, nb::hand
 
 }  // namespace
 
+nb::object owned(PyObject* object) {
+  if (object == nullptr) throw nb::python_error();
+  return nb::steal(object);
+}
+
 void raise_type_error(const char* name, const char* expected, nb::handle found) {
   PyErr_Format(PyExc_TypeError, "%s: expected %s, found %s", name, expected,
                Py_TYPE(found.ptr())->tp_name);

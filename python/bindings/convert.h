@@ -16,6 +16,9 @@ namespace keyhole::python {
 
 namespace nb = nanobind;
 
+// What a function of Python's C interface gave, which the caller has to release; null: it raised.
+nb::object owned(PyObject* object);
+
 // "q: a tuple was expected, found str"
 [[noreturn]] void raise_type_error(const char* name, const char* expected, nb::handle found);
 

@@ -39,11 +39,6 @@ const Names& names() {
   return kept;
 }
 
-nb::object owned(PyObject* object) {
-  if (object == nullptr) throw nb::python_error();
-  return nb::steal(object);
-}
-
 // None, False and 0 are no.
 bool is_yes(const nb::object& answer) {
   const int truth = PyObject_IsTrue(answer.ptr());

@@ -66,10 +66,6 @@ const Names& names() {
   return kept;
 }
 
-nb::object owned(PyObject* object) {
-  if (object == nullptr) throw nb::python_error();
-  return nb::steal(object);
-}
 nb::object call(nb::handle tensor, PyObject* method) {
   return owned(PyObject_CallMethodNoArgs(tensor.ptr(), method));
 }
