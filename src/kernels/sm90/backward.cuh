@@ -51,11 +51,10 @@ inline device::BackwardNeeds needs_of(const BackwardArgs& args) {
   needs.writes_queries = true;
   return needs;
 }
-// Before dout is there, its strides may still send the call to sm80, which needs more.
 template <class C>
 int64_t workspace(const BackwardArgs& args) {
-  const bool is_here = takes<C>(args) && args.dout.is_given();
-  return device::backward_workspace_bytes(args, is_here ? needs_of(args) : sm80::needs_of(args));
+  return device::backward_workspace_bytes(args,
+                                          takes<C>(args) ? needs_of(args) : sm80::needs_of(args));
 }
 
 // kHeadDim: what the gathered rows are padded to

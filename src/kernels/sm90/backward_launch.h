@@ -1,7 +1,7 @@
 // src/kernels/sm90/backward_launch.h
 // The backward pass for one padded head_dim each; T is __half or __nv_bfloat16. What the kernel of
 // sm_90 does not do (additions in a fixed order, small tiles, little shared memory) those of sm80
-// do; the workspace is that of the one that will run, as far as the tensors are known.
+// do; the workspace is that of the one that will run.
 #pragma once
 
 #include "kernels/contract.h"

@@ -87,15 +87,6 @@ class KeysLoader {
       v_.next();
     }
   }
-  template <class Tile>
-  static __device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtensorMap* map,
-                                                   uint64_t& barrier, BoxAt at) {
-#pragma unroll
-    for (int panel = 0; panel < Tile::count; ++panel, at.column += 64) {
-      copy_box(smem_address(to) + uint32_t(panel * Tile::bytes), map, barrier, at);
-    }
-  }
-
   const BackwardMaps& maps_;
   KeysShared<C>& shared_;
   Turn<C::stages> q_;

@@ -51,13 +51,10 @@ __device__ __forceinline__ void write_job(const ForwardParams& p, const WorkItem
 }
 
 template <class Tile>
-__device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtensorMap* map,
-                                          uint64_t& barrier, BoxAt at) {
-  arrive_and_expect(barrier, Tile::bytes * Tile::count);
-#pragma unroll
-  for (int panel = 0; panel < Tile::count; ++panel, at.column += 64) {
-    copy_box(smem_address(to) + uint32_t(panel * Tile::bytes), map, barrier, at);
-  }
+__device__ __forceinline__ void bring_tile(const unsigned char* to, const CUtensorMap* map,
+                                           uint64_t& is_full, const BoxAt& at) {
+  arrive_and_expect(is_full, Tile::bytes * Tile::count);
+  copy_tile<Tile>(to, map, is_full, at);
 }
 
 // What it takes to find the next job is on its way while its place is not free yet. Queries are
@@ -84,7 +81,7 @@ __device__ __forceinline__ void plan(const ForwardParams& p, const RowMaps& quer
     const ClassRows rows = queries.of_class(job.first_q);
     await_room();
     publish_stores();  // results have been there: here, because a warp would wait long for it
-    copy_tile<typename ForwardShared<C>::Queries>(
+    bring_tile<typename ForwardShared<C>::Queries>(
         shared.q[jobs % C::q_stages], rows.map, shared.q_full[jobs % C::q_stages],
         {0, job.row_tile * C::tile_q, rows.class_at, job.head, job.batch});
   }
@@ -145,14 +142,14 @@ class Loader {
   __device__ __forceinline__ void load_keys(const Head& head, int32_t tile, int32_t bitmap) {
     shared_.await(shared_.k_empty[k_.stage], k_.parity ^ 1);
     shared_.bitmap[k_.stage] = bitmap;
-    copy_tile<typename ForwardShared<C>::Keys>(
+    bring_tile<typename ForwardShared<C>::Keys>(
         shared_.k[k_.stage], head.keys.map, shared_.k_full[k_.stage],
         {0, tile * C::tile_k, head.keys.class_at, head.head, head.batch});
     k_.next();
   }
   __device__ __forceinline__ void load_values(const Head& head, int32_t tile) {
     shared_.await(shared_.v_empty[v_.stage], v_.parity ^ 1);
-    copy_tile<typename ForwardShared<C>::Keys>(
+    bring_tile<typename ForwardShared<C>::Keys>(
         shared_.v[v_.stage], head.values, shared_.v_full[v_.stage],
         {0, tile * C::tile_k, head.keys.class_at, head.head, head.batch});
     v_.next();

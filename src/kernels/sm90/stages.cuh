@@ -2,7 +2,7 @@
 // How tiles lie in shared memory, and how a ring of them is used again and again.
 #pragma once
 
-#include <cstdint>
+#include "kernels/sm90/ptx.cuh"
 
 namespace keyhole::sm90 {
 
@@ -13,6 +13,16 @@ struct Panels {
   static constexpr int count = kColumns / 64;
   static_assert(kRows % 8 == 0 && kColumns % 64 == 0);
 };
+
+// Starts the copies of a tile by TMA, whose bytes the barrier must have been told to expect.
+template <class Tile>
+__device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtensorMap* map,
+                                          uint64_t& barrier, BoxAt at) {
+#pragma unroll
+  for (int panel = 0; panel < Tile::count; ++panel, at.column += 64) {
+    copy_box(smem_address(to) + uint32_t(panel * Tile::bytes), map, barrier, at);
+  }
+}
 
 // Steps take turns at the stages; the parity of a stage's barriers changes each time it is used.
 template <int kStages>
