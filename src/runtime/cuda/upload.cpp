@@ -250,13 +250,10 @@ UploadedPlan::~UploadedPlan() {
 }
 
 void UploadedPlan::was_used_on(cudaStream_t stream) {
-  if (is_default(stream)) {
-    is_used_on_default_.store(true, std::memory_order_relaxed);
-    return;
-  }
-  if (is_capturing(stream)) return;  // the plan must outlive the graph
-  // One handle for the streams of all threads, all of which the default stream waits for.
-  if (stream == cudaStreamPerThread) {
+  if (!is_default(stream) && is_capturing(stream)) return;  // the plan must outlive the graph
+  // PerThread is one handle for the streams of all threads, all of which the default stream waits
+  // for.
+  if (is_default(stream) || stream == cudaStreamPerThread) {
     is_used_on_default_.store(true, std::memory_order_relaxed);
     return;
   }
