@@ -176,6 +176,19 @@ class Document(unittest.TestCase):
         text = self.written("before\n<!-- table count -->\nold\n<!-- end -->\nafter\n")
         self.assertEqual(text, "before\n<!-- table count -->\n1 of 3 bars met, 2 not measured\n<!-- end -->\nafter\n")
 
+    def test_a_mark_may_name_a_record_which_it_is_about_alone(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            times = {"forward_paused_ms": 1.0}
+            lines = lines_of("causal-4k", "causal", {**times, "forward_ms": 1.0}, cudnn={"forward_paused_ms": 1.5})
+            file.write("\n".join(map(json.dumps, [*lines, *lines_of("dense-4k", "dense", times)])))
+            file.flush()
+            mark = f"<!-- table further_bars of {file.name} -->"
+            text = self.written(f"{mark}\n<!-- end -->\n<!-- table count -->\n<!-- end -->\n")
+        self.assertTrue(text.startswith(f"{mark}\n| pattern"))
+        rows = [line for line in text.splitlines() if line.endswith("met |") or "measured |" in line]
+        self.assertEqual(len(rows), 1, text)  # what was not measured there is not told
+        self.assertIn("1 of 3 bars met, 2 not measured", text)
+
     def test_a_mark_without_a_table_is_refused(self):
         self.assertRaises(SystemExit, self.written, "<!-- table nothing -->\n<!-- end -->\n")
 
