@@ -112,15 +112,33 @@ __device__ ExactSum exact_sum(const Params& p, int32_t batch, int32_t kv_head,
   for_each([&](bool is_attended, int64_t key, double score) {
     const double weight = is_attended ? exp2(score - base) : 0;
     total += weight;
-    for (uint32_t left = __ballot_sync(~0u, is_attended); left != 0; left &= left - 1) {
-      const int32_t from = __ffs(int(left)) - 1;
-      const double his_weight = __shfl_sync(~0u, weight, from);
-      const T* v = p.v.template row<T>(batch, kv_head, __shfl_sync(~0u, key, from));
+    // Some rows are asked for before the first one is needed: one after the other, a row would take
+    // as long as memory does.
+    constexpr int kRowsAtOnce = 4;
+    for (uint32_t left = __ballot_sync(~0u, is_attended); left != 0;) {
+      double his_weight[kRowsAtOnce];
+      const T* v[kRowsAtOnce];  // null: there are no more
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r, left &= left - 1) {
+        const int32_t from = left != 0 ? __ffs(int(left)) - 1 : 0;
+        his_weight[r] = __shfl_sync(~0u, weight, from);
+        const int64_t his_key = __shfl_sync(~0u, key, from);
+        v[r] = left != 0 ? p.v.template row<T>(batch, kv_head, his_key) : nullptr;
+      }
       const int32_t lane = int32_t(thread_index() % 32);
 #pragma unroll
       for (int32_t i = 0; i < ExactSum::kSteps; ++i) {
         const int32_t col = lane + 32 * i;
-        if (col < p.sizes.v_head_dim) sum.out[i] += his_weight * double(value_of(v[col]));
+        if (col >= p.sizes.v_head_dim) break;
+        T of_row[kRowsAtOnce];
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          if (v[r] != nullptr) of_row[r] = v[r][col];
+        }
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          if (v[r] != nullptr) sum.out[i] += his_weight[r] * double(value_of(of_row[r]));
+        }
       }
     }
   });
