@@ -101,6 +101,17 @@ __device__ __forceinline__ float exp2_fast(float x) {
   asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// Of numbers that are not tiny: those below 2^-126 count as 0.
+__device__ __forceinline__ float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 
 // Adds to two neighbours in global memory, each atomically; `global` is aligned to 8 bytes. One
 // instruction writes both only since sm_90.

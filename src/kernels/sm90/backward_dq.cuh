@@ -41,7 +41,7 @@ __device__ __forceinline__ DqRows dq_rows(const BackwardParams& p, const device:
 // columns these lie side by side in the sums: staged in the same order, they go in one piece.
 __device__ __forceinline__ void add_blocks(const float (&dq)[32], float* staged, float* to,
                                            int columns, int lane) {
-  if (lane == 0) await_reads_of_additions();  // of the step before
+  if (lane == 0) await_reads_of_stores();  // of the step before
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -52,6 +52,7 @@ __device__ __forceinline__ void add_blocks(const float (&dq)[32], float* staged,
   __syncwarp();
   if (lane == 0 && columns > 0) {
     add_from_shared(to, smem_address(staged), min(columns, 64) * 16 * int(sizeof(float)));
+    commit_stores();
   }
 }
 // In rows, `rows` of which are there, they are added by twos.

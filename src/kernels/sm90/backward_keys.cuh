@@ -264,7 +264,7 @@ struct KeysFollower {
       arrive_as_warp(shared.job_empty[slot.stage]);
       slot.next();
     }
-    await_additions();
+    await_stores();
   }
 };
 

@@ -29,10 +29,10 @@ __global__ void __launch_bounds__(ForwardShape<C>::threads, C::ctas_per_sm)
   if (warp < 4) {
     shrink_registers<ForwardShape<C>::loader_registers>();
     if (threadIdx.x == 0) Loader<C>(maps, shared).load();
-    if (threadIdx.x == 32) plan<C>(p, maps.q, shared);
+    if (threadIdx.x == 32) plan<C>(p, maps, shared);
   } else {
     grow_registers<ForwardShape<C>::multiplier_registers>();
-    Multiplier<T, C>(p, rule, shared, warp / 4 - 1).multiply();
+    Multiplier<T, C>(p, rule, shared, warp - 4).multiply();
     shared.waits.end();
   }
 }

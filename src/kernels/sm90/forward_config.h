@@ -12,6 +12,9 @@
 //   keys. Two of queries hide the start of the next list behind the end of this one, and lend the
 //   results of a list its queries' place on their way out.
 // - Short lists live from a second CTA, which multiplies while the first one starts and ends.
+// - Two warpgroups take turns at the first tile of a list: the products of one are then made while
+//   the other takes exponentials, and it stays so. Turns at every tile cost more than they bring,
+//   unless exponentials decide.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +31,13 @@ inline constexpr int64_t kForwardSharedBytes = 227 * 1024;
 struct ForwardDim64 {
   static constexpr int head_dim = 64, tile_q = 192, tile_k = 96;
   static constexpr int q_stages = 2, k_stages = 3, v_stages = 3;  // 120 KiB
-  static constexpr bool takes_turns = true;  // faster, as the exponentials decide
+  static constexpr bool turns_at_every_tile = true;  // faster, as the exponentials decide
   static constexpr int ctas_per_sm = 1;
 };
 struct ForwardDim64Short {
   static constexpr int head_dim = 64, tile_q = 64, tile_k = 64;
   static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 56 KiB
-  static constexpr bool takes_turns = false;
+  static constexpr bool turns_at_every_tile = false;
   static constexpr int ctas_per_sm = 2;
 };
 
@@ -43,7 +46,7 @@ struct ForwardDim64Short {
 struct ForwardDim96 {
   static constexpr int head_dim = 96, tile_q = 128, tile_k = 128;
   static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 224 KiB
-  static constexpr bool takes_turns = false;
+  static constexpr bool turns_at_every_tile = false;
   static constexpr int ctas_per_sm = 1;
 };
 
@@ -51,13 +54,13 @@ struct ForwardDim128 {
   static constexpr int head_dim = 128, tile_q = 128;
   static constexpr int tile_k = 128;                              // 64 + 64 + 2 x 32 registers
   static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 224 of 227 KiB
-  static constexpr bool takes_turns = false;                      // slower by a hundredth
+  static constexpr bool turns_at_every_tile = false;
   static constexpr int ctas_per_sm = 1;
 };
 struct ForwardDim128Short {
   static constexpr int head_dim = 128, tile_q = 64, tile_k = 64;
   static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 112 KiB: two CTAs in 228
-  static constexpr bool takes_turns = false;
+  static constexpr bool turns_at_every_tile = false;
   static constexpr int ctas_per_sm = 2;
 };
 
@@ -65,7 +68,7 @@ struct ForwardDim192 {
   static constexpr int head_dim = 192, tile_q = 128;
   static constexpr int tile_k = 64;  // 96 + 32 + 2 x 16 registers; 128 keys would want 224
   static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 216 KiB
-  static constexpr bool takes_turns = false;
+  static constexpr bool turns_at_every_tile = false;
   static constexpr int ctas_per_sm = 1;
 };
 
@@ -73,7 +76,7 @@ struct ForwardDim256 {
   static constexpr int head_dim = 256, tile_q = 128;
   static constexpr int tile_k = 64;                               // 128 + 32 + 2 x 16 registers
   static constexpr int q_stages = 1, k_stages = 2, v_stages = 3;  // 224 KiB
-  static constexpr bool takes_turns = false;
+  static constexpr bool turns_at_every_tile = false;
   static constexpr int ctas_per_sm = 1;
 };
 

@@ -20,18 +20,18 @@ __device__ __forceinline__ TileRun first_run(const ForwardParams& p, const WorkI
 
 // All that takes divisions is done here, once for the many threads that would have to.
 template <class C>
-__device__ __forceinline__ void write_job(const ForwardParams& p, const WorkItem* item,
-                                          const WorkItem& read, Job& job) {
+__device__ __forceinline__ void write_job(const ForwardParams& p, const ForwardMaps& maps,
+                                          const WorkItem* item, const WorkItem& read, Job& job) {
   const device::Work work = device::work_of(p.sizes, p.view, read, read.head);
   job.num_tiles = max(work.num_tiles, 1);
   job.run = first_run(p, read);
   job.next_run = work.runs + 1;
-  job.batch = work.batch;
-  job.head = work.head;
   job.kv_head = work.kv_head;
-  job.first_q = int32_t(work.residue.first_q);
   job.first_k = int32_t(work.residue.first_k);
-  job.row_tile = work.row_tile;
+  const auto first_q = int32_t(work.residue.first_q);
+  const int32_t class_at = maps.q.of_class(first_q).class_at;
+  job.rows = {0, work.row_tile * C::tile_q, class_at, work.head, work.batch};
+  job.queries = maps.q.map_of_class(first_q);
 
   const int64_t first_row = int64_t{work.row_tile} * C::tile_q;
   const int64_t query = work.residue.first_q + p.view.stride * first_row;
@@ -48,6 +48,8 @@ __device__ __forceinline__ void write_job(const ForwardParams& p, const WorkItem
   };
   result.out_at = at(p.out);
   result.lse_at = at(p.lse);
+  result.is_boxed = result.is_all && maps.stores_boxes;
+  result.boxes = maps.out.map_of_class(first_q);
 }
 
 template <class Tile>
@@ -60,9 +62,9 @@ __device__ __forceinline__ void bring_tile(const unsigned char* to, const CUtens
 // What it takes to find the next job is on its way while its place is not free yet. Queries are
 // loaded here, too: the loader is held up by keys and values that are still in use.
 template <class C>
-__device__ __forceinline__ void plan(const ForwardParams& p, const RowMaps& queries,
+__device__ __forceinline__ void plan(const ForwardParams& p, const ForwardMaps& maps,
                                      ForwardShared<C>& shared) {
-  prefetch(&queries.longer);
+  prefetch(&maps.q.longer);
   uint32_t jobs = 0;  // that were planned; not a Turn for each ring: registers are few here
   const auto await_place = [&] {
     shared.await(shared.job_empty[jobs % kJobs], jobs / kJobs % 2 ^ 1);
@@ -75,15 +77,13 @@ __device__ __forceinline__ void plan(const ForwardParams& p, const RowMaps& quer
     prefetch(p.view.runs + read.first_run);
     Job& job = shared.job[jobs % kJobs];
     await_place();
-    write_job<C>(p, &at.item(), read, job);
+    write_job<C>(p, maps, &at.item(), read, job);
     arrive(shared.is_planned[jobs % kJobs]);
 
-    const ClassRows rows = queries.of_class(job.first_q);
     await_room();
     publish_stores();  // results have been there: here, because a warp would wait long for it
-    bring_tile<typename ForwardShared<C>::Queries>(
-        shared.q[jobs % C::q_stages], rows.map, shared.q_full[jobs % C::q_stages],
-        {0, job.row_tile * C::tile_q, rows.class_at, job.head, job.batch});
+    bring_tile<typename ForwardShared<C>::Queries>(shared.q[jobs % C::q_stages], job.queries,
+                                                   shared.q_full[jobs % C::q_stages], job.rows);
   }
   await_place();
   shared.job[jobs % kJobs].num_tiles = 0;
@@ -108,7 +108,7 @@ class Loader {
       int32_t left = job.num_tiles;
       if (left == 0) return;
       const Head head = {maps_.k.of_class(job.first_k), maps_.v.of_class(job.first_k).map,
-                         job.kv_head, job.batch};
+                         job.kv_head, job.rows.batch};
       const TileRun* next_run = job.next_run;
       TileRun run = job.run, next = {};
       int32_t tile = run.tile;

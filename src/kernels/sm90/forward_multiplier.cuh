@@ -38,13 +38,15 @@ __device__ __forceinline__ void change_sign_of_queries(uint32_t queries, int32_t
 template <class T, class C>
 class Multiplier {
  public:
+  // warp: among those that multiply.
   __device__ Multiplier(const ForwardParams& p, const ScoreRule& rule, ForwardShared<C>& shared,
-                        int warpgroup)
-      : p_(p), rule_(rule), shared_(shared), warpgroup_(warpgroup) {}
+                        int warp)
+      : p_(p), rule_(rule), shared_(shared), first_row_(warp * kWarpRows), warpgroup_(warp / 4) {}
 
   __device__ __forceinline__ void multiply() {
-    if (warpgroup_ == kMultipliers - 1) give_turn();
-    for (int32_t tiles = await_job(); tiles > 0; tiles = await_job()) follow(tiles);
+    if (warpgroup_ == kMultipliers - 1) give_turn<kHasTurns>();
+    for (int32_t tiles = await_job(false); tiles > 0;) tiles = await_job(follow(tiles));
+    if (kStoresByQueries && thread() % 32 == 0) await_reads_of_stores();
   }
 
  private:
@@ -62,18 +64,23 @@ class Multiplier {
 
   // How many tiles the job has whose queries come next; 0: there is none. The same number for all
   // lanes, which the compiler must see: or operands would not stay in uniform registers.
-  __device__ __forceinline__ int32_t await_job() {
-    shared_.await(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2);
+  __device__ __forceinline__ int32_t await_job(bool has_queries) {
+    shared_.await(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2, has_queries);
     return __shfl_sync(~0u, shared_.job[jobs_ % kJobs].num_tiles, 0);
   }
 
   // Warpgroups take turns at starting their products, so that one's exponentials are made while
-  // another's products run.
+  // another's products run: at every tile, or at the first of a list, from which they stay apart.
+  static constexpr bool kHasTurns = kMultipliers > 1;
+  static constexpr bool kTurnsAtFirst = kHasTurns && !C::turns_at_every_tile;
+  static constexpr bool kTurnsAtOthers = kHasTurns && C::turns_at_every_tile;
+  template <bool kIsTaken>
   __device__ __forceinline__ void await_turn() const {
-    if constexpr (C::takes_turns) meet_at<2 * kWarpgroup>(kTurnBarrier + warpgroup_);
+    if constexpr (kIsTaken) meet_at<2 * kWarpgroup>(kTurnBarrier + warpgroup_);
   }
+  template <bool kIsTaken>
   __device__ __forceinline__ void give_turn() const {
-    if constexpr (C::takes_turns) {
+    if constexpr (kIsTaken) {
       const int next = warpgroup_ + 1 == kMultipliers ? 0 : warpgroup_ + 1;
       arrive_at<2 * kWarpgroup>(kTurnBarrier + next);
     }
@@ -130,7 +137,8 @@ class Multiplier {
     commit_products();
   }
 
-  __device__ __forceinline__ void follow(int32_t tiles) {
+  // True: the queries of the next job are there.
+  __device__ __forceinline__ bool follow(int32_t tiles) {
     const uint32_t q_stage = jobs_ % C::q_stages, job = jobs_ % kJobs;
     ++jobs_;
     const uint32_t rows = smem_address(shared_.q[q_stage]) + uint32_t(warpgroup_ * 64 * 128);
@@ -138,13 +146,7 @@ class Multiplier {
     const uint64_t queries = operand(rows, Queries::bytes);
     Scores scores;
     Out out;
-    // Not by a product that does not add: then ptxas would keep the registers over the end of the
-    // list before, where rows may have to be done again.
-#pragma unroll
-    for (int i = 0; i < C::head_dim / 2; ++i) out[i] = 0;
-    is_ready(out);
-
-    begin_list(scores, queries, tiles > 1);
+    begin_list(scores, out, queries, tiles > 1);
     for (int32_t i = 1; i < tiles; ++i) {
       int32_t left = tiles - i;
       asm volatile("" : "+r"(left));  // what the compiler knows uniform, it would test too early
@@ -154,50 +156,68 @@ class Multiplier {
     if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[q_stage]);
     begin_products();
     multiply_values(out);
+    const RowEnds end = end_rows(rows_);
+    const bool has_queries =
+        is_over_now(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2);
     await_products<0>();
     is_ready(out);
     arrive_as_warp(shared_.v_empty[v_.stage]);
     v_.next();
-    store(shared_.job[job].result, q_stage, out);
+    store(shared_.job[job], q_stage, out, end);
     arrive_as_warp(shared_.job_empty[job]);
+    return has_queries;
   }
 
   // By way of the queries' place, where that does not keep the next ones from coming.
   static constexpr bool kStoresByQueries = C::q_stages > 1;
-  __device__ __forceinline__ void store(const JobResult& result, uint32_t q_stage, Out& out) {
-    const int32_t first_row = warpgroup_ * 64 + thread() / 32 * 16;
-    const RowEnds end = end_rows(rows_);
+  __device__ __forceinline__ void store(const Job& job, uint32_t q_stage, Out& out,
+                                        const RowEnds& end) const {
     if constexpr (kStoresByQueries) {
-      const RowRoom<C> room = {smem_address(shared_.q[q_stage]) + uint32_t(first_row * 128)};
-      if (store_rows_at_once<T>(p_, result, first_row, room, shared_.q_empty[q_stage], out, end)) {
-        return;
-      }
-      arrive_as_warp(shared_.q_empty[q_stage]);
+      const RowRoom<C> room(smem_address(shared_.q[q_stage]) + uint32_t(first_row_ * 128));
+      if (store_rows_at_once<T>(p_, job, first_row_, room, out, end)) return;
     }
-    store_rows<T, C>(p_, result, first_row, out, end);
+    store_rows<T, C>(p_, job.result, first_row_, out, end);
+  }
+
+  // The place of the queries before, whose results have begun to leave it long ago.
+  __device__ __forceinline__ void give_back_queries() const {
+    if (!kStoresByQueries || jobs_ < 2 || thread() % 32 != 0) return;
+    await_reads_of_stores();
+    arrive(shared_.q_empty[(jobs_ - 2) % C::q_stages]);
   }
 
   // The first tile of a list: nothing to multiply beside it yet, and bases are found.
-  __device__ __forceinline__ void begin_list(Scores& scores, uint64_t queries, bool has_more) {
+  __device__ __forceinline__ void begin_list(Scores& scores, Out& out, uint64_t queries,
+                                             bool has_more) {
     shared_.await(shared_.k_full[k_.stage], k_.parity);
     bitmap_ = shared_.bitmap[k_.stage];
     uint32_t bits[kMaskWords] = {};  // of nobody, who is always first
     load_bits(bits);
+    await_turn<kTurnsAtFirst>();
     begin_products();
     multiply_keys(scores, queries);
+    give_turn<kTurnsAtFirst>();
+    give_back_queries();
+    // Not by a product that does not add: then ptxas would keep the registers over the end of the
+    // list before, where rows may have to be done again.
+#pragma unroll
+    for (int i = 0; i < C::head_dim / 2; ++i) out[i] = 0;
+    is_ready(out);
     await_products<0>();
     is_ready(scores);
     arrive_as_warp(shared_.k_empty[k_.stage]);
     k_.next();
     if (bitmap_ != kFull) apply_mask(scores, bits);
+    const bool has_keys = is_over_now(shared_.k_full[k_.stage], k_.parity);
+    const bool has_values = is_over_now(shared_.v_full[v_.stage], v_.parity);
     rows_.minus_base[0] = rows_.minus_base[1] = FLT_MAX;
     raise_base(rows_, scores, rule_.factor);
     make_weights<T>(weights_, rows_.sum, scores, rows_, rule_.factor);
     if (has_more) {
-      shared_.await(shared_.k_full[k_.stage], k_.parity);
+      shared_.await(shared_.k_full[k_.stage], k_.parity, has_keys);
       bitmap_ = shared_.bitmap[k_.stage];
     }
-    shared_.await(shared_.v_full[v_.stage], v_.parity);
+    shared_.await(shared_.v_full[v_.stage], v_.parity, has_values);
   }
 
   // One more tile, whose keys are there, and the values of the one before it, which are there, too:
@@ -208,11 +228,11 @@ class Multiplier {
 #pragma unroll
     for (uint32_t& word : bits) asm volatile("" : "=r"(word));
     load_bits(bits);
-    await_turn();
+    await_turn<kTurnsAtOthers>();
     begin_products();
     multiply_keys(scores, queries);
     multiply_values(out);
-    give_turn();
+    give_turn<kTurnsAtOthers>();
     await_products<1>();
     is_ready(scores);
     arrive_as_warp(shared_.k_empty[k_.stage]);
@@ -247,8 +267,9 @@ class Multiplier {
   const ForwardParams& p_;
   const ScoreRule& rule_;
   ForwardShared<C>& shared_;
-  const int warpgroup_;  // among those that multiply
-  uint32_t jobs_ = 0;    // that were begun
+  const int32_t first_row_;  // of this warp, in the tile
+  const int warpgroup_;      // among those that multiply
+  uint32_t jobs_ = 0;        // that were begun
   Turn<C::k_stages> k_;
   Turn<C::v_stages> v_;
   int32_t bitmap_;   // of the tile to come

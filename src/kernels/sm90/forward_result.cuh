@@ -1,13 +1,14 @@
 // src/kernels/sm90/forward_result.cuh
 // From a warp's sums to out and lse, to the state between parts, or to a slot: 16 rows. Those that
-// nothing joins, nearly all, take a short way through shared memory where there are two stages of
-// queries; it is short lists that pay for each instruction here.
+// nothing joins, nearly all, take a short way where there are two stages of queries: through shared
+// memory, and by TMA. It is short lists that pay for each instruction here.
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
 #include "kernels/sm90/forward_shared.cuh"
 #include "kernels/sm90/forward_softmax.cuh"
 #include "kernels/sm90/row_pieces.cuh"
+#include "kernels/sm90/tensor_maps.h"
 
 namespace keyhole::sm90 {
 
@@ -35,41 +36,52 @@ __device__ __forceinline__ RowEnds end_rows(const Rows& rows) {
     sum += __shfl_xor_sync(~0u, sum, 2);
     end.sum[h] = sum;
     end.max2[h] = rows.minus_base[h] == FLT_MAX ? -INFINITY : -rows.minus_base[h];
-    end.reciprocal[h] = sum == 0 ? 0 : __fdividef(1.f, sum);
-    end.lse2[h] = device::log2_of_sum(end.max2[h], sum);
+    end.reciprocal[h] = sum == 0 ? 0 : device::reciprocal_fast(sum);
+    end.lse2[h] = end.max2[h] + device::log2_fast(sum);  // -inf where nothing was added up
   }
   return end;
 }
 
-// Where a warp's 16 rows may lie on their way: those of its queries, which are not needed any more.
+// Where a warp's 16 rows lie on their way: in the place of its queries, which are not needed any
+// more.
 template <class C>
 struct RowRoom {
   using Queries = typename ForwardShared<C>::Queries;
   uint32_t at;
+  uint32_t mine;  // where this lane's 8 columns of block 0 go
 
+  __device__ __forceinline__ explicit RowRoom(uint32_t at) : at(at) {
+    const uint32_t lane = device::thread_index() % 32, row = lane % 16;
+    mine = at + row * 128 + (lane / 16 ^ row % 8) * 16;
+  }
   // Block b: 16 columns of all rows, as products hold them.
   __device__ __forceinline__ void put(int b, const uint32_t (&four)[4]) const {
-    const uint32_t lane = device::thread_index() % 32, row = lane % 16;
-    const uint32_t first = at + row * 128 + (lane / 16 ^ row % 8) * 16;
-    store_matrices((first ^ uint32_t(b % 4 * 32)) + uint32_t(b / 4 * Queries::bytes), four);
-  }
-  // 8 columns of row 4 i + lane / 8, columns 64 panel + 8 (lane % 8) and on.
-  __device__ __forceinline__ uint4 take(int panel, int i) const {
-    const uint32_t lane = device::thread_index() % 32, row = uint32_t(4 * i) + lane / 8;
-    return device::load_shared_vector(at + uint32_t(panel * Queries::bytes) + row * 128 +
-                                      (lane % 8 ^ row % 8) * 16);
+    store_matrices((mine ^ uint32_t(b % 4 * 32)) + uint32_t(b / 4 * Queries::bytes), four);
   }
 };
 
+// Of rows that nothing joins.
+__device__ __forceinline__ void store_lse(const ForwardParams& p, const JobResult& job,
+                                          int32_t first_row, const RowEnds& end) {
+  const int lane = int(device::thread_index() % 32);
+  if (p.lse.data == nullptr || lane % 4 != 0) return;
+  const int64_t step = p.view.stride * p.lse.row_stride;
+  const int32_t row = first_row + lane / 4;
+  float* const to = static_cast<float*>(p.lse.data) + job.lse_at + row * step;
+  if (row < job.num_rows) to[0] = end.lse2[0] * device::kLn2;
+  if (row + 8 < job.num_rows) to[8 * step] = end.lse2[1] * device::kLn2;
+}
+
 // The short way. False: something joins the rows, or they must be done again; nothing is stored.
-// is_empty: of the room, arrived at as soon as nothing is there any more.
+// True: out is on its way, copied by TMA, and lane 0 has to wait until the room has been read.
 template <class T, class C>
-__device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const JobResult& job,
+__device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const Job& job,
                                                    int32_t first_row, RowRoom<C> room,
-                                                   uint64_t& is_empty,
                                                    const float (&out)[C::head_dim / 2],
                                                    const RowEnds& end) {
-  if (!job.is_all) return false;
+  if (!job.result.is_boxed) return false;
+  BoxAt at = job.rows;  // read here, needed at the end
+  const CUtensorMap* const boxes = job.result.boxes;
   uint32_t not_finite[2] = {};  // NaN in either half when any value is infinite or NaN
 #pragma unroll
   for (int b = 0; b < C::head_dim / 16; ++b) {
@@ -85,37 +97,17 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const
   const bool is_bad = !(end.lse2[0] < INFINITY) || !(end.lse2[1] < INFINITY) ||
                       ((not_finite[0] | not_finite[1]) & 0x7fff7fff) != 0;
   if (__any_sync(~0u, is_bad)) return false;
+  publish_stores();
   __syncwarp();
-
-  constexpr int kPanels = RowRoom<C>::Queries::count;
-  uint4 eight[4][kPanels];
+  if (device::thread_index() % 32 == 0) {
+    at.row += first_row;
 #pragma unroll
-  for (int i = 0; i < 4 * kPanels; ++i)
-    eight[i / kPanels][i % kPanels] = room.take(i % kPanels, i / kPanels);
-  __syncwarp();
-  arrive_as_warp(is_empty);
-  const int lane = int(device::thread_index() % 32);
-  const int64_t stride = p.view.stride * p.out.row_stride;
-  const int32_t row = first_row + lane / 8, column = lane % 8 * 8;
-  T* const to = static_cast<T*>(p.out.data) + job.out_at + row * stride + column;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (row + 4 * i >= job.num_rows) break;
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel) {
-      if (column + 64 * panel >= p.sizes.v_head_dim) continue;
-      device::store_vector(to + 4 * i * stride + 64 * panel, eight[i][panel]);
+    for (int panel = 0; panel < RowRoom<C>::Queries::count; ++panel, at.column += kBoxColumns) {
+      store_box(boxes, room.at + uint32_t(panel * RowRoom<C>::Queries::bytes), at);
     }
+    commit_stores();
   }
-  if (p.lse.data != nullptr && lane % 4 == 0) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int32_t lse_row = first_row + lane / 4 + 8 * h;
-      if (lse_row >= job.num_rows) continue;
-      static_cast<float*>(p.lse.data)[job.lse_at + lse_row * (p.view.stride * p.lse.row_stride)] =
-          end.lse2[h] * device::kLn2;
-    }
-  }
+  store_lse(p, job.result, first_row, end);
   return true;
 }
 

@@ -24,7 +24,7 @@
 //   job_empty    every warp has stored the results of the job            planner
 //   q_full       the queries have arrived (or there is no more job)      multipliers
 //   q_empty      every warp has used the queries for the last time, and  planner
-//                their place for its results
+//                its results have left their place
 //   k_full       the keys and the number of the bitmap have arrived      multipliers
 //   k_empty      every warp has its scores                               loader
 //   v_full       the values have arrived                                 multipliers
@@ -57,18 +57,21 @@ struct JobResult {
   int32_t head_index, slot;
   int32_t num_rows;  // of the tile that there are
   bool is_all;       // nothing joins the rows: no other chunk, part or sink
+  bool is_boxed;     // and TMA can store them
   int64_t query;     // of the first row
   // Where its first row begins in out and in lse, in elements. Not pointers: ptxas would not know
   // that they point to global memory, and take nothing for uniform any more.
   int64_t out_at, lse_at;
+  const CUtensorMap* boxes;  // of out
 };
 
 // One query tile of one head and the tiles it attends to, or a chunk of them.
 struct alignas(16) Job {
   int32_t num_tiles;  // 0: there is no more work
-  int32_t row_tile, first_q;
-  int32_t first_k;  // first_q, first_k: of the residue class
-  int32_t batch, head, kv_head;
+  BoxAt rows;         // the tile's: in q and in out, which have the same classes
+  const CUtensorMap* queries;
+  int32_t first_k;  // of the residue class
+  int32_t kv_head;
   TileRun run;              // where the list begins
   const TileRun* next_run;  // what follows it
   JobResult result;

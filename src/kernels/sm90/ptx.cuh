@@ -245,20 +245,31 @@ __device__ __forceinline__ void prefetch(const void* global) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(global) : "memory");
 }
 
-// ---- Additions to global memory ----
+// ---- From shared memory to global memory ----
+// Starts to copy a box from shared memory; what lies outside the tensor is not stored.
+__device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t smem, const BoxAt& at) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], "
+      "[%1];" ::"l"(map),
+      "r"(smem), "r"(at.column), "r"(at.row), "r"(at.row_class), "r"(at.head), "r"(at.batch)
+      : "memory");
+}
 // Adds floats in shared memory to global memory, each atomically; both are aligned to 16 bytes.
 __device__ __forceinline__ void add_from_shared(float* global, uint32_t smem, int bytes) {
   asm volatile(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
       "r"(smem), "r"(bytes)
       : "memory");
+}
+// What this thread has begun to store or to add becomes a group; until all groups have been read,
+// and until they have arrived.
+__device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// Until what this thread has begun to add has been read, and until it has been added.
-__device__ __forceinline__ void await_reads_of_additions() {
+__device__ __forceinline__ void await_reads_of_stores() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
-__device__ __forceinline__ void await_additions() {
+__device__ __forceinline__ void await_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 

@@ -25,6 +25,7 @@ namespace keyhole::sm90 {
 
 inline constexpr int kBoxDims = 5;
 inline constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
+inline constexpr int kWarpRows = 16;    // of a product, that a warp holds
 
 // Every row of `classes` classes. Dimensions are never 0: one that has no rows is given one that
 // no coordinate meets, see RowBoxes.

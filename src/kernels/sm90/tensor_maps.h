@@ -27,9 +27,11 @@ struct RowMaps {
   int32_t longer_origin, shorter_origin;
 
   // first: ResidueClass::first_q or first_k, 0 in a plain part.
+  __device__ const CUtensorMap* map_of_class(int32_t first) const {
+    return first < num_longer ? &longer : &shorter;
+  }
   __device__ ClassRows of_class(int32_t first) const {
-    const bool is_longer = first < num_longer;
-    return {is_longer ? &longer : &shorter, first - (is_longer ? longer_origin : shorter_origin)};
+    return {map_of_class(first), first - (first < num_longer ? longer_origin : shorter_origin)};
   }
 };
 
@@ -37,6 +39,8 @@ struct RowMaps {
 // where it lies.
 struct ForwardMaps {
   RowMaps q, k, v;
+  RowMaps out;            // in boxes of the rows of a warp
+  bool stores_boxes = 0;  // TMA can follow the strides of out
 };
 struct BackwardMaps {
   RowMaps q, dout, k, v;
