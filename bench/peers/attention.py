@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 LONGEST_BSR_ROW = 16384  # keys: bsr_softmax holds a row in the registers of one program
+MOST_BSR_SCORES = 2**31  # offsets of 32 bits
 
 # The gradient of one forward pass is taken again and again, which compiled code allows when it keeps what it saved.
 functorch_config.donated_buffer = False
@@ -226,7 +227,10 @@ def bsr(problem):
     if longest > LONGEST_BSR_ROW:
         raise Refused(f"a row holds {longest:,} keys; bsr_softmax wants it in the registers of one program")
     q_tiles, k_tiles = kept.nonzero(as_tuple=True)
-    score_bytes = problem.case.batch * problem.case.heads * len(q_tiles) * TILE * TILE * 2
+    scores = problem.case.batch * problem.case.heads * len(q_tiles) * TILE * TILE
+    if scores >= MOST_BSR_SCORES:  # what is lost there is the GPU, for everybody in this process
+        raise Refused(f"the kept tiles have {scores:,} scores; its kernels read outside their memory from 2^31 on")
+    score_bytes = 2 * scores
     if problem.device == "cuda" and 6 * score_bytes > torch.cuda.get_device_properties(0).total_memory:
         raise Refused(f"the kept tiles are {score_bytes / 1e9:,.0f} GB, and are held several times")
     at = torch.arange(TILE, device=problem.device)
