@@ -88,10 +88,10 @@ def keyhole(name, **options):
         begin = time.perf_counter()
         plan = package.plan(pattern, case.length)
         with torch.no_grad():
-            package.attention(*problem.inputs, plan)
+            package.attention(*problem.inputs, plan, **options)
         synchronize(problem.device)
         plan_ms = 1e3 * (time.perf_counter() - begin)
-        kernel = kernel_of(package, problem, plan)
+        kernel = kernel_of(package, problem, plan, options.get("backend", "auto"))
         report = plan.explain(tile=tile_in(kernel))
         problem.notes[name] = {
             "kernel": kernel,
@@ -115,10 +115,10 @@ def pattern_for_keyhole(package, case):
     return package.bitmaps(rows, columns, [*offsets], [*range(across)] * down, [0] * down * across, pairs)
 
 
-def kernel_of(package, problem, plan):
+def kernel_of(package, problem, plan, backend):
     """The name of the forward kernel, as `keyhole bench` records it."""
     q, _, v = problem.inputs
-    return package._core.kernel_for_forward(q, v, plan.core, None, None, 0.0, "auto")
+    return package._core.kernel_for_forward(q, v, plan.core, None, None, 0.0, backend)
 
 
 def tile_in(kernel):
@@ -258,6 +258,7 @@ def bsr(problem):
 ATTENTIONS = {
     "keyhole": keyhole("keyhole"),
     "deterministic": keyhole("deterministic", deterministic=True),
+    "sm80": keyhole("sm80", backend="sm80"),
     "fa2": sdpa(SDPBackend.FLASH_ATTENTION),
     "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION),
     "math": sdpa(SDPBackend.MATH),

@@ -1,5 +1,6 @@
 # bench/peers/bars.py
-# Bars and measured cases in, verdicts out: how many times as fast Keyhole is, what was asked, and whether it is met.
+# Bars and measured cases in, verdicts out: how many times as fast Keyhole, or one of its backends, is, what was asked, and
+# whether it is met.
 from typing import NamedTuple
 
 from cases import Bar
@@ -15,11 +16,11 @@ class Verdict(NamedTuple):
 
     def is_void(self):
         """A time is worth nothing where Keyhole's plan keeps other pairs than the definition of the pattern."""
-        return not self.case.same_pairs()
+        return not self.case.same_pairs(self.bar.who)
 
     def word(self):
         if self.is_void():
-            return f"VOID: {self.case.value('keyhole', 'pairs'):,} pairs against {self.case.pairs:,}"
+            return f"VOID: {self.case.value(self.bar.who, 'pairs'):,} pairs against {self.case.pairs:,}"
         if self.ratio is None:
             return NOT_MEASURED
         return "met" if self.ratio >= self.bar.least else "MISSED"
@@ -37,7 +38,7 @@ def judged(cases, bars):
         other = cases.get(bar.on)
         for case in [case for name, case in cases.items() if bar.holds_for(name)]:
             is_lost = bar.on and other is None
-            ratio = None if is_lost else case.ratio(bar.who, bar.passes, bar.timing, other, bar.per)
+            ratio = None if is_lost else case.ratio(bar.against, bar.passes, bar.timing, other, bar.per, bar.who)
             verdicts.append(Verdict(case, bar, ratio))
     return verdicts
 

@@ -5,6 +5,7 @@
 """Times Keyhole beside PyTorch's attention, on the same tensors, after checking them against each other.
 
   keyhole            the Python package; deterministic: with its deterministic backward pass
+  sm80               the Python package with backend="sm80", whatever the GPU; on the cases whose bars judge it only
   fa2, cudnn, math   scaled_dot_product_attention with that backend
   flex               FlexAttention, compiled (the first compilation of a process can take minutes)
   sparse             torch.sparse: block-sparse scores, softmax and product; forward only
@@ -34,10 +35,9 @@ import timing
 import torch
 from agreement import Agreement
 from attention import ATTENTIONS, Problem, Refused
-from cases import CASE_FILE, OPERATIONS, PASSES, is_about_memory, is_own, most_telling_first, read_bars, read_cases
+from cases import CASE_FILE, OPERATIONS, OURS, PASSES, is_about_memory, is_own, most_telling_first, read_bars, read_cases
 from records import Log
 
-OURS = ("keyhole", "deterministic")
 BY_DEFAULT = [name for name in ATTENTIONS if name != "deterministic"]
 DRAM_OF = ("naive", "fa2", "keyhole")  # the others would compile for minutes under a profiler
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -77,6 +77,7 @@ class Run:
         self.arguments = arguments
         self.begin = time.monotonic()
         self.cases = read_cases(arguments.case_file, arguments.cases)
+        self.bars = read_bars()
         arguments.out.mkdir(parents=True, exist_ok=True)
         self.log = Log(arguments.out / "records.jsonl", arguments.resume)
         self.log.add(**run_record(arguments))
@@ -89,7 +90,9 @@ class Run:
         return time.monotonic() - self.begin > self.arguments.seconds
 
     def everybody(self, case):
-        asked = [who for who in self.arguments.who if who != "naive" or is_about_memory(case)]
+        is_sm80_judged = any(bar.who == "sm80" and bar.holds_for(case.name) for bar in self.bars)
+        is_asked = {"naive": is_about_memory(case), "sm80": is_sm80_judged}
+        asked = [who for who in self.arguments.who if is_asked.get(who, True)]
         return [who for who in asked if who in OURS or not is_own(case)]
 
     def left(self):
@@ -97,11 +100,11 @@ class Run:
         known = self.log.cases()
         passes = self.arguments.passes
         left = [case for case in self.cases if not all(known[case.name].has(who, passes) for who in self.everybody(case))]
-        return most_telling_first(left, read_bars())
+        return most_telling_first(left, self.bars)
 
     def compare(self):
         left = self.left()
-        if left and "keyhole" in self.arguments.who:
+        if left and not set(OURS).isdisjoint(self.arguments.who):
             attention.warm_up_keyhole(self.arguments.device)
         if left and "flex" in self.arguments.who and self.arguments.device == "cuda":
             flex_s = timing.host_seconds(attention.warm_up_flex)

@@ -73,17 +73,17 @@ class Measured:
         pairs = {"call": 1, "pair": self.pairs, "visited": self.value("keyhole", "visited_pairs")}[per]
         return pairs and pairs * (1 if per == "call" else self.batch * self.heads)
 
-    def ratio(self, who, passes, timing="queued", other=None, per="call"):
-        """How many times as fast as `who`, on this case or on another, Keyhole is."""
+    def ratio(self, who, passes, timing="queued", other=None, per="call", judged="keyhole"):
+        """How many times as fast as `who`, on this case or on another, Keyhole is, or another of ours."""
         other = other or self
-        ours, theirs = self.ms("keyhole", passes, timing), other.ms(who, passes, timing)
+        ours, theirs = self.ms(judged, passes, timing), other.ms(who, passes, timing)
         our_amount, their_amount = self.amount(per), other.amount(per)
         if not all((ours, theirs, our_amount, their_amount)):
             return None
         return (theirs / their_amount) / (ours / our_amount)
 
-    def same_pairs(self):
-        return self.value("keyhole", "pairs") in (None, self.pairs)
+    def same_pairs(self, who="keyhole"):
+        return self.value(who, "pairs") in (None, self.pairs)
 
 
 def read(paths):

@@ -15,13 +15,14 @@ PEERS = ("fa2", "cudnn", "math", "flex", "sparse", "naive")
 NAMES = {
     "keyhole": "Keyhole",
     "deterministic": "Keyhole, deterministic",
+    "sm80": "Keyhole sm80",
     "fa2": "FA2",
     "cudnn": "cuDNN",
     "math": "MATH",
     "flex": "Flex",
     "sparse": "torch.sparse",
 }
-BARRED = ("flex", "fa2", "cudnn")
+BARRED = {"keyhole": ("flex", "fa2", "cudnn"), "sm80": ("fa2",)}  # who is judged by plain bars, and against whom
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LONG = 131072
 
@@ -124,16 +125,24 @@ def setup_table(cases):
 
 
 def is_plain_bar(bar):
-    return not bar.on and bar.timing == "queued" and bar.who in BARRED
+    return not bar.on and bar.timing == "queued" and bar.against in BARRED.get(bar.who, ())
+
+
+def by_whom(who):
+    """Behind what a time is held against; Keyhole as it chooses its kernels is not named."""
+    return "" if who == "keyhole" else f", by {name_of(who)}"
 
 
 def bars_table(verdicts, cases):
-    """How many times as fast as each of those that a bar names Keyhole is, queued, on the same case."""
-    columns = [(who, operation) for who in BARRED for operation in OPERATIONS]
-    found = {(v.case.name, v.bar.who, v.bar.passes): v.text() for v in verdicts if is_plain_bar(v.bar)}
-    rows = [["pattern", "shape", *(f"{name_of(who)} {operation}" for who, operation in columns)]]
+    """How many times as fast as each of those that a bar names Keyhole is, queued, on the same case; the same of a backend."""
+    columns = [(who, peer, operation) for who, peers in BARRED.items() for peer in peers for operation in OPERATIONS]
+    found = {(v.case.name, v.bar.who, v.bar.against, v.bar.passes): v.text() for v in verdicts if is_plain_bar(v.bar)}
+    rows = [["pattern", "shape", *(f"{name_of(peer)} {operation}{by_whom(who)}" for who, peer, operation in columns)]]
     for c in cases:
-        row = [found.get((c.name, *column)) or number(c.ratio(*column)) for column in columns]
+        row = [
+            found.get((c.name, who, peer, operation)) or number(c.ratio(peer, operation, judged=who))
+            for who, peer, operation in columns
+        ]
         if row != ["-"] * len(row):
             rows.append([c.pattern, c.shape(), *row])
     return rows
@@ -143,7 +152,7 @@ def further_bars_table(verdicts):
     """Bars on other cases than their own, and those of single launches."""
     rows = [["pattern", "shape", "against", "pass", "timing", "per", "times as fast", "at least", "verdict"]]
     for v in [v for v in verdicts if not is_plain_bar(v.bar)]:
-        against = name_of(v.bar.who) + (f" on {v.bar.on}" if v.bar.on else "")
+        against = name_of(v.bar.against) + (f" on {v.bar.on}" if v.bar.on else "") + by_whom(v.bar.who)
         row = [v.case.title(), v.case.shape(), against, v.bar.passes, v.bar.timing, v.bar.per]
         rows.append([*row, number(v.ratio), number(v.bar.least), v.word()])
     return rows

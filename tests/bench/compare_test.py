@@ -254,6 +254,23 @@ class Program(unittest.TestCase):
         self.assertGreater(case.value("math", "forward_ms"), 0)
         self.assertIsNone(case.value("math", "backward_ms"))
 
+    @unittest.skipUnless(KEYHOLE_IS_HERE, "the Python package keyhole is not installed")
+    def test_a_backend_is_asked_where_a_bar_judges_it(self):
+        (self.folder / "cases.txt").write_text("dense-4k 1 2 256 32 f32 dense\ncausal-64k 1 2 256 32 f32 causal\n")
+        with unittest.mock.patch.dict(compare.ATTENTIONS, {"sm80": compare.ATTENTIONS["naive"]}):
+            status, told = self.run_it("--who", "sm80,math")
+        self.assertEqual(status, 0, told)
+        self.assertEqual(self.timed(), [("dense-4k", "sm80"), ("dense-4k", "math"), ("causal-64k", "math")])
+
+    @unittest.skipUnless(KEYHOLE_IS_HERE, "the Python package keyhole is not installed")
+    def test_a_backend_that_is_not_there_says_so_and_the_others_are_timed(self):
+        (self.folder / "cases.txt").write_text("dense-4k 1 2 256 32 bf16 dense\n")
+        status, told = self.run_it("--who", "keyhole,sm80")
+        self.assertEqual(status, 0, told)
+        self.assertEqual(self.timed(), [("dense-4k", "keyhole")])
+        why = compare.Log(self.folder / "records.jsonl", True).cases()["dense-4k"].value("sm80", "why_not")
+        self.assertIn("sm80", why)
+
     def test_nobody_but_keyhole_is_asked_for_its_own_cases(self):
         (self.folder / "cases.txt").write_text("own-tiny 1 2 256 32 f32 causal\n")
         status, told = self.run_it("--who", "math,flex")

@@ -35,10 +35,10 @@ def lines_of(name, pattern, keyhole, **peers):
     return lines + [{"case": name, "who": who, **fields} for who, fields in peers.items()]
 
 
-def verdicts(lines):
-    """{(against, pass): text}, for the bars of the repository."""
-    judged = bars.judged(records.grouped(lines), cases.read_bars())
-    return {(f"{v.bar.who}@{v.bar.on}" if v.bar.on else v.bar.who, v.bar.passes): v.text() for v in judged}
+def verdicts(lines, who="keyhole"):
+    """{(against, pass): text}, for the bars of the repository that judge `who`."""
+    judged = [v for v in bars.judged(records.grouped(lines), cases.read_bars()) if v.bar.who == who]
+    return {(f"{v.bar.against}@{v.bar.on}" if v.bar.on else v.bar.against, v.bar.passes): v.text() for v in judged}
 
 
 class Bars(unittest.TestCase):
@@ -47,6 +47,28 @@ class Bars(unittest.TestCase):
         found = verdicts(lines_of("causal-4k", "causal", ours, fa2={"forward_ms": 0.99, "backward_ms": 0.95}))
         self.assertEqual(found["fa2", "forward"], "0.99 (1.00) MISSED")
         self.assertEqual(found["fa2", "backward"], "0.95 (0.95) met")
+
+    def test_a_backend_is_judged_by_its_own_times_and_pairs(self):
+        times = {"forward_ms": 1.0, "backward_ms": 2.0}
+        peers = {"sm80": {**times, "pairs": 100}, "fa2": {"forward_ms": 1.1, "backward_ms": 1.8}, "flex": {"forward_ms": 3.0}}
+        lines = lines_of("causal-16k", "causal", {"forward_ms": 0.5, "backward_ms": 1.0}, **peers)
+        self.assertEqual(verdicts(lines)["fa2", "forward"], "2.20 (1.00) met")
+        self.assertEqual(
+            verdicts(lines, "sm80"), {("fa2", "forward"): "1.10 (1.00) met", ("fa2", "backward"): "0.90 (0.95) MISSED"}
+        )
+        header, row = tables.all_tables(lines)["bars"]
+        shown = dict(zip(header, row))
+        self.assertEqual(shown["FA2 forward"], "2.20 (1.00) met")
+        self.assertEqual(shown["FA2 forward, by Keyhole sm80"], "1.10 (1.00) met")
+        lines[2]["pairs"] = 99
+        self.assertEqual(verdicts(lines, "sm80")["fa2", "forward"], "(1.00) VOID: 99 pairs against 100")
+        self.assertEqual(verdicts(lines)["fa2", "forward"], "2.20 (1.00) met")
+
+    def test_a_backend_of_ours_is_no_peer(self):
+        lines = lines_of("causal-16k", "causal", {"forward_ms": 1.0}, sm80={"forward_ms": 0.5}, fa2={"forward_ms": 2.0})
+        header, row = tables.all_tables(lines)["dense"]
+        self.assertIn("Keyhole sm80", header)
+        self.assertEqual(row[header.index("x best peer")], "2.00")
 
     def test_flex_has_a_lower_bar_where_the_rate_decides(self):
         ours, flex = {"forward_ms": 1.0}, {"forward_ms": 0.9}
@@ -83,9 +105,10 @@ class Bars(unittest.TestCase):
     def test_a_line_with_a_word_that_is_not_known_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "bars.txt"
-            for line in ("fa2 sideways queued call 1 *", "fa2 forward often call 1 *", "fa2 forward queued tile 1 *"):
+            rests = ("sideways queued call 1 *", "forward often call 1 *", "forward queued tile 1 *")
+            for line in (*(f"keyhole fa2 {rest}" for rest in rests), "fa2 keyhole forward queued call 1 *"):
                 path.write_text(line)
-                with self.assertRaisesRegex(SystemExit, "(sideways|often|tile) is none of"):
+                with self.assertRaisesRegex(SystemExit, "(sideways|often|tile|fa2) is none of"):
                     cases.read_bars(path)
 
     def test_what_was_not_run_is_not_measured(self):
@@ -174,7 +197,7 @@ class Document(unittest.TestCase):
 
     def test_the_marked_places_are_filled_and_the_rest_is_kept(self):
         text = self.written("before\n<!-- table count -->\nold\n<!-- end -->\nafter\n")
-        self.assertEqual(text, "before\n<!-- table count -->\n1 of 3 bars met, 2 not measured\n<!-- end -->\nafter\n")
+        self.assertEqual(text, "before\n<!-- table count -->\n1 of 5 bars met, 4 not measured\n<!-- end -->\nafter\n")
 
     def test_a_mark_may_name_a_record_which_it_is_about_alone(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
@@ -187,7 +210,7 @@ class Document(unittest.TestCase):
         self.assertTrue(text.startswith(f"{mark}\n| pattern"))
         rows = [line for line in text.splitlines() if line.endswith("met |") or "measured |" in line]
         self.assertEqual(len(rows), 1, text)  # what was not measured there is not told
-        self.assertIn("1 of 3 bars met, 2 not measured", text)
+        self.assertIn("1 of 5 bars met, 4 not measured", text)
 
     def test_a_mark_without_a_table_is_refused(self):
         self.assertRaises(SystemExit, self.written, "<!-- table nothing -->\n<!-- end -->\n")
