@@ -2,11 +2,13 @@
 # bench/peers/tables.py
 # Records of compare.py in; tables side by side, floors, and a verdict for every bar out: as text, or as the tables of a
 # document, between the marks <!-- table NAME --> and <!-- end -->; <!-- table NAME of PATH --> is about that record alone,
-# and tells what was measured there. Needs nothing but Python.
+# and tells what was measured there. PATH may also be a record of `keyhole bench`. Needs nothing but Python.
 import argparse
 import pathlib
 import re
+import sys
 
+import program
 from bars import NOT_MEASURED, counted, judged
 from cases import OPERATIONS, is_about_memory, is_own, read_bars
 from records import grouped, read
@@ -242,23 +244,31 @@ def as_markdown(rows):
 
 def as_marked(records, is_alone=False):
     """{name: what stands between the marks}"""
-    tables = all_tables(records)
-    if is_alone:
-        tables["further_bars"] = [row for row in tables["further_bars"] if row[-1] != NOT_MEASURED]
+    if program.is_of_program(records):
+        tables, lines = program.all_tables(records), {"headline": program.headline(records)}
+    else:
+        tables, lines = all_tables(records), {"headline": headline(records), "count": count_of(records)}
+        if is_alone:
+            tables["further_bars"] = [row for row in tables["further_bars"] if row[-1] != NOT_MEASURED]
     texts = {name: as_markdown(rows) if len(rows) > 1 else "Not in this record." for name, rows in tables.items()}
-    return texts | {"headline": headline(records), "count": count_of(records)}
+    return texts | lines
 
 
 def write(document, records):
-    """Fills the marked places; a mark that no table answers to is an error."""
-    texts = as_marked(records)
+    """Fills the marked places; a mark that no table answers to is an error. What stands in one whose record is still to be
+    made is left, which is told."""
+    texts_of = {None: as_marked(records)}
 
     def filled(match):
         name, path = match.group(1), match.group(2)
-        if name not in texts:
-            raise SystemExit(f"{document}: no table is called {name}; there are {', '.join(texts)}")
-        text = as_marked(read([ROOT / path]), is_alone=True)[name] if path else texts[name]
-        return f"{match.group(0).splitlines()[0]}\n{text}\n<!-- end -->"
+        if path and not (ROOT / path).exists():
+            print(f"{document}: {name} is left as it is: there is no {path}", file=sys.stderr)
+            return match.group(0)
+        if path not in texts_of:
+            texts_of[path] = as_marked(read([ROOT / path]), is_alone=True)
+        if name not in texts_of[path]:
+            raise SystemExit(f"{document}: no table is called {name}; there are {', '.join(texts_of[path])}")
+        return f"{match.group(0).splitlines()[0]}\n{texts_of[path][name]}\n<!-- end -->"
 
     with open(document) as file:
         text = re.sub(r"<!-- table (\w+)(?: of (\S+))? -->\n.*?<!-- end -->", filled, file.read(), flags=re.DOTALL)

@@ -3,6 +3,8 @@
 # What bench/peers makes of its records and lists: verdicts, tables, DRAM sums, what is resumed. Where PyTorch is installed and
 # the keyhole program is given, also that the patterns written a second time in bench/peers/patterns.py keep the pairs of
 # Keyhole's own. Nothing is run here: compare_test.py does that.
+import contextlib
+import io
 import json
 import pathlib
 import subprocess
@@ -219,6 +221,83 @@ class Document(unittest.TestCase):
         lines = self.LINES + lines_of("w", "causal & window(9)", {"forward_ms": 0.5}, flex={"forward_ms": 0.6})
         rows = tables.overview_table(list(records.grouped(lines).values()))
         self.assertEqual(rows[2][-3:], ["1.20 / -", "4.00 / -", "-"])
+
+
+class Program(unittest.TestCase):
+    """Records of `keyhole bench`, by marks that name them."""
+
+    COMMON = {
+        "machine": {"gpu": "H200", "cpu": "x"},
+        "commit": "abc",
+        "dirty": False,
+        "time": "2026-11-16T00:00:00Z",
+        "command": "keyhole bench",
+    }
+
+    def record(self, suite, pattern="blocks(16)", length=128, ms=0.5, **fields):
+        shape = {"case": f"{suite}-{length}", "pattern": pattern, "q_len": length, "heads": 1, "head_dim": 64}
+        return {"suite": suite, **shape, "ms": {"median": ms}, **self.COMMON, **fields}
+
+    def case(self, name, ms, **fields):
+        rates = {"gflops": 5e5, "peak": "mma.sync", "peak_gflops": 1e6, "of_peak": 0.5, "gbps": 1234.5, "copy_gbps": 4e3}
+        sizes = {"of_copy": 0.3, "peak_bytes": 2_000_000, "extra_bytes": 100_000, "kernel": "sm90.forward"}
+        return self.record("forward", ms=ms, **rates, **sizes, **fields) | {"case": name}
+
+    def written(self, name, lines):
+        with tempfile.TemporaryDirectory() as folder:
+            record, page = pathlib.Path(folder) / "bench.jsonl", pathlib.Path(folder) / "page.md"
+            record.write_text("\n".join(map(json.dumps, lines)))
+            page.write_text(f"<!-- table {name} of {record} -->\nold\n<!-- end -->\n")
+            tables.write(page, Document.LINES)
+            return page.read_text().splitlines()[1:-1]
+
+    def test_patterns_of_a_classic_table_stand_side_by_side_at_each_length(self):
+        dense = {"dense_ms": {"median": 12.3456}, "speedup": 24.6912}
+        lines = [self.record("blocks", length=length, **dense) for length in (128, 131072)]
+        lines.append(self.record("blocks-causal", "causal & blocks(16)", 131072, 2.0, dense_ms={"median": 4.0}, speedup=2.0))
+        found = self.written("blocks", lines)
+        self.assertEqual(found[2], "| 128 | 12.35 | 0.500 | 24.7 | - | - | - |")
+        self.assertEqual(found[3], "| 131,072 | 12.35 | 0.500 | 24.7 | 4.000 | 2.000 | 2.00 |")
+        self.assertEqual(self.written("streaming", lines), ["Not in this record."])
+
+    def test_the_break_even_table_tells_where_a_pattern_wins_or_that_it_never_does(self):
+        ends = {"first_len": 16, "last_len": 131072, "speedup_at_first": 1.0, "kept_of_dense": 0.524}
+        wins = self.record("break-even", "window(64)", 208, break_even=208, speedup=1.48, speedup_at_last=30.04, **ends)
+        loses = self.record("break-even", "mask", break_even=None, speedup=0.9, **ends)
+        self.assertEqual(
+            self.written("break_even", [wins, loses])[2:],
+            ["| window(64) | 208 | 1.48 | 52.4 % | 1.00 | 30.0 |", "| mask | never up to 131,072 | - | 52.4 % | 1.00 | - |"],
+        )
+
+    def test_a_cold_run_stands_beside_the_warm_one_and_in_no_other_table(self):
+        lines = [self.case("a", 0.5), self.case("a", 0.6, cold=True), self.case("b", 0.7, cold=True)]
+        self.assertEqual(
+            self.written("figures", lines)[2:],
+            ["| a | forward | sm90.forward | 0.500 | 500.0 | 50.0 % | 1,234 | 30.0 % | 2.0 | 0.1 |"],
+        )
+        found = self.written("cold", lines)[2:]
+        self.assertEqual(found, ["| a | forward | 0.500 | 0.600 | 1.20 |", "| b | forward | - | 0.700 | - |"])
+
+    def test_the_headline_names_run_and_peaks(self):
+        found = self.written("headline", [self.case("a", 0.5)])
+        told = "H200, commit abc, 2026-11-16T00:00:00Z, `keyhole bench`; mma.sync 1000 TFLOP/s, copy 4,000 GB/s"
+        self.assertEqual(found, [told])
+
+    def test_what_the_program_writes_is_understood(self):
+        lines = records.read([ROOT / "records/cpu/2026-11-15-x86_64.jsonl"])
+        self.assertTrue(tables.program.is_of_program(lines))
+        found = tables.program.all_tables([line for line in lines if line["suite"] not in tables.program.OPERATIONS])
+        for name in ("streaming", "blocks", "break_even"):
+            self.assertGreater(len(found[name]), 5, name)
+
+    def test_a_mark_of_a_record_that_is_still_to_be_made_is_left(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as told:
+            page = pathlib.Path(folder) / "page.md"
+            text = f"<!-- table streaming of {folder}/none.jsonl -->\nold\n<!-- end -->\n"
+            page.write_text(text)
+            tables.write(page, Document.LINES)
+            self.assertEqual(page.read_text(), text)
+        self.assertIn("streaming is left as it is", told.getvalue())
 
 
 class OwnCases(unittest.TestCase):
