@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import doctest
 import io
+import linecache
 import pathlib
 import re
 import textwrap
@@ -61,8 +62,11 @@ def run(block, page, namespace):
     if block.text.startswith(">>>"):
         run_doctest(block, page, namespace)
         return
-    # Empty lines in front, so that a traceback names the line of the page.
-    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    # Empty lines in front, so that a traceback names the line of the page. Not by its path: Dynamo of torch 2.6 reads
+    # the file of what it compiles, as Python.
+    text, name = "\n" * (block.line - 1) + block.text, f"<{page.name}>"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
+    code = compile(text, name, "exec")
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):

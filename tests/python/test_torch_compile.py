@@ -12,6 +12,7 @@ import keyhole
 import pytest
 import torch
 import torch._dynamo.testing
+import torch.utils.flop_counter
 from keyhole.torch_attention import encoded, ops
 from torch.utils import checkpoint
 from torch_reference import DEVICES, check_close, check_each, draw, draw_qkv, masks_of, needs_gpu, reference

@@ -343,6 +343,10 @@ def test_llama4_chunks():
     assert torch.equal(results[1], results[3])
 
 
+@pytest.mark.skipif(
+    torch.__version__.startswith("2.6."),
+    reason="torch 2.6 loses a compiled model's output where the graph breaks at its attention, with the eager one, too",
+)
 def test_compiled():
     """The graph breaks at every mask and every attention; what is between them is compiled."""
     model = model_of("mistral", "keyhole")
