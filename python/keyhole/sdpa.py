@@ -14,6 +14,7 @@ from .leaves import causal, dense, mask, per_batch, per_head, sinks
 from .pattern import Pattern
 from .torch_attention.call import attention
 from .torch_attention.encoded import Anchored
+from .torch_attention.refusals import refuse_unreadable
 
 __all__ = ["scaled_dot_product_attention"]
 
@@ -67,6 +68,13 @@ def scaled_dot_product_attention(
             f"scaled_dot_product_attention: dropout_p is {dropout_p}, and Keyhole has no dropout of attention weights; "
             "pass 0.0, or use torch's"
         )
+    if not (
+        isinstance(query, Tensor)
+        and isinstance(key, Tensor)
+        and isinstance(value, Tensor)
+        and (torch.compiler.is_compiling() or _are_dense(query, key, value))
+    ):
+        _check_tensors(query=query, key=key, value=value)
     _check_shapes(query, key, value, enable_gqa)
     lead = query.shape[:-3]
     if lead != key.shape[:-3] or lead != value.shape[:-3]:
@@ -83,6 +91,23 @@ def scaled_dot_product_attention(
         follows = _follow(attn_mask, (*lead, q.shape[1], q.shape[2], k.shape[2]))
     out = attention(q, k, v, follows, scale=scale)
     return out.reshape(*query.shape[:-1], out.shape[3]) if query.dim() < 4 else out.reshape(*lead, *out.shape[1:])
+
+
+def _are_dense(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether they have shapes that can be asked for; what else kernels cannot read, `attention` refuses."""
+    return query.layout is key.layout is value.layout is torch.strided and not (
+        query.is_nested or key.is_nested or value.is_nested
+    )
+
+
+def _check_tensors(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"scaled_dot_product_attention: {name} is a {type(tensor).__name__}; expected a torch tensor. For "
+                "NumPy arrays there is keyhole.attention(q, k, v, pattern), which takes them, and torch.from_numpy"
+            )
+    refuse_unreadable("scaled_dot_product_attention", **tensors)
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
@@ -111,6 +136,7 @@ def _four_dimensions(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
 @torch.compiler.disable
 def _follow(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored:
     """What a boolean mask says, broadcast to [..., heads, q_len, k_len]."""
+    _check_tensors(attn_mask=attn_mask)
     if attn_mask.is_floating_point():
         raise NotImplementedError(
             f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}, an additive mask, and patterns have no "
@@ -138,6 +164,11 @@ def _pattern_of(attn_mask: Tensor, target: tuple[int, ...]) -> Pattern:
         raise ValueError(
             f"scaled_dot_product_attention: attn_mask has shape {list(attn_mask.shape)}, which does not broadcast to "
             f"{list(target)}"
+        )
+    if attn_mask.is_meta:
+        raise TypeError(
+            "scaled_dot_product_attention: attn_mask is on meta, where tensors have no values, and its values become "
+            "a pattern; pass a mask that has them, is_causal=True, or a pattern to keyhole.attention"
         )
     rows = attn_mask.detach().cpu().reshape(sizes)
     if any(size > 1 for size in sizes[:-3]):

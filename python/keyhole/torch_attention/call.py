@@ -21,7 +21,7 @@ from ..plan import Plan, plan_for
 from . import kernels, ops
 from .autograd import Attention
 from .encoded import core_plan, tensor_of
-from .refusals import refuse_transforms
+from .refusals import refuse_other, refuse_transforms, refuse_unreadable
 from .tensors import current_stream, empty_out
 
 __all__ = ["attention", "gather_attention", "merge"]
@@ -30,6 +30,7 @@ Tensor = torch.Tensor
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 
 # By short names, because every call asks them: looking up torch._C costs as much as the answer.
+_STRIDED = torch.strided
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 _is_compiling = torch.compiler.is_compiling
 _is_grad_enabled = torch.is_grad_enabled
@@ -81,14 +82,19 @@ def attention(
     """
     if not (isinstance(k, Tensor) and isinstance(v, Tensor) and q.dim() == k.dim() == v.dim() == 4):
         _check_tensors("attention", q=q, k=k, v=v)
-    q, k, v, sink = _prepare(q, k, v, sink, layout)
+    q, k, v, sink = _prepare("attention", q, k, v, sink, layout)
     if _is_looked_at(q, k, v, sink):
+        refuse_unreadable("attention", q=q, k=k, v=v, sink=sink)
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         encoded = _beside(q, tensor_of(pattern_or_plan))
         out, lse = ops.attention_forward(q, k, v, encoded, sink, scale, softcap, deterministic, backend)
     else:
-        plan = core_plan(pattern_or_plan, q, k)
-        out, lse = _run(q, k, v, plan, sink, scale, softcap, deterministic, backend, return_lse)
+        try:
+            plan = core_plan(pattern_or_plan, q, k)
+            out, lse = _run(q, k, v, plan, sink, scale, softcap, deterministic, backend, return_lse)
+        except Exception:  # torch's words for sparse tensors and their like help nobody
+            refuse_unreadable("attention", q=q, k=k, v=v, sink=sink)
+            raise
     if layout != "bhsd":
         out = _heads_first(out, layout)
     return (out, lse) if return_lse else out
@@ -109,12 +115,17 @@ def gather_attention(
 ) -> Any:
     """See keyhole.gather_attention. Autocast, sink and gradients of lse as in `attention`."""
     _check_tensors("gather_attention", q=q, k=k, v=v, indices=indices)
-    q, k, v, sink = _prepare(q, k, v, sink, layout)
+    q, k, v, sink = _prepare("gather_attention", q, k, v, sink, layout)
     if _is_looked_at(q, k, v, sink) or type(indices) not in _PLAIN_TYPES:
+        refuse_unreadable("gather_attention", q=q, k=k, v=v, indices=indices, sink=sink)
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         out, lse = ops.gather_forward(q, k, v, indices, sink, scale, softcap, deterministic, backend)
     else:
-        out, lse = _run(q, k, v, indices, sink, scale, softcap, deterministic, backend, return_lse)
+        try:
+            out, lse = _run(q, k, v, indices, sink, scale, softcap, deterministic, backend, return_lse)
+        except Exception:
+            refuse_unreadable("gather_attention", q=q, k=k, v=v, indices=indices, sink=sink)
+            raise
     if layout != "bhsd":
         out = _heads_first(out, layout)
     return (out, lse) if return_lse else out
@@ -125,20 +136,28 @@ def merge(
 ) -> tuple[Tensor, Tensor]:
     """See keyhole.merge. Differentiable in all four."""
     _check_tensors("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
+    refuse_unreadable("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
     out, lse = ops.merge(_heads_first(out, layout), lse, _heads_first(other_out, layout), other_lse)
     return _heads_first(out, layout), lse
 
 
 def _prepare(
-    q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, layout: str
+    function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, layout: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """q, k, v and sink as kernels take them: heads first, cast where autocast is on."""
     if layout != "bhsd":
+        if not (q.layout is k.layout is v.layout is _STRIDED):  # torch cannot even swap dimensions of some others
+            refuse_unreadable(function, q=q, k=k, v=v)
         q, k, v = _heads_first(q, layout), _heads_first(k, layout), _heads_first(v, layout)
     if _is_any_autocast_enabled() and (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
         q, k, v = _autocast(q), _autocast(k), _autocast(v)
-    if sink is not None and sink.dtype != torch.float32:
-        sink = sink.float()
+    if sink is not None:
+        if not isinstance(sink, Tensor):
+            refuse_other(function, "sink", sink)
+        if sink.dtype != torch.float32:
+            if not sink.is_floating_point():  # quantized ones cannot be cast
+                refuse_unreadable(function, sink=sink)
+            sink = sink.float()
     return q, k, v, sink
 
 
@@ -166,8 +185,7 @@ def _run(
 def _check_tensors(function: str, **tensors: Any) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
-            kind = type(tensor).__name__
-            raise TypeError(f"{function}: {name} is a {kind}; pass torch tensors only, or NumPy arrays only")
+            refuse_other(function, name, tensor)
         rank, expected = 4, "[batch, heads, length, head_dim], or with layout='bshd' [batch, length, heads, head_dim]"
         if name.endswith("lse"):
             rank, expected = 3, "[batch, heads, length]"

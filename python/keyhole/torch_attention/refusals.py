@@ -8,9 +8,50 @@ from typing import Any, NoReturn
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["no_second_derivative", "refuse_transforms", "refuse_vmap"]
+__all__ = ["no_second_derivative", "refuse_other", "refuse_transforms", "refuse_unreadable", "refuse_vmap"]
 
 Tensor = torch.Tensor
+
+
+def refuse_other(function: str, name: str, value: Any) -> NoReturn:
+    """Of what is no tensor, where others are."""
+    kind = type(value).__name__
+    raise TypeError(f"{function}: {name} is a {kind}; pass torch tensors only, or NumPy arrays only")
+
+
+def refuse_unreadable(function: str, **tensors: Tensor | None) -> None:
+    """Raises for tensors whose elements do not lie in memory at strides, which kernels need, and for some on meta
+    beside others that have values. Asked where a call has failed or takes long anyway: the others do not wait for it.
+    """
+    if torch.compiler.is_compiling():  # which has tensors of its own, and refuses what it does not know
+        return
+    with_values = without_values = ""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        if tensor.is_nested:
+            raise TypeError(
+                f"{function}: {name} is a nested tensor; accepted are dense ones. Put its sequences one behind the "
+                "other in a batch of one, with a pattern from keyhole.from_cu_seqlens (docs/pytorch.md, Ragged "
+                f"batches), or pad them: torch.nested.to_padded_tensor({name}, 0.0)"
+            )
+        if tensor.layout is not torch.strided:
+            raise TypeError(
+                f"{function}: {name} has layout {tensor.layout}; accepted is torch.strided: pass {name}.to_dense()"
+            )
+        if tensor.is_quantized:
+            raise TypeError(
+                f"{function}: {name} is quantized, {tensor.dtype}; accepted are plain numbers: pass {name}.dequantize()"
+            )
+        if tensor.is_meta:
+            without_values = without_values or name
+        else:
+            with_values = with_values or name
+    if with_values and without_values:
+        raise TypeError(
+            f"{function}: {without_values} is on meta, where tensors have no values, and {with_values} is not; pass "
+            "all tensors on meta, to learn the shape of the result, or none"
+        )
 
 
 def no_second_derivative(ctx: Any, *gradients: Tensor) -> NoReturn:
