@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Pattern", "PatternLike", "as_pattern", "from_recipe", "parse"]
 
 _NOTEBOOK_LENGTH = 64  # a pattern has no length of its own; here every pair can still be seen
+_COUNTED_LENGTHS = (_NOTEBOOK_LENGTH, 1024, 4096)  # up to here counting takes milliseconds
 
 
 class Pattern:
@@ -193,6 +194,25 @@ class Pattern:
             return pictures.svg(self, self._shape(_NOTEBOOK_LENGTH, None))
         except ValueError:  # `at` has lengths of its own; the notebook falls back to repr()
             return None
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return pictures.svg_with_report(self, self._shape(_NOTEBOOK_LENGTH, None), self._growth())
+        except ValueError:  # as above
+            return None
+
+    def _growth(self) -> str:
+        """The pairs of several lengths: how they grow, which the picture of one length cannot show."""
+        lines = [repr(self), "", f"{'length':>6}{'pairs':>12}   of all"]
+        for length in _COUNTED_LENGTHS:
+            try:
+                pairs = self.count_pairs(length)
+            except ValueError:  # another length than that of `at`
+                continue
+            lines.append(f"{length:>6}{pairs:>12}{pairs / length**2:>9.1%}")
+        if self.core.smallest_shape() != (1, 1):
+            lines.append("of head 0 of batch entry 0")
+        return "\n".join(lines)
 
     def _shape(self, q_len: int, k_len: int | None) -> pictures.Shape:
         k_len = q_len if k_len is None else k_len

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from html import escape
 from typing import TYPE_CHECKING
@@ -46,8 +47,13 @@ def svg(pattern: Pattern, shape: Shape) -> str:
 
 
 def svg_with_report(pattern: Pattern, shape: Shape, report: str) -> str:
-    """The picture with the numbers of a plan beside it, as a notebook shows it."""
+    """The picture with numbers beside it, as a notebook shows it.
+
+    As an image of its own: what an SVG in the page says of its classes would hold for all of the page, and notebooks
+    that are not trusted yet (others', and ours opened again) would leave it out.
+    """
+    data = base64.b64encode(svg(pattern, shape).encode()).decode()
     return (
         '<div style="display:flex;flex-wrap:wrap;gap:1em;align-items:flex-start">'
-        f"{svg(pattern, shape)}<pre>{escape(report)}</pre></div>"
+        f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(str(pattern))}"><pre>{escape(report)}</pre></div>'
     )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from keyhole import _core
 from keyhole.pattern import from_recipe
 from keyhole.recipe import decode_value, encode_value
+from notebook_html import svg_inside
 
 CATALOG = {row["name"]: row for row in _core.catalog()}
 
@@ -280,6 +281,30 @@ def test_pictures_in_notebooks():
     assert "causal &amp; ~window(2)" in svg
     assert keyhole.per_head("causal", "dense")._repr_svg_().startswith("<svg ")
     assert keyhole.at([0, 1], [0, 1], "causal")._repr_svg_() is None
+
+
+def test_a_notebook_that_prefers_html_sees_the_picture_and_how_pairs_grow():
+    pattern = keyhole.parse("causal & ~window(2)")
+    html = pattern._repr_html_()
+    assert svg_inside(html) == pattern._repr_svg_()
+    assert 'alt="causal &amp; ~window(2)"' in html
+    assert "keyhole.parse(&#x27;causal &amp; ~window(2)&#x27;)" in html
+    for length in (64, 1024, 4096):
+        pairs = (length - 3) * (length - 2) // 2
+        assert f"{length:>6}{pairs:>12}{pairs / length**2:>9.1%}\n" in html.replace("</pre>", "\n")
+    assert "head 0" not in html
+    assert "of head 0 of batch entry 0" in keyhole.per_head("causal", "dense")._repr_html_()
+
+
+@pytest.mark.parametrize("length", [64, 2])
+def test_html_of_a_pattern_that_has_a_length_of_its_own(length):
+    """Where there is an SVG there is HTML, and where there is none a notebook takes the text."""
+    pattern = keyhole.at(np.arange(length), np.arange(length), "causal")
+    html = pattern._repr_html_()
+    assert (html is None) == (pattern._repr_svg_() is None) == (length == 2)
+    if html is not None:
+        assert svg_inside(html) == pattern._repr_svg_()
+        assert "    64        2080    50.8%</pre>" in html
 
 
 def test_show_writes_files(tmp_path):

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from keyhole.cache import Cache
+from notebook_html import svg_inside
 
 
 @pytest.fixture(autouse=True)
@@ -188,8 +189,10 @@ def test_wrong_arguments(make, error, match):
 def test_pictures():
     plan = keyhole.plan("causal & ~window(2)", 40, heads=2)
     assert plan._repr_svg_().startswith("<svg ")
-    assert "<svg " in plan._repr_html_()
-    assert "causal &amp; ~window(2)" in plan._repr_html_()
+    html = plan._repr_html_()
+    assert svg_inside(html) == plan._repr_svg_()
+    assert 'alt="causal &amp; ~window(2)"' in html
+    assert f"<pre>{plan}</pre>" in html
 
 
 def test_show(tmp_path, capsys):
