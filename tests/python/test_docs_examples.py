@@ -106,6 +106,17 @@ def test_cpp_blocks_are_excerpts(page):
             assert any(excerpt in text for text in words), f"{page.name}:{block.line} is in no file of examples/"
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_settings_of_pip_are_passed_by_their_long_name(page):
+    """The pip of Debian 12 does not know -C."""
+    options = "\n".join(
+        p.read_text(encoding="utf-8") for p in (ROOT / "CMakeLists.txt", *(ROOT / "cmake").glob("*.cmake"))
+    )
+    for how, name in re.findall(r"(\S*)\bcmake\.define\.(\w+)", page.read_text(encoding="utf-8")):
+        assert how.lstrip("`(") == "--config-settings=", f"{page.name} passes {name} by {how!r}"
+        assert f"set({name} " in options, f"{page.name} names {name}, which CMake does not know"
+
+
 def test_blocks_are_read_as_meant():
     blocks = blocks_of(
         "a\n```python\nprint(1)\n```\n```text\n1\n```\n\n```python cuda\nx\n```\nwords\n```text\ny\n```\n"
