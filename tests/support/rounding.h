@@ -133,13 +133,13 @@ struct Rounding {
                                        double delta) const {
     const double lost = lost_factor(), heavy = weight + lost;
     const double size = std::abs(dweight) + std::abs(delta);
+    // Of dweight - delta, which may be 0 by chance where it should not be quite.
+    const double difference = row.delta + unit() * sum_factor(v_head_dim) * dweight_size;
     // 1 - tanh^2 cancels, so with a softcap its rounding counts against the slope of 1.
     const double full_slope = softcap > 0 ? std::abs(scale) : std::abs(slope);
-    const double dscore_error =
-        heavy * (std::abs(slope) * (row.weight * size + row.delta +
-                                    unit() * sum_factor(v_head_dim) * dweight_size) +
-                 16 * unit() * full_slope * size) +
-        lost * full_slope * size;
+    const double dscore_error = heavy * (std::abs(slope) * (row.weight * size + difference) +
+                                         16 * unit() * full_slope * (size + difference)) +
+                                lost * full_slope * size;
     return {dscore_error + (unit() * sum_factor(k_len + q_len) + factor_unit()) * std::abs(dscore) +
                 (rounds_weights ? lost : 0),
             heavy * (row.weight + unit() * sum_factor(q_len * heads) + factor_unit()) + lost};
