@@ -29,9 +29,9 @@ __device__ __forceinline__ void write_job(const ForwardParams& p, const ForwardM
   job.kv_head = work.kv_head;
   job.first_k = int32_t(work.residue.first_k);
   const auto first_q = int32_t(work.residue.first_q);
-  const int32_t class_at = maps.q.of_class(first_q).class_at;
-  job.rows = {0, work.row_tile * C::tile_q, class_at, work.head, work.batch};
-  job.queries = maps.q.map_of_class(first_q);
+  const ClassRows queries = maps.q.of_class(first_q);
+  job.rows = {0, work.row_tile * C::tile_q, queries.class_at, work.head, work.batch};
+  job.queries = queries.map;
 
   const int64_t first_row = int64_t{work.row_tile} * C::tile_q;
   const int64_t query = work.residue.first_q + p.view.stride * first_row;
