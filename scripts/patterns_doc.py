@@ -2,8 +2,9 @@
 """scripts/patterns_doc.py KEYHOLE LAMBDA_PICTURE [--check]
 
 Writes docs/patterns.md and docs/pictures/*.svg from the catalog, by asking the programs keyhole and
-keyhole_lambda_picture (of a build with tests: bin/keyhole, tests/keyhole_lambda_picture). With --check it writes nothing and fails when a file differs from what it would write: the tests run
-it so, and a pattern without its section cannot land.
+keyhole_lambda_picture (of a build with tests: bin/keyhole, tests/keyhole_lambda_picture). With --check
+it writes nothing and fails when a file differs from what it would write: the tests run it so, and a
+pattern without its section cannot land.
 """
 
 import json
