@@ -12,9 +12,9 @@
 //   keys. Two of queries hide the start of the next list behind the end of this one, and lend the
 //   results of a list its queries' place on their way out.
 // - Short lists live from a second CTA, which multiplies while the first one starts and ends.
-// - Two warpgroups take turns at the first tile of a list: the products of one are then made while
-//   the other takes exponentials, and it stays so. Turns at every tile cost more than they bring,
-//   unless exponentials decide.
+// - Two warpgroups take turns at the first tile of a list, so that the products of one may be made
+//   while the other takes exponentials. Turns at every tile cost more than they bring, unless
+//   exponentials decide.
 #pragma once
 
 #include <cstdint>
