@@ -45,7 +45,37 @@ class Multiplier {
 
   __device__ __forceinline__ void multiply() {
     if (warpgroup_ == kMultipliers - 1) give_turn<kHasTurns>();
-    for (int32_t tiles = await_job(false); tiles > 0;) tiles = await_job(follow(tiles));
+    Scores scores;
+    Out out;
+    uint32_t bits[kMaskWords];
+    uint64_t queries;
+    int32_t tiles = await_job();  // there is one
+    queries = start_list(scores, bits, true);
+    while (tiles > 0) {
+      follow(scores, out, bits, queries, tiles);
+
+      const uint32_t ended = jobs_ - 1;
+      if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[ended % C::q_stages]);
+      begin_products();
+      multiply_values(out);
+      const RowEnds end = end_rows(rows_);
+      if constexpr (kJoins) {
+        tiles = await_job();
+        queries = start_list(scores, bits, tiles > 0);
+      }
+      await_products<kJoins ? 1 : 0>();
+      is_ready(out);
+      arrive_as_warp(shared_.v_empty[v_.stage]);
+      v_.next();
+      store(shared_.job[ended % kJobs], ended % C::q_stages, out, end);
+      arrive_as_warp(shared_.job_empty[ended % kJobs]);
+      if constexpr (!kJoins) {
+        tiles = await_job();
+        queries = start_list(scores, bits, tiles > 0);
+      }
+    }
+    await_products<0>();
+    is_ready(scores);
     if (kStoresByQueries && thread() % 32 == 0) await_reads_of_stores();
   }
 
@@ -64,8 +94,8 @@ class Multiplier {
 
   // How many tiles the job has whose queries come next; 0: there is none. The same number for all
   // lanes, which the compiler must see: or operands would not stay in uniform registers.
-  __device__ __forceinline__ int32_t await_job(bool has_queries) {
-    shared_.await(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2, has_queries);
+  __device__ __forceinline__ int32_t await_job() {
+    shared_.await(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2);
     return __shfl_sync(~0u, shared_.job[jobs_ % kJobs].num_tiles, 0);
   }
 
@@ -137,39 +167,45 @@ class Multiplier {
     commit_products();
   }
 
-  // True: the queries of the next job are there.
-  __device__ __forceinline__ bool follow(int32_t tiles) {
-    const uint32_t q_stage = jobs_ % C::q_stages, job = jobs_ % kJobs;
+  // Results leave by way of their queries' place, where that does not keep the next ones from
+  // coming.
+  static constexpr bool kStoresByQueries = C::q_stages > 1;
+  // The last values of a list are multiplied, and its results stored, beside the first scores of
+  // the next. Not for short lists, whose next queries come too late for that, nor for three
+  // warpgroups, which hide each other's ends and lack the registers.
+  static constexpr bool kJoins = kStoresByQueries && kMultipliers == 2;
+
+  // Starts the first scores of the job whose queries are there.
+  __device__ __forceinline__ uint64_t start_list(Scores& scores, uint32_t (&bits)[kMaskWords],
+                                                 bool is_there) {
+    const uint32_t rows =
+        smem_address(shared_.q[jobs_ % C::q_stages]) + uint32_t(warpgroup_ * 64 * 128);
     ++jobs_;
-    const uint32_t rows = smem_address(shared_.q[q_stage]) + uint32_t(warpgroup_ * 64 * 128);
-    if (rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
+    if (is_there && rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
     const uint64_t queries = operand(rows, Queries::bytes);
-    Scores scores;
-    Out out;
-    begin_list(scores, out, queries, tiles > 1);
+    if (is_there) shared_.await(shared_.k_full[k_.stage], k_.parity);
+    bitmap_ = is_there ? shared_.bitmap[k_.stage] : kFull;
+#pragma unroll
+    for (uint32_t& word : bits) word = 0;  // of nobody, who is always first
+    load_bits(bits);
+    await_turn<kTurnsAtFirst>();
+    begin_products();
+    multiply_keys(scores, queries);
+    give_turn<kTurnsAtFirst>();
+    return queries;
+  }
+
+  __device__ __forceinline__ void follow(Scores& scores, Out& out,
+                                         const uint32_t (&bits)[kMaskWords], uint64_t queries,
+                                         int32_t tiles) {
+    begin_list(scores, out, bits, tiles > 1);
     for (int32_t i = 1; i < tiles; ++i) {
       int32_t left = tiles - i;
       asm volatile("" : "+r"(left));  // what the compiler knows uniform, it would test too early
       follow_tile(scores, out, queries, left > 1);
     }
-
-    if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[q_stage]);
-    begin_products();
-    multiply_values(out);
-    const RowEnds end = end_rows(rows_);
-    const bool has_queries =
-        is_over_now(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2);
-    await_products<0>();
-    is_ready(out);
-    arrive_as_warp(shared_.v_empty[v_.stage]);
-    v_.next();
-    store(shared_.job[job], q_stage, out, end);
-    arrive_as_warp(shared_.job_empty[job]);
-    return has_queries;
   }
 
-  // By way of the queries' place, where that does not keep the next ones from coming.
-  static constexpr bool kStoresByQueries = C::q_stages > 1;
   __device__ __forceinline__ void store(const Job& job, uint32_t q_stage, Out& out,
                                         const RowEnds& end) const {
     if constexpr (kStoresByQueries) {
@@ -179,7 +215,7 @@ class Multiplier {
     store_rows<T, C>(p_, job.result, first_row_, out, end);
   }
 
-  // The place of the queries before, whose results have begun to leave it long ago.
+  // The place of the queries before, whose results have begun to leave it a while ago.
   __device__ __forceinline__ void give_back_queries() const {
     if (!kStoresByQueries || jobs_ < 2 || thread() % 32 != 0) return;
     await_reads_of_stores();
@@ -187,24 +223,15 @@ class Multiplier {
   }
 
   // The first tile of a list: nothing to multiply beside it yet, and bases are found.
-  __device__ __forceinline__ void begin_list(Scores& scores, Out& out, uint64_t queries,
-                                             bool has_more) {
-    shared_.await(shared_.k_full[k_.stage], k_.parity);
-    bitmap_ = shared_.bitmap[k_.stage];
-    uint32_t bits[kMaskWords] = {};  // of nobody, who is always first
-    load_bits(bits);
-    await_turn<kTurnsAtFirst>();
-    begin_products();
-    multiply_keys(scores, queries);
-    give_turn<kTurnsAtFirst>();
-    give_back_queries();
+  __device__ __forceinline__ void begin_list(Scores& scores, Out& out,
+                                             const uint32_t (&bits)[kMaskWords], bool has_more) {
+    await_products<0>();
+    is_ready(scores);
     // Not by a product that does not add: then ptxas would keep the registers over the end of the
     // list before, where rows may have to be done again.
 #pragma unroll
     for (int i = 0; i < C::head_dim / 2; ++i) out[i] = 0;
     is_ready(out);
-    await_products<0>();
-    is_ready(scores);
     arrive_as_warp(shared_.k_empty[k_.stage]);
     k_.next();
     if (bitmap_ != kFull) apply_mask(scores, bits);
@@ -213,6 +240,7 @@ class Multiplier {
     rows_.minus_base[0] = rows_.minus_base[1] = FLT_MAX;
     raise_base(rows_, scores, rule_.factor);
     make_weights<T>(weights_, rows_.sum, scores, rows_, rule_.factor);
+    give_back_queries();
     if (has_more) {
       shared_.await(shared_.k_full[k_.stage], k_.parity, has_keys);
       bitmap_ = shared_.bitmap[k_.stage];
