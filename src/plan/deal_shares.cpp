@@ -94,6 +94,7 @@ class Dealer {
     for (size_t s = 0; s + 1 < begins.size(); ++s) {
       sort_in_place(std::span(all).subspan(begins[s], begins[s + 1] - begins[s]), comes_first);
     }
+    if (comes_first == is_longer) move_short_to_the_end(all);
     Loads loads(deal_.num_ctas);
     std::vector<int32_t> cta_of;  // [all]
     for (const WorkItem& item : all) cta_of.push_back(loads.add(cost_of(item)));
@@ -140,6 +141,31 @@ class Dealer {
         all.push_back(item);
       }
     }
+  }
+
+  // About one item for each CTA, the shortest of all sections, to even out what the longer ones
+  // leave.
+  void move_short_to_the_end(std::vector<WorkItem>& all) const {
+    if (all.empty()) return;
+    const int32_t longest = std::ranges::max_element(all, {}, &WorkItem::num_tiles)->num_tiles;
+    std::vector<size_t> places;  // of shorter ones
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].num_tiles < longest) places.push_back(i);
+    }
+    const size_t count = std::min(places.size(), size_t(deal_.num_ctas));
+    std::ranges::sort(places, {}, [&](size_t i) { return std::pair(all[i].num_tiles, i); });
+    places.resize(count);
+    std::vector<WorkItem> short_ones;
+    std::vector<bool> is_moved(all.size());
+    for (const size_t i : places) {
+      short_ones.push_back(all[i]);
+      is_moved[i] = true;
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!is_moved[i]) all[kept++] = all[i];
+    }
+    std::ranges::copy(short_ones.rbegin(), short_ones.rend(), all.begin() + ptrdiff_t(kept));
   }
 
   // Equals stay in their order. By places, since std::stable_sort's memory is deprecated in C++20.

@@ -5,11 +5,12 @@
 // Heads are taken section by section: what the items of a section read again and again (keys and
 // values; by key tile, queries and gradients of the output) fits the second-level cache together.
 // Inside a section the longest item that is left goes to the CTA that has least to do so far,
-// whatever section that is from: nobody waits between sections, and what the last one leaves uneven
-// is about its shortest item. Where a CTA has so many items that the longest is less than a
-// fiftieth of its load, they come list after list instead: neighbours read the same, and one head
-// alone may be too large for the cache. Everything is decided here, once for a plan and a call's
-// shape, so that a kernel draws nothing from a counter and gives the same bits every time.
+// whatever section that is from: nobody waits between sections. The shortest items of all sections
+// come last, about one for each CTA, and even out what the longer ones leave. Where a CTA has so
+// many items that the longest is less than a fiftieth of its load, they come list after list
+// instead: neighbours read the same, and one head alone may be too large for the cache. Everything
+// is decided here, once for a plan and a call's shape, so that a kernel draws nothing from a
+// counter and gives the same bits every time.
 //
 //   2 CTAs, items of 5 4 3 3 2 tiles        CTA 0: 5 3 | ...       CTA 1: 4 3 2 | ...
 //
