@@ -201,5 +201,28 @@ TEST_F(GpuErrors, ListsThatCannotBeCopied) {
   s.expect_it_still_works();
 }
 
+// The driver refuses a launch on the default stream while a stream that this waits for is captured.
+TEST_F(GpuErrors, ALaunchThatFails) {
+  const Prepared s;
+  cudaStream_t captured = nullptr;
+  check_cuda(cudaStreamCreate(&captured), "making a stream");
+  check_cuda(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal), "beginning a capture");
+  ErrorKind kind = ErrorKind::usage;
+  std::string message = "no error";
+  try {
+    s.problem.forward(s.made);
+  } catch (const Error& error) {
+    kind = error.kind();
+    message = error.what();
+  }
+  cudaGraph_t graph = nullptr;
+  EXPECT_NE(cudaStreamEndCapture(captured, &graph), cudaSuccess);  // what was tried ended it
+  cudaGetLastError();
+  check_cuda(cudaStreamDestroy(captured), "giving a stream back");
+  EXPECT_EQ(kind, ErrorKind::device);
+  EXPECT_EQ(message.find("while launching"), 0u) << message;
+  s.expect_it_still_works();
+}
+
 }  // namespace
 }  // namespace keyhole::test
