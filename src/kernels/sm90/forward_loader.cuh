@@ -48,7 +48,6 @@ __device__ __forceinline__ void write_job(const ForwardParams& p, const ForwardM
   };
   result.out_at = at(p.out);
   result.lse_at = at(p.lse);
-  result.is_boxed = result.is_all && maps.stores_boxes;
   result.boxes = maps.out.map_of_class(first_q);
 }
 

@@ -79,7 +79,7 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const
                                                    int32_t first_row, RowRoom<C> room,
                                                    const float (&out)[C::head_dim / 2],
                                                    const RowEnds& end) {
-  if (!job.result.is_boxed) return false;
+  if (!job.result.is_all) return false;
   BoxAt at = job.rows;  // read here, needed at the end
   const CUtensorMap* const boxes = job.result.boxes;
   uint32_t not_finite[2] = {};  // NaN in either half when any value is infinite or NaN

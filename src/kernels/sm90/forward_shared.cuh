@@ -57,7 +57,6 @@ struct JobResult {
   int32_t head_index, slot;
   int32_t num_rows;  // of the tile that there are
   bool is_all;       // nothing joins the rows: no other chunk, part or sink
-  bool is_boxed;     // and TMA can store them
   int64_t query;     // of the first row
   // Where its first row begins in out and in lse, in elements. Not pointers: ptxas would not know
   // that they point to global memory, and take nothing for uniform any more.

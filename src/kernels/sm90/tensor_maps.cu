@@ -115,9 +115,6 @@ class CallRows {
   RowMaps of_queries(const device::DeviceTensor& tensor, int64_t head_dim, int box_rows) {
     return of(tensor, sizes_.heads, sizes_.q_len, head_dim, box_rows);
   }
-  bool can_box_queries(const device::DeviceTensor& tensor, int64_t head_dim) const {
-    return why_no_boxes(view_of(tensor, sizes_.heads, sizes_.q_len, head_dim)).empty();
-  }
   RowMaps of_keys(const device::DeviceTensor& tensor, int64_t head_dim, int box_rows) {
     return of(tensor, sizes_.kv_heads, sizes_.k_len, head_dim, box_rows);
   }
@@ -125,13 +122,9 @@ class CallRows {
  private:
   RowMaps of(const device::DeviceTensor& tensor, int64_t heads, int64_t length, int64_t head_dim,
              int box_rows) {
-    return row_maps(maker_, view_of(tensor, heads, length, head_dim), stride_, box_rows,
-                    some_memory_);
-  }
-  TensorView view_of(const device::DeviceTensor& tensor, int64_t heads, int64_t length,
-                     int64_t head_dim) const {
-    return TensorView(tensor.data, dtype_, {sizes_.batch, heads, length, head_dim},
-                      {tensor.batch_stride, tensor.head_stride, tensor.row_stride, 1});
+    const TensorView view(tensor.data, dtype_, {sizes_.batch, heads, length, head_dim},
+                          {tensor.batch_stride, tensor.head_stride, tensor.row_stride, 1});
+    return row_maps(maker_, view, stride_, box_rows, some_memory_);
   }
 
   const device::Sizes& sizes_;
@@ -146,12 +139,10 @@ class CallRows {
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows) {
   const device::Sizes& sizes = params.sizes;
   CallRows rows(sizes, dtype, params.view.stride, params.q.data);
-  ForwardMaps maps = {.q = rows.of_queries(params.q, sizes.head_dim, q_rows),
-                      .k = rows.of_keys(params.k, sizes.head_dim, k_rows),
-                      .v = rows.of_keys(params.v, sizes.v_head_dim, k_rows)};
-  maps.stores_boxes = rows.can_box_queries(params.out, sizes.v_head_dim);
-  if (maps.stores_boxes) maps.out = rows.of_queries(params.out, sizes.v_head_dim, kWarpRows);
-  return maps;
+  return {.q = rows.of_queries(params.q, sizes.head_dim, q_rows),
+          .k = rows.of_keys(params.k, sizes.head_dim, k_rows),
+          .v = rows.of_keys(params.v, sizes.v_head_dim, k_rows),
+          .out = rows.of_queries(params.out, sizes.v_head_dim, kWarpRows)};
 }
 
 BackwardMaps backward_maps(const device::BackwardParams& params, DType dtype, int q_rows,

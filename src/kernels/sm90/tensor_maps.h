@@ -39,8 +39,7 @@ struct RowMaps {
 // where it lies.
 struct ForwardMaps {
   RowMaps q, k, v;
-  RowMaps out = {};           // in boxes of the rows of a warp
-  bool stores_boxes = false;  // TMA can follow the strides of out
+  RowMaps out;  // in boxes of the rows of a warp
 };
 struct BackwardMaps {
   RowMaps q, dout, k, v;
