@@ -3,9 +3,11 @@
 // in the last part, by the sink.
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 
 #include "kernels/device/params.h"
+#include "kernels/device/ptx.cuh"
 
 namespace keyhole::device {
 
@@ -46,6 +48,22 @@ __device__ RowFinish finish_row(const Params& p, int32_t head_index, int64_t que
   // A share of 0 stays 0 whatever the total is: nothing attended, or a sink that is not finite.
   return {own_share == 0 ? 0 : own_share / total, before_share == 0 ? 0 : before_share / total,
           top + log2f(total)};
+}
+
+// How a row ends that nothing joins: no other chunk, part or sink.
+struct RowEnd {
+  float sum, max2;
+  float reciprocal;  // of the sum; 0 where nothing was added up
+  float lse2;        // -inf there
+};
+
+// The row lies in four lanes of a warp, each with a sum of its own columns; all of them call.
+// minus_base: FLT_MAX where the row attended to nothing.
+__device__ __forceinline__ RowEnd end_row(float sum, float minus_base) {
+  sum += __shfl_xor_sync(~0u, sum, 1);
+  sum += __shfl_xor_sync(~0u, sum, 2);
+  const float max2 = minus_base == FLT_MAX ? -INFINITY : -minus_base;
+  return {sum, max2, sum == 0 ? 0 : reciprocal_fast(sum), max2 + log2_fast(sum)};
 }
 
 }  // namespace keyhole::device

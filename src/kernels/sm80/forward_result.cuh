@@ -33,21 +33,21 @@ __device__ __noinline__ void redo_rows(const ForwardParams& p, int64_t item, int
   }
 }
 
-__device__ __forceinline__ float sum_of_four_lanes(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
 // first_row: of the warp in its tile. staging: the warp's own rows of shared memory,
 // C::rows_per_warp of Shape<C>::row_bytes, that nobody else reads any more.
 template <class T, class C>
 __device__ __forceinline__ void store_rows(const ForwardParams& p, const Work& work, int64_t item,
                                            int32_t first_row, uint32_t staging,
                                            Accumulators<C>& acc) {
-  const int lane = int(threadIdx.x) % 32;
+  const int lane = int(thread_index() % 32);
   const int64_t first_index = int64_t{work.row_tile} * C::tile_q + first_row;
   const bool is_slot = work.slot >= 0;
   const bool is_wide = is_slot || !p.is_last;  // fp32, in the workspace
+  // Nothing joins the rows, as nearly always: a row then ends without any division.
+  const bool is_all = !is_slot && p.is_first && p.is_last && p.sink == nullptr;
+  float* const lse = p.lse.data == nullptr
+                         ? nullptr
+                         : p.lse.row<float>(work.batch, work.head, work.residue.first_q);
   uint32_t bad_rows = 0;
 
 #pragma unroll
@@ -57,24 +57,20 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Work& w
       const int row = 16 * b + 8 * half + lane / 4;
       const bool is_row = first_index + row < work.residue.num_q;
       const int64_t query = work.residue.first_q + p.view.stride * (first_index + row);
-      const float sum = sum_of_four_lanes(acc.sum[b][half]);
-      const float minus_base = acc.minus_base[b][half];
-      const float max2 = minus_base == FLT_MAX ? -INFINITY : -minus_base;
-
-      device::RowTarget<T> target = {1, 0, nullptr, nullptr, nullptr};
-      float lse2 = -INFINITY;
+      const device::RowEnd end = device::end_row(acc.sum[b][half], acc.minus_base[b][half]);
+      device::RowTarget<T> target = {end.reciprocal, 0, nullptr, nullptr, nullptr};
+      float lse2 = end.lse2;
       int64_t slot_row = 0;
-      bool is_bad = false;
       if (is_row && is_slot) {
         slot_row = device::slot_row(p, work.head_index, work.slot, first_row + row);
         target = device::slot_target<T>(p, slot_row);
-        is_bad = !device::is_finite(sum) || max2 == INFINITY;
-      } else if (is_row) {
-        const device::RowFinish finish = device::finish_row(p, work.head_index, query, max2, sum);
+      } else if (is_row && !is_all) {
+        const device::RowFinish finish =
+            device::finish_row(p, work.head_index, query, end.max2, end.sum);
         target = device::row_target<T>(p, work.head_index, query, finish);
         lse2 = finish.lse2;
-        is_bad = !(lse2 < INFINITY);
       }
+      bool is_bad = !(lse2 < INFINITY);
       // The row's columns 8 * n + 2 * (lane % 4) and the next one.
       const auto for_each_two = [&](auto visit) {
 #pragma unroll
@@ -109,8 +105,12 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Work& w
       const bool is_stored = is_row && !is_bad;
       if (is_stored && lane % 4 == 0) {
         if (is_slot) {
-          p.slots.max[slot_row] = max2;
-          p.slots.sum[slot_row] = sum;
+          p.slots.max[slot_row] = end.max2;
+          p.slots.sum[slot_row] = end.sum;
+        } else if (is_all) {
+          if (lse != nullptr) {
+            lse[(first_index + row) * (p.view.stride * p.lse.row_stride)] = lse2 * device::kLn2;
+          }
         } else {
           device::store_lse(p, work.head_index, query, lse2);
         }

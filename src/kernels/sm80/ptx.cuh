@@ -13,6 +13,7 @@ using device::commit_copies;
 using device::copy_async_or_zeros;
 using device::exp2_fast;
 using device::load_shared_vector;
+using device::reciprocal_fast;
 using device::smem_address;
 using device::store_shared_vector;
 using device::thread_index;
@@ -128,11 +129,5 @@ struct Element<__half> {
   }
 };
 #undef KEYHOLE_DEFINE_MULTIPLY
-
-__device__ __forceinline__ float reciprocal_fast(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 
 }  // namespace keyhole::sm80

@@ -23,23 +23,13 @@ __device__ __forceinline__ void redo_rows(const ForwardParams& p, const WorkItem
   }
 }
 
-// How rows end that nothing joins.
+// How a thread's two rows end where nothing joins them.
 struct RowEnds {
-  float sum[2], max2[2], reciprocal[2], lse2[2];
+  device::RowEnd row[2];
 };
 __device__ __forceinline__ RowEnds end_rows(const Rows& rows) {
-  RowEnds end;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float sum = rows.sum[h];  // of four lanes
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    end.sum[h] = sum;
-    end.max2[h] = rows.minus_base[h] == FLT_MAX ? -INFINITY : -rows.minus_base[h];
-    end.reciprocal[h] = sum == 0 ? 0 : device::reciprocal_fast(sum);
-    end.lse2[h] = end.max2[h] + device::log2_fast(sum);  // -inf where nothing was added up
-  }
-  return end;
+  return {{device::end_row(rows.sum[0], rows.minus_base[0]),
+           device::end_row(rows.sum[1], rows.minus_base[1])}};
 }
 
 // Where a warp's 16 rows lie on their way: in the place of its queries, which are not needed any
@@ -68,8 +58,8 @@ __device__ __forceinline__ void store_lse(const ForwardParams& p, const JobResul
   const int64_t step = p.view.stride * p.lse.row_stride;
   const int32_t row = first_row + lane / 4;
   float* const to = static_cast<float*>(p.lse.data) + job.lse_at + row * step;
-  if (row < job.num_rows) to[0] = end.lse2[0] * device::kLn2;
-  if (row + 8 < job.num_rows) to[8 * step] = end.lse2[1] * device::kLn2;
+  if (row < job.num_rows) to[0] = end.row[0].lse2 * device::kLn2;
+  if (row + 8 < job.num_rows) to[8 * step] = end.row[1].lse2 * device::kLn2;
 }
 
 // The short way. False: something joins the rows, or they must be done again; nothing is stored.
@@ -88,13 +78,13 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const
     uint32_t four[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float factor = end.reciprocal[i % 2];
+      const float factor = end.row[i % 2].reciprocal;
       four[i] = device::pack_two<T>(factor * out[8 * b + 2 * i], factor * out[8 * b + 2 * i + 1]);
       not_finite[i % 2] = add_zero_times<T>(four[i], not_finite[i % 2]);
     }
     room.put(b, four);
   }
-  const bool is_bad = !(end.lse2[0] < INFINITY) || !(end.lse2[1] < INFINITY) ||
+  const bool is_bad = !(end.row[0].lse2 < INFINITY) || !(end.row[1].lse2 < INFINITY) ||
                       ((not_finite[0] | not_finite[1]) & 0x7fff7fff) != 0;
   if (__any_sync(~0u, is_bad)) return false;
   publish_stores();
@@ -133,15 +123,15 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
     const int32_t row = first_row + lane / 4 + 8 * h;
     const bool is_row = row < job.num_rows;
     const int64_t query = job.query + int64_t{p.view.stride} * row;
-    device::RowTarget<T> target = {end.reciprocal[h], 0, nullptr, nullptr, nullptr};
-    float lse2 = end.lse2[h];
+    device::RowTarget<T> target = {end.row[h].reciprocal, 0, nullptr, nullptr, nullptr};
+    float lse2 = end.row[h].lse2;
     int64_t slot_row = 0;
     if (is_row && is_slot()) {
       slot_row = device::slot_row(p, job.head_index, job.slot, row);
       target = device::slot_target<T>(p, slot_row);
     } else if (is_row && !job.is_all) {
       const device::RowFinish finish =
-          device::finish_row(p, job.head_index, query, end.max2[h], end.sum[h]);
+          device::finish_row(p, job.head_index, query, end.row[h].max2, end.row[h].sum);
       target = device::row_target<T>(p, job.head_index, query, finish);
       lse2 = finish.lse2;
     }
@@ -180,8 +170,8 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
     const bool is_stored = is_row && !is_bad;
     if (is_stored && c == 0) {
       if (is_slot()) {
-        p.slots.max[slot_row] = end.max2[h];
-        p.slots.sum[slot_row] = end.sum[h];
+        p.slots.max[slot_row] = end.row[h].max2;
+        p.slots.sum[slot_row] = end.row[h].sum;
       } else if (!p.is_last) {
         device::store_lse(p, job.head_index, query, lse2);
       } else if (p.lse.data != nullptr) {
