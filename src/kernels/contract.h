@@ -73,6 +73,7 @@ struct Request {
 struct Persistence {
   int ctas_per_processor = 1;  // 0: for this tile there is a CTA for each item
   double tiles_per_item = 0;   // what an item costs beside its tiles, in tiles
+  double cache_share = 0.6;    // of the second-level cache, that a section of heads may fill
 };
 
 // One row of the kernel table.

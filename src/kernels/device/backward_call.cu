@@ -27,6 +27,9 @@ Summed summed_by(const BackwardArgs& args, const BackwardNeeds& needs) {
   return {needs.queries_in_sums && !keys_write_queries(args, needs), needs.keys_in_sums};
 }
 
+// Of the second-level cache, what the queries and gradients of a section may fill.
+constexpr double kCacheShare = 0.625;
+
 // Rows of slots, of the part that needs most: parts follow one another.
 int64_t num_slot_rows(const BackwardArgs& args, const BackwardNeeds& needs, int64_t num_heads) {
   int64_t rows = 0;
@@ -117,7 +120,7 @@ BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   p.slots = w.slots;
   p.dq_rows_per_class = w.dq_rows_per_class;
   p.found_nonfinite = w.found_nonfinite;
-  p.heads_per_section = heads_per_section(args);
+  p.heads_per_section = heads_per_section(args, kCacheShare);
   return p;
 }
 
@@ -278,11 +281,11 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
 }  // namespace
 
 // A power of two, so that the last section is seldom a lonely head.
-int32_t heads_per_section(const BackwardArgs& args) {
+int32_t heads_per_section(const BackwardArgs& args, double cache_share) {
   const Sizes sizes = sizes_of(args);
   const int64_t head_bytes =
       sizes.q_len * (sizes.head_dim + sizes.v_head_dim) * bytes_of(args.q.dtype);
-  const int64_t room = args.launch.l2_cache_bytes / 8 * 5;
+  const auto room = int64_t(cache_share * double(args.launch.l2_cache_bytes));
   int32_t heads = 1;
   while (heads < sizes.num_heads() && 2 * heads * head_bytes <= room) heads *= 2;
   return std::max(1, std::min(heads, sizes.num_heads()));

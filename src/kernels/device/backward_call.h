@@ -46,8 +46,9 @@ struct BackwardLaunches {
   BitmapLayout bitmaps = BitmapLayout::row_major;
 };
 
-// Heads whose queries and gradients of the output share the second-level cache.
-int32_t heads_per_section(const BackwardArgs& args);
+// Heads whose queries and gradients of the output share the second-level cache, and fill so much of
+// it.
+int32_t heads_per_section(const BackwardArgs& args, double cache_share);
 
 // Whether a backward pass visits each query tile in one step at most: the plan is one part of
 // tiles, and no query tile attends to two key tiles.

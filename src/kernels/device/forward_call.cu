@@ -11,8 +11,9 @@
 namespace keyhole::device {
 namespace {
 
-// The share of the second-level cache that the keys and values of a section may fill; queries,
-// outputs and other sections' last items want the rest.
+// Of the second-level cache, what the keys and values of a section may fill where every item has a
+// CTA of its own; queries, outputs and other sections' last items want the rest. Smaller sections
+// cost such a grid more balance than they save in memory traffic (docs/performance-log.md).
 constexpr double kCacheShare = 0.6;
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kRowsPerCta = 8;
@@ -77,7 +78,7 @@ Params params_of(const ForwardArgs& args, const Sizes& sizes, const Layout& layo
                       .max = reinterpret_cast<float*>(memory + layout.slot_max),
                       .sum = reinterpret_cast<float*>(memory + layout.slot_sum)};
     }
-    params.heads_per_section = heads_per_section(args);
+    params.heads_per_section = heads_per_section(args, kCacheShare);
   }
   return params;
 }
@@ -113,13 +114,13 @@ void launch_fill(const ForwardParams& params, DType dtype, cudaStream_t stream) 
 int64_t forward_workspace_bytes(const ForwardArgs& args) { return layout_of(args).bytes; }
 
 // As equal as they can be: a last section of one head would leave the GPU half empty.
-int32_t heads_per_section(const ForwardArgs& args) {
+int32_t heads_per_section(const ForwardArgs& args, double cache_share) {
   const Sizes sizes = sizes_of(args);
   const int64_t kv_heads = int64_t{sizes.batch} * sizes.kv_heads;
   const double kv_head_bytes = double(sizes.k_len) * double(sizes.head_dim + sizes.v_head_dim) *
                                double(bytes_of(args.q.dtype));
   const double fitting =
-      kCacheShare * double(args.launch.l2_cache_bytes) / std::max(1.0, kv_head_bytes);
+      cache_share * double(args.launch.l2_cache_bytes) / std::max(1.0, kv_head_bytes);
   const int64_t at_most = std::max<int64_t>(1, int64_t(std::min(double(kv_heads), fitting)));
   const int64_t sections = ceil_div(kv_heads, at_most);
   return int32_t(ceil_div(kv_heads, sections) * (sizes.heads / sizes.kv_heads));

@@ -14,8 +14,8 @@ namespace keyhole::device {
 int64_t forward_workspace_bytes(const ForwardArgs& args);
 
 // Heads whose keys and values share the second-level cache: whole groups of query heads, at most so
-// many that it holds them. Of batch x heads at least one.
-int32_t heads_per_section(const ForwardArgs& args);
+// many that they fill that share of it. Of batch x heads at least one.
+int32_t heads_per_section(const ForwardArgs& args, double cache_share);
 
 // Queues one launch over a tiles part: num_heads * view.work.items_per_group work items.
 using LaunchTiles = void (*)(const ForwardParams& params, cudaStream_t stream);

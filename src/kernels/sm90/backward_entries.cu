@@ -28,7 +28,8 @@ constexpr double kStepsPerList = 1;
 
 Persistence persistence(const TileShape& tile) {
   return {.ctas_per_processor = tile.k >= 128 ? 1 : 0,  // sm80's kernels follow fine tiles
-          .tiles_per_item = kStepsPerList};
+          .tiles_per_item = kStepsPerList,
+          .cache_share = 0.625};
 }
 
 std::string objection(const Request& request) {

@@ -30,9 +30,14 @@ double cost(const TileShape& tile, double num_tiles, double num_lists) {
                         : pairs * (num_tiles + kTilesPerList * num_lists);
 }
 
+// Of the second-level cache, what the keys and values of a section may fill. Measured: with 0.6
+// dense attention at 4 x 4,096 tokens takes 4 % longer (docs/performance-log.md).
+constexpr double kCacheShare = 0.25;
+
 Persistence persistence(const TileShape& tile) {
-  return is_short(tile) ? Persistence{ForwardDim128Short::ctas_per_sm, kTilesPerShortList}
-                        : Persistence{ForwardDim128::ctas_per_sm, kTilesPerList};
+  return is_short(tile)
+             ? Persistence{ForwardDim128Short::ctas_per_sm, kTilesPerShortList, kCacheShare}
+             : Persistence{ForwardDim128::ctas_per_sm, kTilesPerList, kCacheShare};
 }
 
 std::string objection(const Request& request) {

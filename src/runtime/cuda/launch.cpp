@@ -31,7 +31,7 @@ ShareKey shares_of(const KernelEntry& kernel, TileShape tile, const Args& args) 
   const Persistence persistence = kernel.persistence(tile);
   if (persistence.ctas_per_processor == 0) return {};
   return {.num_ctas = persistence.ctas_per_processor * args.launch.num_processors,
-          .heads_per_section = device::heads_per_section(args),
+          .heads_per_section = device::heads_per_section(args, persistence.cache_share),
           .heads_per_kv_head = heads_to_keep(args),
           .tiles_per_item = persistence.tiles_per_item};
 }
