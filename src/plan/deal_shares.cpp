@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "base/int_math.h"
@@ -18,7 +19,7 @@ struct Side {
   int32_t tiles;      // per class
   int32_t tile_rows;  // of a tile
   int64_t length;
-  int64_t ResidueClass::* num_rows;  // of a class
+  int64_t ResidueClass::*num_rows;  // of a class
 };
 Side side_of(const TileView& view, bool is_transposed) {
   if (!is_transposed)
@@ -198,16 +199,25 @@ class Dealer {
 
   DealtShares by_cta(const std::vector<WorkItem>& all, const std::vector<int32_t>& cta_of) const {
     const size_t num_ctas = std::min(size_t(deal_.num_ctas), all.size());
-    DealtShares shares;
-    shares.begin.assign(num_ctas + 1, 0);
-    for (const int32_t cta : cta_of) ++shares.begin[size_t(cta) + 1];
-    for (size_t cta = 0; cta < num_ctas; ++cta) shares.begin[cta + 1] += shares.begin[cta];
-    std::vector<int32_t> next(shares.begin.begin(), shares.begin.end() - 1);
-    shares.items.resize(all.size());
+    std::vector<int32_t> place(num_ctas, 0);  // of the next item of each CTA behind its first
+    for (const int32_t cta : cta_of) ++place[size_t(cta)];
+    auto end = int32_t(num_ctas);
+    for (int32_t& count : place) end += std::exchange(count, end) - 1;
+    DealtShares shares{std::vector<ShareItem>(all.size()), int32_t(num_ctas)};
+    std::vector<int32_t> last(num_ctas, kLastItem);
     for (size_t i = 0; i < all.size(); ++i) {
-      shares.items[size_t(next[size_t(cta_of[i])]++)] = all[i];
+      const auto cta = size_t(cta_of[i]);
+      const int32_t at = last[cta] == kLastItem ? cta_of[i] : place[cta]++;
+      if (last[cta] != kLastItem) shares.items[size_t(last[cta])].next = at;
+      last[cta] = at;
+      shares.items[size_t(at)] = {all[i], first_run(all[i]), kLastItem};
     }
     return shares;
+  }
+  TileRun first_run(const WorkItem& item) const {
+    if (item.num_tiles == 0) return {0, 0, kFull};
+    const TileRun& run = side_.runs[item.first_run];
+    return {run.tile + item.first_tile, run.count - item.first_tile, run.bitmap};
   }
 
   const TileView& view_;

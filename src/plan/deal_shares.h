@@ -14,7 +14,7 @@
 //
 //   2 CTAs, items of 5 4 3 3 2 tiles        CTA 0: 5 3 | ...       CTA 1: 4 3 2 | ...
 //
-// An order for every head takes 32 bytes an item, beside the 32 KiB and more of q and out that the
+// An order for every head takes 48 bytes an item, beside the 32 KiB and more of q and out that the
 // item is about: not worth a rule for repeating it from section to section.
 #pragma once
 
@@ -38,8 +38,8 @@ struct ShareDeal {
 
 // The owning form of Shares.
 struct DealtShares {
-  std::vector<WorkItem> items;
-  std::vector<int32_t> begin;  // [num_ctas + 1]; there are no more CTAs than items
+  std::vector<ShareItem> items;  // the first of each CTA, then the others, CTA after CTA
+  int32_t num_ctas = 0;          // no more than there are items
 };
 
 // `view` points to host memory; `work` was dealt from it.

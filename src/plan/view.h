@@ -43,11 +43,20 @@ struct SplitList {
   int32_t list, first_slot, num_slots;
 };
 
-// The items of all heads, dealt out beforehand to CTAs that stay on their processor: CTA c follows
-// items[begin[c]] ... items[begin[c + 1] - 1]. Only items that have rows, empty lists among them.
+// An item and all that it takes to begin with it: a kernel starts its first copies one look-up
+// after its launch.
+struct alignas(16) ShareItem {
+  WorkItem work;
+  TileRun first;  // what is left of the run it begins in; nothing where it has no tiles
+  int32_t next;   // of the same share; kLastItem: there is none
+};
+static_assert(sizeof(ShareItem) == 48, "read with three loads");
+inline constexpr int32_t kLastItem = -1;
+
+// The items of all heads, dealt out beforehand to CTAs that stay on their processor: CTA c begins
+// with items[c] and goes on with its `next`. Only items that have rows, empty lists among them.
 struct Shares {
-  const WorkItem* items = nullptr;
-  const int32_t* begin = nullptr;  // [num_ctas + 1]
+  const ShareItem* items = nullptr;
   int32_t num_ctas = 0;
 };
 

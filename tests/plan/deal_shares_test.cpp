@@ -56,14 +56,26 @@ Dealt deal_to(const TileView& view, const std::vector<int32_t>& groups, int32_t 
   return dealt;
 }
 
+// The items of each CTA, as it goes from one to the next.
+std::vector<std::vector<WorkItem>> by_cta(const DealtShares& shares) {
+  std::vector<std::vector<WorkItem>> ctas;
+  for (int32_t cta = 0; cta < shares.num_ctas; ++cta) {
+    ctas.emplace_back();
+    for (int32_t at = cta; at != kLastItem; at = shares.items.at(size_t(at)).next) {
+      ctas.back().push_back(shares.items.at(size_t(at)).work);
+      if (ctas.back().size() > shares.items.size()) ADD_FAILURE() << "CTA " << cta << " never ends";
+      if (testing::Test::HasFailure()) return ctas;
+    }
+  }
+  return ctas;
+}
+
 // The load of each CTA, in tiles.
 std::vector<double> loads_of(const DealtShares& shares) {
   std::vector<double> loads;
-  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+  for (const std::vector<WorkItem>& share : by_cta(shares)) {
     loads.push_back(0);
-    for (int32_t i = shares.begin[cta]; i < shares.begin[cta + 1]; ++i) {
-      loads.back() += shares.items[size_t(i)].num_tiles + kTilesPerItem;
-    }
+    for (const WorkItem& item : share) loads.back() += item.num_tiles + kTilesPerItem;
   }
   return loads;
 }
@@ -93,13 +105,13 @@ void expect_in_order(const DealtShares& shares, int64_t kv_heads, int32_t heads_
     section_of.resize(size_t(kv_heads * (s + 1) / sections), s);  // as equal as they can be
   }
   std::vector<int32_t> lengths;
-  for (const WorkItem& item : shares.items) lengths.push_back(item.num_tiles);
+  for (const ShareItem& item : shares.items) lengths.push_back(item.work.num_tiles);
   std::ranges::sort(lengths);
-  const int32_t longest_of_short = lengths[std::min(lengths.size(), shares.begin.size() - 1) - 1];
+  const int32_t longest_of_short = lengths[size_t(shares.num_ctas) - 1];
   bool longest_first = true, first_first = true, last_first = true;
-  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
-    for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
-      const WorkItem &before = shares.items[size_t(i) - 1], &item = shares.items[size_t(i)];
+  for (const std::vector<WorkItem>& share : by_cta(shares)) {
+    for (size_t i = 1; i < share.size(); ++i) {
+      const WorkItem &before = share[i - 1], &item = share[i];
       const int64_t old_section = section_of[size_t(before.head / heads_per_kv_head)];
       const int64_t section = section_of[size_t(item.head / heads_per_kv_head)];
       if (old_section > section) {
@@ -133,13 +145,20 @@ void expect_sound(const TileView& view, const Side& side, const std::vector<int3
     }
   }
   ASSERT_EQ(shares.items.size(), wanted.size());
-  ASSERT_EQ(shares.begin.size(), std::min(size_t(num_ctas), wanted.size()) + 1);
-  ASSERT_EQ(shares.begin.front(), 0);
-  ASSERT_EQ(shares.begin.back(), int32_t(shares.items.size()));
-  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
-    ASSERT_LT(shares.begin[cta], shares.begin[cta + 1]) << "no CTA is launched for nothing";
-    for (int32_t i = shares.begin[cta]; i < shares.begin[cta + 1]; ++i) {
-      const WorkItem& item = shares.items[size_t(i)];
+  // No CTA is launched for nothing.
+  ASSERT_EQ(size_t(shares.num_ctas), std::min(size_t(num_ctas), wanted.size()));
+  for (const ShareItem& item : shares.items) {
+    const auto tiles = tiles_of(side, item.work);
+    ASSERT_EQ(item.first.count > 0, !tiles.empty());
+    if (!tiles.empty()) {
+      ASSERT_EQ(std::pair(item.first.tile, item.first.bitmap), tiles[0]);
+    }
+    for (int32_t i = 0; i < std::min(item.first.count, item.work.num_tiles); ++i) {
+      ASSERT_EQ(item.first.tile + i, tiles[size_t(i)].first);
+    }
+  }
+  for (const std::vector<WorkItem>& share : by_cta(shares)) {
+    for (const WorkItem& item : share) {
       const auto found = wanted.find({item.head, item.list, item.slot});
       ASSERT_NE(found, wanted.end()) << "head " << item.head << ", list " << item.list;
       ASSERT_EQ(item.num_tiles, found->second.num_tiles);
@@ -223,11 +242,9 @@ std::vector<int32_t> causal_lengths(int32_t tiles) {
 TEST(DealShares, TheExampleOfTheHeader) {
   const DealtShares shares = deal_lengths({5, 3, 2, 4, 3}, 1, 2, 1);
   std::vector<std::vector<int32_t>> got;
-  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
+  for (const std::vector<WorkItem>& share : by_cta(shares)) {
     got.emplace_back();
-    for (int32_t i = shares.begin[cta]; i < shares.begin[cta + 1]; ++i) {
-      got.back().push_back(shares.items[size_t(i)].num_tiles);
-    }
+    for (const WorkItem& item : share) got.back().push_back(item.num_tiles);
   }
   EXPECT_EQ(got, (std::vector<std::vector<int32_t>>{{5, 3}, {4, 3, 2}}));
 }
@@ -272,18 +289,18 @@ TEST(DealShares, NeighboursStayTogetherWhereTheLongestMattersLittle) {
   std::vector<int32_t> lengths;
   for (int32_t i = 0; i < 1024; ++i) lengths.push_back(1 + i % 8);
   const DealtShares shares = deal_lengths(lengths, 16, 132, 1);
-  for (size_t cta = 0; cta + 1 < shares.begin.size(); ++cta) {
-    for (int32_t i = shares.begin[cta] + 1; i < shares.begin[cta + 1]; ++i) {
-      const WorkItem &before = shares.items[size_t(i) - 1], &item = shares.items[size_t(i)];
+  for (const std::vector<WorkItem>& share : by_cta(shares)) {
+    for (size_t i = 1; i < share.size(); ++i) {
+      const WorkItem &before = share[i - 1], &item = share[i];
       if (item.head != before.head) continue;
       // All CTAs are at neighbouring lists: each goes on about as many lists later.
-      ASSERT_LE(std::abs(item.list - before.list), 300) << "CTA " << cta << ", item " << i;
+      ASSERT_LE(std::abs(item.list - before.list), 300) << "item " << i;
     }
   }
   const auto loads = loads_of(shares);
   EXPECT_LE(*std::ranges::max_element(loads), 1.02 * *std::ranges::min_element(loads));
   // The end with the longer lists comes first.
-  EXPECT_GT(deal_lengths(causal_lengths(100), 64, 2, 1).items[0].list, 90);
+  EXPECT_GT(deal_lengths(causal_lengths(100), 64, 2, 1).items[0].work.list, 90);
 }
 
 TEST(DealShares, SectionsFollowOneAnotherAndAreEqual) {
@@ -296,7 +313,9 @@ TEST(DealShares, SectionsFollowOneAnotherAndAreEqual) {
 TEST(DealShares, EqualItemsGoRoundInTheOrderOfHeads) {
   const DealtShares shares = deal_lengths({2, 2, 2, 2}, 3, 4, 3);
   std::vector<std::pair<int32_t, int32_t>> got;  // (head, list) of CTA after CTA
-  for (const WorkItem& item : shares.items) got.emplace_back(item.head, item.list);
+  for (const std::vector<WorkItem>& share : by_cta(shares)) {
+    for (const WorkItem& item : share) got.emplace_back(item.head, item.list);
+  }
   const std::vector<std::pair<int32_t, int32_t>> want = {{0, 0}, {1, 1}, {2, 2}, {1, 0},
                                                          {2, 1}, {0, 3}, {2, 0}, {0, 2},
                                                          {1, 3}, {0, 1}, {1, 2}, {2, 3}};

@@ -15,7 +15,7 @@ template <class C>
 __device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& shared) {
   Turn<kSlots> slot;
   for (device::ShareCursor at(p.view.t_work.shares); at.is_valid(); at.next()) {
-    const WorkItem item = at.item();
+    const WorkItem item = at.item().work;
     if (item.num_tiles == 0 && p.sums.dk != nullptr) continue;  // adds nothing
     prefetch(p.view.t_runs + item.first_run);
     shared.await(shared.job_empty[slot.stage], slot.parity ^ 1);

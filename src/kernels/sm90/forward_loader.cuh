@@ -9,22 +9,15 @@
 
 namespace keyhole::sm90 {
 
-// Where the list of an item begins; a chunk may begin inside a run.
-__device__ __forceinline__ TileRun first_run(const ForwardParams& p, const WorkItem& item) {
-  if (item.num_tiles == 0) return {0, 1, kNobody};
-  TileRun run = p.view.runs[item.first_run];
-  run.tile += item.first_tile;
-  run.count -= item.first_tile;
-  return run;
-}
-
 // All that takes divisions is done here, once for the many threads that would have to.
 template <class C>
 __device__ __forceinline__ void write_job(const ForwardParams& p, const ForwardMaps& maps,
-                                          const WorkItem* item, const WorkItem& read, Job& job) {
+                                          const ShareItem& item, const WorkItem& read, Job& job) {
+  job.run = read.num_tiles == 0 ? TileRun{0, 1, kNobody} : item.first;
+  job.result.item = &item.work;
+  asm volatile("" ::: "memory");  // registers are few
   const device::Work work = device::work_of(p.sizes, p.view, read, read.head);
   job.num_tiles = max(work.num_tiles, 1);
-  job.run = first_run(p, read);
   job.next_run = work.runs + 1;
   job.kv_head = work.kv_head;
   job.first_k = int32_t(work.residue.first_k);
@@ -36,7 +29,6 @@ __device__ __forceinline__ void write_job(const ForwardParams& p, const ForwardM
   const int64_t first_row = int64_t{work.row_tile} * C::tile_q;
   const int64_t query = work.residue.first_q + p.view.stride * first_row;
   JobResult& result = job.result;
-  result.item = item;
   result.head_index = work.head_index;
   result.slot = work.slot;
   result.num_rows = int32_t(min(int64_t{C::tile_q}, work.residue.num_q - first_row));
@@ -72,11 +64,11 @@ __device__ __forceinline__ void plan(const ForwardParams& p, const ForwardMaps& 
     shared.await(shared.q_empty[jobs % C::q_stages], jobs / C::q_stages % 2 ^ 1);
   };
   for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next(), ++jobs) {
-    const WorkItem read = at.item();
+    const WorkItem read = at.item().work;
     prefetch(p.view.runs + read.first_run);
     Job& job = shared.job[jobs % kJobs];
     await_place();
-    write_job<C>(p, maps, &at.item(), read, job);
+    write_job<C>(p, maps, at.item(), read, job);
     arrive(shared.is_planned[jobs % kJobs]);
 
     await_room();

@@ -56,9 +56,8 @@ void add_shares(Block& block, const TileView& host, const Deal& deal, const Deal
                                          .heads_per_section = key.heads_per_section,
                                          .heads_per_kv_head = key.heads_per_kv_head,
                                          .tiles_per_item = key.tiles_per_item});
-  to.num_ctas = int32_t(dealt.begin.size()) - 1;
+  to.num_ctas = dealt.num_ctas;
   block.add(dealt.items.data(), int64_t(dealt.items.size()), &to.items);
-  block.add(dealt.begin.data(), int64_t(dealt.begin.size()), &to.begin);
 }
 
 void add_work(Block& block, const TileView& host, const Deal& deal, const ShareKey& shares,
