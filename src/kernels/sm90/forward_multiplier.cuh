@@ -100,9 +100,10 @@ class Multiplier {
   }
 
   // Warpgroups take turns at starting their products, so that one's exponentials are made while
-  // another's products run: at every tile, or at the first of a list, from which they stay apart.
+  // another's products run: two of them at the first tile of a list, and at every other where the
+  // configuration says so.
   static constexpr bool kHasTurns = kMultipliers > 1;
-  static constexpr bool kTurnsAtFirst = kHasTurns && !C::turns_at_every_tile;
+  static constexpr bool kTurnsAtFirst = kMultipliers == 2;
   static constexpr bool kTurnsAtOthers = kHasTurns && C::turns_at_every_tile;
   template <bool kIsTaken>
   __device__ __forceinline__ void await_turn() const {
