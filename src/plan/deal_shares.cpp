@@ -19,7 +19,7 @@ struct Side {
   int32_t tiles;      // per class
   int32_t tile_rows;  // of a tile
   int64_t length;
-  int64_t ResidueClass::*num_rows;  // of a class
+  int64_t ResidueClass::* num_rows;  // of a class
 };
 Side side_of(const TileView& view, bool is_transposed) {
   if (!is_transposed)

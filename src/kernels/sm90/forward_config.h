@@ -14,7 +14,8 @@
 // - Short lists live from a second CTA, which multiplies while the first one starts and ends.
 // - Two warpgroups take turns at the first tile of a list, so that the products of one may be made
 //   while the other takes exponentials; alone, a warpgroup takes those of a tile in half the time.
-//   Turns at every tile keep it so through short lists. Where that is not said, it was not measured.
+//   Turns at every tile keep it so through short lists; where they are not taken, they were not
+//   measured.
 #pragma once
 
 #include <cstdint>
