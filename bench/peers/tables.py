@@ -242,6 +242,17 @@ def as_markdown(rows):
     return "\n".join([line(rows[0]), rule, *map(line, rows[1:])])
 
 
+def without_gaps(bars):
+    """Rows and columns of bars_table in which something was measured."""
+
+    def is_measured(cell):
+        return cell != "-" and NOT_MEASURED not in cell
+
+    keep = [i for i in range(len(bars[0])) if i < 2 or any(is_measured(row[i]) for row in bars[1:])]
+    rows = [row for row in bars[1:] if any(map(is_measured, row[2:]))]
+    return [[row[i] for i in keep] for row in [bars[0], *rows]]
+
+
 def as_marked(records, is_alone=False):
     """{name: what stands between the marks}"""
     if program.is_of_program(records):
@@ -250,6 +261,7 @@ def as_marked(records, is_alone=False):
         tables, lines = all_tables(records), {"headline": headline(records), "count": count_of(records)}
         if is_alone:
             tables["further_bars"] = [row for row in tables["further_bars"] if row[-1] != NOT_MEASURED]
+            tables["bars"] = without_gaps(tables["bars"])
     texts = {name: as_markdown(rows) if len(rows) > 1 else "Not in this record." for name, rows in tables.items()}
     return texts | lines
 

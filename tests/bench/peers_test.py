@@ -214,6 +214,17 @@ class Document(unittest.TestCase):
         self.assertEqual(len(rows), 1, text)  # what was not measured there is not told
         self.assertIn("1 of 5 bars met, 4 not measured", text)
 
+    def test_plain_bars_of_a_named_record_have_no_rows_or_columns_of_gaps(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            lines = lines_of("causal-4k", "causal", {"forward_ms": 1.0}, cudnn={"forward_ms": 1.5})
+            file.write("\n".join(map(json.dumps, [*lines, *lines_of("dense-4k", "dense", {"forward_ms": 1.0})])))
+            file.flush()
+            text = self.written(f"<!-- table bars of {file.name} -->\n<!-- end -->\n")
+        table = [line for line in text.splitlines() if line.startswith("| ")]
+        self.assertEqual(table[0], "| pattern | shape | cuDNN forward |")
+        self.assertEqual(len(table), 2, text)
+        self.assertTrue(table[1].endswith("| 1.50 |"), text)
+
     def test_a_mark_without_a_table_is_refused(self):
         self.assertRaises(SystemExit, self.written, "<!-- table nothing -->\n<!-- end -->\n")
 
