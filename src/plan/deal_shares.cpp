@@ -72,7 +72,8 @@ class Dealer {
         side_(side_of(view, deal.is_transposed)),
         work_(work),
         deal_(deal),
-        item_cost_(std::llround(deal.tiles_per_item * kTileCost)),
+        // At least something: every CTA must get an item, also of empty lists.
+        item_cost_(std::max<int64_t>(1, std::llround(deal.tiles_per_item * kTileCost))),
         items_(work.items) {
     for (WorkItem& item : items_) skip_runs(item);
   }
@@ -199,18 +200,21 @@ class Dealer {
 
   DealtShares by_cta(const std::vector<WorkItem>& all, const std::vector<int32_t>& cta_of) const {
     const size_t num_ctas = std::min(size_t(deal_.num_ctas), all.size());
-    std::vector<int32_t> place(num_ctas, 0);  // of the next item of each CTA behind its first
-    for (const int32_t cta : cta_of) ++place[size_t(cta)];
-    auto end = int32_t(num_ctas);
-    for (int32_t& count : place) end += std::exchange(count, end) - 1;
-    DealtShares shares{std::vector<ShareItem>(all.size()), int32_t(num_ctas)};
-    std::vector<int32_t> last(num_ctas, kLastItem);
-    for (size_t i = 0; i < all.size(); ++i) {
-      const auto cta = size_t(cta_of[i]);
-      const int32_t at = last[cta] == kLastItem ? cta_of[i] : place[cta]++;
-      if (last[cta] != kLastItem) shares.items[size_t(last[cta])].next = at;
-      last[cta] = at;
-      shares.items[size_t(at)] = {all[i], first_run(all[i]), kLastItem};
+    std::vector<std::vector<WorkItem>> share_of(num_ctas);
+    for (size_t i = 0; i < all.size(); ++i) share_of[size_t(cta_of[i])].push_back(all[i]);
+    DealtShares shares{{}, int32_t(num_ctas)};
+    const auto add = [&](const WorkItem& item) {
+      shares.items.push_back({item, first_run(item), kLastItem});
+      return int32_t(shares.items.size()) - 1;
+    };
+    for (const std::vector<WorkItem>& share : share_of) add(share.front());  // every CTA has one
+    for (size_t cta = 0; cta < num_ctas; ++cta) {
+      auto last = int32_t(cta);
+      for (const WorkItem& item : std::span(share_of[cta]).subspan(1)) {
+        const int32_t at = add(item);  // first: the items may move
+        shares.items[size_t(last)].next = at;
+        last = at;
+      }
     }
     return shares;
   }

@@ -67,7 +67,7 @@ struct WorkView {
   const SplitList* splits = nullptr;  // [groups][splits_per_group]
   int32_t items_per_group = 0, splits_per_group = 0, slots_per_group = 0;
   bool is_one_group = false;  // every head follows the lists of group 0
-  Shares shares;              // null pointers: a CTA for each item
+  Shares shares;              // of no CTAs: there is one for each item
 };
 
 // How many tiles the lists of query tiles have, those of heads without lists among them (0). Only

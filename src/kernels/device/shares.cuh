@@ -7,7 +7,8 @@
 namespace keyhole::device {
 
 //   for (ShareCursor at(view.work.shares); at.is_valid(); at.next()) follow(at.item());
-// One register; the shares themselves lie among the kernel's parameters.
+// One register; the shares themselves lie among the kernel's parameters. For a launch of
+// shares.num_ctas CTAs, each of which has an item.
 class ShareCursor {
  public:
   __device__ explicit ShareCursor(const Shares& shares)
