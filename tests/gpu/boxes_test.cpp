@@ -129,13 +129,14 @@ TEST_F(Boxes, EveryRowArrivesAndNothingBehindTheLast) {
                           .v_head_dim = int32_t(cols),
                           .q_len = length,
                           .k_len = length};
-          params.q = params.k = params.v = marked.tensor();
+          params.q = params.k = params.v = params.out = marked.tensor();
           params.view.stride = classes.stride;
           const sm90::ForwardMaps maps = sm90::forward_maps(params, DType::bf16, 64, 128);
           const std::string what = say(length, " rows of ", cols, ", ", to_string(layout));
           num_boxes += check_boxes(maps.q, 64, shape, classes.stride, what);
           num_boxes += check_boxes(maps.k, 128, shape, classes.stride, what);
           num_boxes += check_boxes(maps.v, 128, shape, classes.stride, what);
+          num_boxes += check_boxes(maps.out, sm90::kWarpRows, shape, classes.stride, what);
         }
       }
     }
@@ -148,7 +149,7 @@ TEST_F(Boxes, NoKeysAtAll) {
   const Marked queries({1, 1, 130, 64}, Layout::contiguous);
   device::ForwardParams params{};
   params.sizes = {.head_dim = 64, .v_head_dim = 64, .q_len = 130, .k_len = 0};
-  params.q = queries.tensor();
+  params.q = params.out = queries.tensor();
   for (const int32_t stride : {1, 3}) {
     params.view.stride = stride;
     const sm90::ForwardMaps maps = sm90::forward_maps(params, DType::f16, 128, 128);

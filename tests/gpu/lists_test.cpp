@@ -1,7 +1,7 @@
-// tests/gpu/backward_lists_test.cpp
-// CTAs that follow several transposed lists, one after the other: more lists than a GPU has
-// processors, of every kind that a list and its gradients can be. The table's cases are smaller: a
-// CTA has one list there, and nothing ever begins while something else ends.
+// tests/gpu/lists_test.cpp
+// CTAs that follow several lists, one after the other, forward and backward: more lists than a GPU
+// has processors, of every kind that a list and its results can be. The table's cases are smaller:
+// a CTA has one list there, and nothing ever begins while something else ends.
 #include <iostream>
 
 #include "gpu/gpu_problem.h"
@@ -10,7 +10,7 @@
 namespace keyhole::test {
 namespace {
 
-using BackwardLists = GpuTest;
+using Lists = GpuTest;
 
 constexpr const char* kManyLists[] = {
     // long and short ones; ends of sequences inside a tile
@@ -32,13 +32,20 @@ constexpr const char* kManyLists[] = {
     "pattern=strided(16) batch=10 heads=16 kv_heads=16 q_len=400 k_len=400",
     // chunks of long lists among whole ones
     "pattern=or(sinks(3),window(20)) heads=48 kv_heads=48 q_len=5000 k_len=300",
+    // a scale that is not positive changes the queries of the next list while this one ends
+    "pattern=causal batch=4 heads=40 kv_heads=40 q_len=500 k_len=500 scale=-0.3",
+    "pattern=blocks(128) batch=4 heads=40 kv_heads=40 q_len=512 k_len=512 scale=0",
+    // tiles of the second kind, for short lists
+    "pattern=blocks(16) batch=4 heads=40 kv_heads=40 q_len=500 k_len=500 tile=1",
+    // rows that are done again while the next list begins
+    "pattern=window(40) batch=4 heads=40 kv_heads=40 q_len=500 k_len=500 regime=masked_nan",
     // gradients that are not finite
     "pattern=causal batch=4 heads=40 kv_heads=40 q_len=300 k_len=300 regime=attended_nan data=7",
     "pattern=blocks(32) batch=4 heads=40 kv_heads=40 q_len=300 k_len=300 regime=attended_nan "
     "data=8",
 };
 
-TEST_F(BackwardLists, OneAfterTheOther) {
+TEST_F(Lists, OneAfterTheOther) {
   CheckStats stats;
   int num_kernels = 0;
   for (const char* line : kManyLists) {

@@ -14,9 +14,8 @@ namespace {
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
 std::string why_no_boxes(const CallTensors& t, Operation operation) {
-  const TensorView not_given;
-  return keyhole::why_no_boxes(
-      {&t.q, &t.k, &t.v, operation == Operation::forward ? &not_given : &t.dout});
+  if (operation == Operation::forward) return keyhole::why_no_boxes({&t.q, &t.k, &t.v, &t.out});
+  return keyhole::why_no_boxes({&t.dout, &t.q, &t.k, &t.v, &t.out, &t.dq, &t.dk, &t.dv});
 }
 
 bool is_aligned(const CallTensors& t, Operation operation) {
