@@ -6,7 +6,8 @@
 #   - moves nothing to uniform registers between the matrix instructions of a step (R2UR) and does not ask whether its
 #     warps diverge (BRA.DIV): ptxas takes the loop for uniform, and issues the instructions back to back;
 #   - waits twice a step, once with one group of products under way and once for all, and not after each product;
-#   - takes its exponentials between the two waits, while the second group runs.
+#   - takes its exponentials between the two waits, while the second group runs;
+# and, where lists are joined, that the next wait behind the loop leaves a group under way: the first scores of the next list.
 # Disassembled by cuobjdump: from beside nvcc, from PATH, or from .venv, where scripts/test puts it; --tools says which.
 import os
 import pathlib
@@ -20,6 +21,7 @@ KERNEL = re.compile(r"_ZN7keyhole4sm907forwardI")
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 # With a condition: one without is the way back from code that was moved out of the way.
 BRANCH = re.compile(r"^@\S+\s+BRA(?:\.\S+)?\s+(?:!?U?P\d+,\s*)?(?:`\(\S+\)|0x([0-9a-f]+))")
+JOINED = ("ForwardDim96", "ForwardDim128", "ForwardDim192")  # kJoins in forward_multiplier.cuh
 PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\S*\s+R\d+,\s*(gdesc|R\d+)")
 
 
@@ -63,7 +65,7 @@ def short_name(mangled):
 
 
 def main_loops(code):
-    """The innermost loops that multiply, each as a list of instructions."""
+    """The innermost loops that multiply: (address of the first instruction, of the last)."""
     spans = []
     for address, text in code:
         match = BRANCH.search(text)
@@ -71,8 +73,20 @@ def main_loops(code):
             spans.append((int(match[1], 16), address))
     products = [address for address, text in code if "HGMMA" in text]
     spans = [(a, b) for a, b in spans if any(a <= p <= b for p in products)]
-    inner = [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
-    return [[text for address, text in code if a <= address <= b] for a, b in inner]
+    return [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
+
+
+def kind_of_wait(text):
+    """How many groups of products may be under way behind it."""
+    return text.rsplit(",", 1)[1].strip()
+
+
+def border_objections(code, end):
+    """What is wrong behind a main loop of joined lists, in words."""
+    kinds = [kind_of_wait(text) for address, text in code if address > end and "WARPGROUP.DEPBAR" in text]
+    if kinds[:1] == ["0x1"]:
+        return []
+    return [f"waits for {kinds[0] if kinds else 'nothing'} behind the loop, not for 0x1: lists are not joined"]
 
 
 def objections(loop):
@@ -84,7 +98,7 @@ def objections(loop):
     if any("BRA.DIV" in text for text in loop):
         found.append("BRA.DIV: the loop is not taken for uniform")
     waits = [(i, text) for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
-    kinds = [text.rsplit(",", 1)[1].strip() for _, text in waits]
+    kinds = [kind_of_wait(text) for _, text in waits]
     if kinds != ["0x1", "0x0"]:
         found.append(f"waits for {', '.join(kinds) or 'nothing'} groups, not for 0x1 and then 0x0")
     products = [i for i, text in enumerate(loop) if "HGMMA" in text]
@@ -110,9 +124,12 @@ def check(functions):
     for name, code in functions.items():
         if not KERNEL.match(name):
             continue
-        loops = main_loops(code)
-        found = [words for loop in loops for words in objections(loop)]
-        verdicts.append((short_name(name), found if loops else ["no loop multiplies"]))
+        found, loops, kernel = [], main_loops(code), short_name(name)
+        for begin, end in loops:
+            found += objections([text for address, text in code if begin <= address <= end])
+            if kernel.endswith(tuple(f" {config}>" for config in JOINED)):
+                found += border_objections(code, end)
+        verdicts.append((kernel, found if loops else ["no loop multiplies"]))
     return verdicts
 
 
@@ -150,10 +167,19 @@ def self_test():
         (GOOD.replace("@!P1 BRA 0x120", "BRA.DIV UR4, 0x120"), ["BRA.DIV: the loop is not taken for uniform"]),
         (GOOD.replace("@P0 BRA 0x10 ", "@P0 BRA 0x200 "), ["no loop multiplies"]),
     ]
+    cases = [(text, "ForwardDim16", want) for text, want in cases]
+    joined = GOOD.replace("ForwardDim16", "ForwardDim96")
+    behind = " /*0148*/       WARPGROUP.DEPBAR.LE gsb0, %s ;\n /*0150*/"
+    cases += [
+        (joined.replace(" /*0150*/", behind % "0x1"), "ForwardDim96", []),
+        (joined.replace(" /*0150*/", behind % "0x0"), "ForwardDim96",
+         ["waits for 0x0 behind the loop, not for 0x1: lists are not joined"]),
+        (joined, "ForwardDim96", ["waits for nothing behind the loop, not for 0x1: lists are not joined"]),
+    ]
     failures = 0
-    for text, want in cases:
+    for text, config, want in cases:
         got = check(functions_of(text))
-        if got != [("forward<__half, ForwardDim16>", want)]:
+        if got != [(f"forward<__half, {config}>", want)]:
             failures += 1
             print(f"wanted {want}, got {got}")
     print(f"sass_facts: {len(cases)} self-tests, {failures} failures")
