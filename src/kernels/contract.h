@@ -65,7 +65,8 @@ struct Request {
   int64_t shared_bytes = 0;    // of a GPU, per CTA
   bool has_softcap = false;
   bool is_aligned = true;  // every row of every tensor begins at a multiple of 16 bytes
-  // In words, why a GPU's copy unit (TMA) cannot read the tensors in place; empty when it can.
+  // In words, why a GPU's copy unit (TMA) cannot read and write the tensors in place; empty when it
+  // can.
   std::string why_no_boxes = {};
 };
 
@@ -73,7 +74,7 @@ struct Request {
 struct Persistence {
   int ctas_per_processor = 1;  // 0: for this tile there is a CTA for each item
   double tiles_per_item = 0;   // what an item costs beside its tiles, in tiles
-  double cache_share = 0.6;    // of the second-level cache, that a section of heads may fill
+  double cache_share = 0;      // of the second-level cache, that a section of heads may fill
 };
 
 // One row of the kernel table.

@@ -27,9 +27,6 @@ Summed summed_by(const BackwardArgs& args, const BackwardNeeds& needs) {
   return {needs.queries_in_sums && !keys_write_queries(args, needs), needs.keys_in_sums};
 }
 
-// Of the second-level cache, what the queries and gradients of a section may fill.
-constexpr double kCacheShare = 0.625;
-
 // Rows of slots, of the part that needs most: parts follow one another.
 int64_t num_slot_rows(const BackwardArgs& args, const BackwardNeeds& needs, int64_t num_heads) {
   int64_t rows = 0;
@@ -120,7 +117,7 @@ BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   p.slots = w.slots;
   p.dq_rows_per_class = w.dq_rows_per_class;
   p.found_nonfinite = w.found_nonfinite;
-  p.heads_per_section = heads_per_section(args, kCacheShare);
+  p.heads_per_section = heads_per_section(args, kBackwardCacheShare);
   return p;
 }
 

@@ -46,6 +46,9 @@ struct BackwardLaunches {
   BitmapLayout bitmaps = BitmapLayout::row_major;
 };
 
+// Of the second-level cache, what the queries and gradients of a section may fill.
+inline constexpr double kBackwardCacheShare = 0.625;
+
 // Heads whose queries and gradients of the output share the second-level cache, and fill so much of
 // it.
 int32_t heads_per_section(const BackwardArgs& args, double cache_share);

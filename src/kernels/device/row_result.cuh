@@ -50,7 +50,8 @@ __device__ RowFinish finish_row(const Params& p, int32_t head_index, int64_t que
           top + log2f(total)};
 }
 
-// How a row ends that nothing joins: no other chunk, part or sink.
+// What a kernel has of a row at the end of its list: all there is to say where nothing joins it, no
+// other chunk, part or sink.
 struct RowEnd {
   float sum, max2;
   float reciprocal;  // of the sum; 0 where nothing was added up

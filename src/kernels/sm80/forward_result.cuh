@@ -2,8 +2,6 @@
 // From a warp's accumulators to out and lse, to the state between parts, or to a slot.
 #pragma once
 
-#include <cfloat>
-
 #include "kernels/device/exact_forward.cuh"
 #include "kernels/device/work.cuh"
 #include "kernels/sm80/forward_loads.cuh"

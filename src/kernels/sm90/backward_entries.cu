@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/device/backward_call.h"
 #include "kernels/sm80/backward_entries.h"
 #include "kernels/sm90/backward_config.h"
 #include "kernels/sm90/backward_entries.h"
@@ -29,7 +30,7 @@ constexpr double kStepsPerList = 1;
 Persistence persistence(const TileShape& tile) {
   return {.ctas_per_processor = tile.k >= 128 ? 1 : 0,  // sm80's kernels follow fine tiles
           .tiles_per_item = kStepsPerList,
-          .cache_share = 0.625};
+          .cache_share = device::kBackwardCacheShare};
 }
 
 std::string objection(const Request& request) {

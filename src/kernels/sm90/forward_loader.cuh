@@ -9,7 +9,8 @@
 
 namespace keyhole::sm90 {
 
-// All that takes divisions is done here, once for the many threads that would have to.
+// All that takes divisions is done here, once for the many threads that would have to. `read` is
+// what the caller has of the item in registers.
 template <class C>
 __device__ __forceinline__ void write_job(const ForwardParams& p, const ForwardMaps& maps,
                                           const ShareItem& item, const WorkItem& read, Job& job) {

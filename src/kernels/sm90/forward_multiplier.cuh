@@ -5,6 +5,12 @@
 //   scores(i) = q . k(i)'   |  out += weights(i - 1) . v(i - 1)   both started, in this order
 //   ... scores(i) are there |  mask, exponentials, weights(i)     while the second one still runs
 //
+// Between two lists, where they are joined:
+//
+//   out += weights(n - 1) . v(n - 1)  |  scores(0) of the next list   both started, in this order
+//   ... out is there                  |  results stored               while the second one still
+//   runs
+//
 // The order inside a step, what is looked at early and what is waited for late were measured; so
 // was how ptxas takes them: scripts/sass_facts.py says what must hold.
 #pragma once
@@ -48,11 +54,10 @@ class Multiplier {
     Scores scores;
     Out out;
     uint32_t bits[kMaskWords];
-    uint64_t queries;
     int32_t tiles = await_job();  // there is one
-    queries = start_list(scores, bits, true);
+    uint64_t queries = start_first_scores(scores, bits, true);
     while (tiles > 0) {
-      follow(scores, out, bits, queries, tiles);
+      follow_list(scores, out, bits, queries, tiles);
 
       const uint32_t ended = jobs_ - 1;
       if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[ended % C::q_stages]);
@@ -61,7 +66,7 @@ class Multiplier {
       const RowEnds end = end_rows(rows_);
       if constexpr (kJoins) {
         tiles = await_job();
-        queries = start_list(scores, bits, tiles > 0);
+        queries = start_first_scores(scores, bits, tiles > 0);
       }
       await_products<kJoins ? 1 : 0>();
       is_ready(out);
@@ -71,7 +76,7 @@ class Multiplier {
       arrive_as_warp(shared_.job_empty[ended % kJobs]);
       if constexpr (!kJoins) {
         tiles = await_job();
-        queries = start_list(scores, bits, tiles > 0);
+        queries = start_first_scores(scores, bits, tiles > 0);
       }
     }
     await_products<0>();
@@ -172,20 +177,24 @@ class Multiplier {
   // coming.
   static constexpr bool kStoresByQueries = C::q_stages > 1;
   // The last values of a list are multiplied, and its results stored, beside the first scores of
-  // the next. Not for short lists, whose next queries come too late for that, nor for three
-  // warpgroups, which hide each other's ends and lack the registers.
+  // the next. Not with one stage of queries, where the next ones have no place yet; nor for the
+  // short lists of one warpgroup, whose next queries come too late; nor for three, which hide each
+  // other's ends and lack the registers.
   static constexpr bool kJoins = kStoresByQueries && kMultipliers == 2;
 
-  // Starts the first scores of the job whose queries are there.
-  __device__ __forceinline__ uint64_t start_list(Scores& scores, uint32_t (&bits)[kMaskWords],
-                                                 bool is_there) {
+  // Starts the first scores of the next job. When there is none, the product is made all the same,
+  // of what lies in shared memory, and nobody looks at it: one product a CTA, for a branch less at
+  // every border.
+  __device__ __forceinline__ uint64_t start_first_scores(Scores& scores,
+                                                         uint32_t (&bits)[kMaskWords],
+                                                         bool has_job) {
     const uint32_t rows =
         smem_address(shared_.q[jobs_ % C::q_stages]) + uint32_t(warpgroup_ * 64 * 128);
     ++jobs_;
-    if (is_there && rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
+    if (has_job && rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
     const uint64_t queries = operand(rows, Queries::bytes);
-    if (is_there) shared_.await(shared_.k_full[k_.stage], k_.parity);
-    bitmap_ = is_there ? shared_.bitmap[k_.stage] : kFull;
+    if (has_job) shared_.await(shared_.k_full[k_.stage], k_.parity);
+    bitmap_ = has_job ? shared_.bitmap[k_.stage] : kFull;
 #pragma unroll
     for (uint32_t& word : bits) word = 0;  // of nobody, who is always first
     load_bits(bits);
@@ -196,10 +205,10 @@ class Multiplier {
     return queries;
   }
 
-  __device__ __forceinline__ void follow(Scores& scores, Out& out,
-                                         const uint32_t (&bits)[kMaskWords], uint64_t queries,
-                                         int32_t tiles) {
-    begin_list(scores, out, bits, tiles > 1);
+  __device__ __forceinline__ void follow_list(Scores& scores, Out& out,
+                                              const uint32_t (&bits)[kMaskWords], uint64_t queries,
+                                              int32_t tiles) {
+    take_first_scores(scores, out, bits, tiles > 1);
     for (int32_t i = 1; i < tiles; ++i) {
       int32_t left = tiles - i;
       asm volatile("" : "+r"(left));  // what the compiler knows uniform, it would test too early
@@ -223,9 +232,10 @@ class Multiplier {
     arrive(shared_.q_empty[(jobs_ - 2) % C::q_stages]);
   }
 
-  // The first tile of a list: nothing to multiply beside it yet, and bases are found.
-  __device__ __forceinline__ void begin_list(Scores& scores, Out& out,
-                                             const uint32_t (&bits)[kMaskWords], bool has_more) {
+  // The first tile of a list, whose scores were started before: bases and weights.
+  __device__ __forceinline__ void take_first_scores(Scores& scores, Out& out,
+                                                    const uint32_t (&bits)[kMaskWords],
+                                                    bool has_more) {
     await_products<0>();
     is_ready(scores);
     // Not by a product that does not add: then ptxas would keep the registers over the end of the
@@ -298,7 +308,7 @@ class Multiplier {
   ForwardShared<C>& shared_;
   const int32_t first_row_;  // of this warp, in the tile
   const int warpgroup_;      // among those that multiply
-  uint32_t jobs_ = 0;        // that were begun
+  uint32_t jobs_ = 0;        // whose first scores were started
   Turn<C::k_stages> k_;
   Turn<C::v_stages> v_;
   int32_t bitmap_;   // of the tile to come

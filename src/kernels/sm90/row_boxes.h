@@ -1,11 +1,11 @@
 // src/kernels/sm90/row_boxes.h
-// How TMA sees q, k or v: as a tensor of five dimensions
+// How TMA sees q, k, v or out: as a tensor of five dimensions
 //
 //   (column, row of its class, class, head, batch)
 //
-// that is read in boxes of 64 columns x some rows. In residue space (a part of stride s) row i of
-// the class that begins at index `first` is index first + s * i of the tensor; a plain part has one
-// class of stride 1. Nothing is copied: the strides say it.
+// that is read or written in boxes of 64 columns x some rows. In residue space (a part of stride s)
+// row i of the class that begins at index `first` is index first + s * i of the tensor; a plain
+// part has one class of stride 1. Nothing is copied: the strides say it.
 //
 // Classes differ by at most one row, and TMA knows one number of rows for all of them: so there are
 // two such tensors, one of the classes that have one row more, one of the others. What lies beyond
@@ -46,8 +46,8 @@ struct RowBoxes {
 // tensor: [batch, heads, length, head_dim], as why_no_boxes accepts it. `stride` residue classes.
 RowBoxes row_boxes(const TensorView& tensor, int32_t stride);
 
-// In words, why TMA cannot read the rows of a tensor in place; empty when it can. That they begin
-// at multiples of 16 bytes is Request::is_aligned.
+// In words, why TMA cannot read or write the rows of a tensor in place; empty when it can. That
+// they begin at multiples of 16 bytes is Request::is_aligned.
 std::string why_no_boxes(const TensorView& tensor);
 
 }  // namespace keyhole::sm90

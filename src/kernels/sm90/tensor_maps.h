@@ -1,6 +1,7 @@
 // src/kernels/sm90/tensor_maps.h
-// The rows of q, k, v and dout as TMA reads them: made on the host for every launch (0.2 us each),
-// passed to the kernel by value. Nothing outlives the launch, and a CUDA graph keeps them.
+// The rows of q, k, v and dout as TMA reads them, and of out as it writes them: made on the host
+// for every launch (0.2 us each), passed to the kernel by value. Nothing outlives the launch, and a
+// CUDA graph keeps them.
 #pragma once
 
 #include <cuda.h>  // types; nothing of libcuda is linked

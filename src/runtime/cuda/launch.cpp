@@ -1,6 +1,7 @@
 // src/runtime/cuda/launch.cpp
 // One call on a GPU: the plan's lists are there or copied there, scratch memory is brought, and the
 // kernel's launches are queued.
+#include "base/check.h"
 #include "kernels/device/backward_call.h"
 #include "kernels/device/forward_call.h"
 #include "kernels/device/merge.h"
@@ -30,6 +31,7 @@ ShareKey shares_of(const KernelEntry& kernel, TileShape tile, const Args& args) 
   if (kernel.persistence == nullptr || args.q.shape[0] * args.q.shape[1] == 0) return {};
   const Persistence persistence = kernel.persistence(tile);
   if (persistence.ctas_per_processor == 0) return {};
+  KEYHOLE_ASSERT(persistence.cache_share > 0, kernel.name, " does not say how large a section is");
   return {.num_ctas = persistence.ctas_per_processor * args.launch.num_processors,
           .heads_per_section = device::heads_per_section(args, persistence.cache_share),
           .heads_per_kv_head = heads_to_keep(args),
