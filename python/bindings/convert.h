@@ -29,8 +29,9 @@ TensorView tensor_from(nb::handle tensor, const char* name);
 // The same, or None: not given.
 TensorView optional_tensor_from(nb::handle tensor, const char* name);
 // A tensor that is only read. Kernels read whole rows, the elements of the last dimension one
-// behind the other, and need no other stride to be anything: a torch.Tensor whose rows are not so
-// is copied, and the copy lives as long as this.
+// behind the other, and need no other stride to be anything: a torch.Tensor whose rows are not so,
+// or whose elements are the negatives of what lies in memory, is copied, and the copy lives as long
+// as this.
 class Input {
  public:
   Input(nb::handle tensor, const char* name);

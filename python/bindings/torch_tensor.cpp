@@ -60,6 +60,8 @@ struct Names {
   PyObject* stride = PyUnicode_InternFromString("stride");
   PyObject* get_device = PyUnicode_InternFromString("get_device");
   PyObject* contiguous = PyUnicode_InternFromString("contiguous");
+  PyObject* is_neg = PyUnicode_InternFromString("is_neg");
+  PyObject* resolve_neg = PyUnicode_InternFromString("resolve_neg");
 };
 const Names& names() {
   static const Names kept;
@@ -153,11 +155,16 @@ std::optional<TensorView> plain_tensor_from(nb::handle tensor) {
   const bool is_here = told.device.device_type == kCuda || told.device.device_type == kCpu;
   if (told.ndim != 4 || !dtype || !is_here) return {};
   if (std::find(told.shape, told.shape + 4, 0) != told.shape + 4) return {};
-  if (told.strides[3] != 1 && told.shape[3] != 1) return {};
+  // Of one element: its stride does not matter, and only so can torch's public functions make a
+  // negated tensor (is_negated) of rows.
+  if (told.strides[3] != 1 || told.shape[3] == 1) return {};
   return view_of(told, *dtype);
 }
 
 nb::object contiguous_copy(nb::handle tensor) { return call(tensor, names().contiguous); }
+
+bool is_negated(nb::handle tensor) { return call(tensor, names().is_neg).ptr() == Py_True; }
+nb::object copy_with_signs(nb::handle tensor) { return call(tensor, names().resolve_neg); }
 
 void add_torch_tensors(nb::module_& module) {
   using namespace nb::literals;

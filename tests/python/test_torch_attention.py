@@ -224,6 +224,42 @@ def test_any_strides(name, dtype, device):
     check_each("out dq dk dv", strided, plain, dtype)
 
 
+def negated(x):
+    """The same numbers, of which memory has the negatives."""
+    of_complex = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert of_complex.is_neg()
+    return of_complex
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("has_table", [True, False], ids=["asked by C functions", "asked by methods"])
+@pytest.mark.parametrize("head_dim", [1, 16])  # rows of one element have no stride that gives them away
+def test_memory_with_the_other_sign(has_table, device, head_dim):
+    q, k, v = draw_qkv(heads=4, kv_heads=2, head_dim=head_dim, device=device)
+    dout, sink = draw(*q.shape, device=device, seed=5), draw(4, device=device, seed=6)
+    indices = torch.arange(8, device=device).expand(1, 2, q.shape[2], 8).contiguous()
+
+    def results(change):
+        of_qkv = [change(x) for x in (q, k, v)]
+        plain = keyhole.attention(*of_qkv, "causal")
+        with_sink, lse = keyhole.attention(*of_qkv, "causal", sink=change(sink), return_lse=True)
+        gathered = keyhole.gather_attention(*of_qkv, indices)
+        merged = keyhole.merge(change(plain), change(lse), change(with_sink), change(lse))
+        inputs = [x.detach().requires_grad_() for x in (*of_qkv, change(sink))]
+        out = keyhole.attention(*inputs[:3], "causal", sink=inputs[3])
+        return plain, with_sink, lse, gathered, *merged, *torch.autograd.grad(out, inputs, change(dout))
+
+    try:
+        if not has_table:
+            _core.know_torch(torch.Tensor, DTYPES, None)
+        got, want = results(negated), results(lambda x: x)
+    finally:
+        _core.know_torch(torch.Tensor, DTYPES, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
+    names = "plain with_sink lse gathered merged merged_lse dq dk dv dsink"
+    for name, a, b in zip(names.split(), got, want, strict=True):
+        assert torch.equal(a, b) if device == "cpu" else torch.allclose(a, b, atol=1e-5), name
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.float16, torch.bfloat16], ids=["float32", "float16", "bfloat16"]

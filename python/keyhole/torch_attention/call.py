@@ -158,6 +158,7 @@ def _prepare(
             if not sink.is_floating_point():  # quantized ones cannot be cast
                 refuse_unreadable(function, sink=sink)
             sink = sink.float()
+        sink = sink.resolve_neg()  # of z.conj().imag, whose memory has the other sign
     return q, k, v, sink
 
 
