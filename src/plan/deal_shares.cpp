@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -154,20 +155,16 @@ class Dealer {
     for (size_t i = 0; i < all.size(); ++i) {
       if (all[i].num_tiles < longest) places.push_back(i);
     }
-    const size_t count = std::min(places.size(), size_t(deal_.num_ctas));
     std::ranges::sort(places, {}, [&](size_t i) { return std::pair(all[i].num_tiles, i); });
-    places.resize(count);
-    std::vector<WorkItem> short_ones;
-    std::vector<bool> is_moved(all.size());
-    for (const size_t i : places) {
-      short_ones.push_back(all[i]);
-      is_moved[i] = true;
-    }
-    size_t kept = 0;
+    places.resize(std::min(places.size(), size_t(deal_.num_ctas)));
+    std::vector<bool> is_last(all.size());
+    for (const size_t place : places) is_last[place] = true;
+    std::vector<WorkItem> moved;
     for (size_t i = 0; i < all.size(); ++i) {
-      if (!is_moved[i]) all[kept++] = all[i];
+      if (!is_last[i]) moved.push_back(all[i]);
     }
-    std::ranges::copy(short_ones.rbegin(), short_ones.rend(), all.begin() + ptrdiff_t(kept));
+    for (const size_t place : std::views::reverse(places)) moved.push_back(all[place]);
+    all = std::move(moved);
   }
 
   // Equals stay in their order. By places, since std::stable_sort's memory is deprecated in C++20.

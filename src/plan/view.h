@@ -43,8 +43,8 @@ struct SplitList {
   int32_t list, first_slot, num_slots;
 };
 
-// An item and all that it takes to begin with it: a kernel starts its first copies one look-up
-// after its launch.
+// An item and all that it takes to begin with it: a kernel that was just launched has no more to
+// look up before its first copies.
 struct alignas(16) ShareItem {
   WorkItem work;
   TileRun first;  // what is left of the run it begins in; nothing where it has no tiles

@@ -8,8 +8,7 @@
 // Between two lists, where they are joined:
 //
 //   out += weights(n - 1) . v(n - 1)  |  scores(0) of the next list   both started, in this order
-//   ... out is there                  |  results stored               while the second one still
-//   runs
+//   ... out is there                  |  results stored               while the second still runs
 //
 // The order inside a step, what is looked at early and what is waited for late were measured; so
 // was how ptxas takes them: scripts/sass_facts.py says what must hold.
