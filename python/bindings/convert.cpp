@@ -189,12 +189,11 @@ TensorView tensor_from(nb::handle tensor, const char* name) {
 Input::Input(nb::handle tensor, const char* name) : view_(tensor_from(tensor, name)) {
   if (!is_torch_tensor(tensor)) return;
   const int last = view_.rank - 1;
-  const bool is_in_rows = view_.shape[last] <= 1 || view_.strides[last] == 1;
   if (view_.num_elements() == 0) {  // nothing is read; torch's copy would keep the strides
-    if (!is_in_rows) view_.strides[last] = 1;
+    view_.strides[last] = 1;
     return;
   }
-  if (!is_in_rows) {
+  if (view_.shape[last] > 1 && view_.strides[last] != 1) {
     copy_ = contiguous_copy(tensor);  // has its own signs
   } else if (is_negated(tensor)) {
     copy_ = copy_with_signs(tensor);

@@ -9,12 +9,11 @@ import keyhole
 import pytest
 import torch
 import torch.utils.flop_counter
-from keyhole import _core
-from keyhole.torch_attention.tensors import DTYPES
 from torch_reference import (
     DEVICES,
     ERRORS_ALLOWED,
     Spy,
+    asked_by_methods,
     check_close,
     check_each,
     draw,
@@ -249,12 +248,8 @@ def test_memory_with_the_other_sign(has_table, device, head_dim):
         out = keyhole.attention(*inputs[:3], "causal", sink=inputs[3])
         return plain, with_sink, lse, gathered, *merged, *torch.autograd.grad(out, inputs, change(dout))
 
-    try:
-        if not has_table:
-            _core.know_torch(torch.Tensor, DTYPES, None)
+    with contextlib.nullcontext() if has_table else asked_by_methods():
         got, want = results(negated), results(lambda x: x)
-    finally:
-        _core.know_torch(torch.Tensor, DTYPES, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
     names = "plain with_sink lse gathered merged merged_lse dq dk dv dsink"
     for name, a, b in zip(names.split(), got, want, strict=True):
         assert torch.equal(a, b) if device == "cpu" else torch.allclose(a, b, atol=1e-5), name
@@ -273,13 +268,10 @@ def test_both_ways_to_ask_a_tensor_give_the_same(dtype, device):
         return out, lse, *torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
 
     fast = run()
-    try:
-        _core.know_torch(torch.Tensor, DTYPES, None)  # as with a torch that has no table of C functions
+    with asked_by_methods():
         slow = run()
         with pytest.raises(TypeError, match=r"q is torch.int64; accepted are float16"):
             keyhole.attention(q.long(), k.long(), v.long(), "causal")
-    finally:
-        _core.know_torch(torch.Tensor, DTYPES, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
 
 

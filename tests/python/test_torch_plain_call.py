@@ -17,11 +17,9 @@ import torch
 import torch.utils.flop_counter
 from keyhole import _core
 from keyhole.torch_attention import call
-from keyhole.torch_attention.tensors import DTYPES
 from torch.autograd import forward_ad
-from torch_reference import DEVICES, Spy, draw_qkv, needs_gpu
+from torch_reference import DEVICES, EXCHANGE, Spy, asked_by_methods, draw_qkv, needs_gpu
 
-EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 pytestmark = pytest.mark.skipif(EXCHANGE is None, reason="torch before 2.10 has no table of C functions for tensors")
 
 
@@ -245,12 +243,9 @@ def test_numpy_beside_a_module_that_calls_itself_torch(monkeypatch):
 def test_without_the_table_of_c_functions_all_go_the_long_way():
     q, k, v = draw_qkv()
     expected = short_way(q, k, v, plan_of(q, k))
-    try:
-        _core.know_torch(torch.Tensor, DTYPES, None)
+    with asked_by_methods():
         assert short_way(q, k, v, plan_of(q, k)) is None
         assert torch.equal(keyhole.attention(q, k, v, plan_of(q, k)), expected)
-    finally:
-        _core.know_torch(torch.Tensor, DTYPES, EXCHANGE)
 
 
 @pytest.mark.parametrize("device", DEVICES)

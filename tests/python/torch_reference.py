@@ -1,13 +1,18 @@
 # tests/python/torch_reference.py
 """What the torch tests share: the devices, the reference in fp64, and how close a result must be."""
 
+import contextlib
+
 import pytest
 import torch
 from keyhole import _core
+from keyhole.torch_attention.tensors import DTYPES
 
 NO_GPU = "no CUDA device: torch.cuda.is_available() is False"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
+
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # torch's table of C functions for tensors
 
 ERRORS_ALLOWED = {
     torch.float64: 1e-12,
@@ -15,6 +20,16 @@ ERRORS_ALLOWED = {
     torch.float16: 4e-3,
     torch.bfloat16: 3e-2,
 }  # and the error allowed, of the largest value
+
+
+@contextlib.contextmanager
+def asked_by_methods():
+    """As with a torch that has no table of C functions."""
+    try:
+        _core.know_torch(torch.Tensor, DTYPES, None)
+        yield
+    finally:
+        _core.know_torch(torch.Tensor, DTYPES, EXCHANGE)
 
 
 def draw(*shape, device="cpu", dtype=torch.float32, seed=0):
