@@ -1,8 +1,7 @@
 # bench/peers/program.py
 # Records of `keyhole bench --json` in, its tables for a document out, as rows: the classic ones and the break-even table, the
 # figures of the single cases, and what a cold second-level cache costs them. Several runs may stand in one file.
-
-OPERATIONS = ("forward", "backward")  # suites of single cases
+from cases import OPERATIONS  # suites of single cases
 
 
 def is_of_program(records):
