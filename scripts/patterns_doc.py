@@ -16,7 +16,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LENGTH = 16  # small enough that single pairs can be seen
-LAMBDA_SOURCE = ROOT / "tests" / "render" / "lambda_picture.cpp"
+LAMBDA_SOURCE = ROOT / "tests" / "render" / "main.cpp"
 OPERATORS = [
     ("~a", "the pairs that `a` does not have"),
     ("a & b", "the pairs of both"),

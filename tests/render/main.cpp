@@ -1,4 +1,4 @@
-// tests/render/lambda_picture.cpp
+// tests/render/main.cpp
 // keyhole_lambda_picture LENGTH: the lambda of docs/patterns.md, as SVG. `keyhole show` cannot draw
 // it, because a lambda has no text form. scripts/patterns_doc.py runs this, and shows `drawn` as it
 // is written here.
