@@ -15,7 +15,7 @@ function(keyhole_compile_options target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # g++ 12 sees overlaps in "text" + string
   endif()
-  if(NOT target STREQUAL "keyhole")
+  if(NOT target MATCHES "^keyhole(_python)?$")
     target_compile_options(${target} PRIVATE ${KEYHOLE_PROGRAM_FLAGS})
   endif()
   if(KEYHOLE_WERROR)

@@ -32,19 +32,25 @@ from keyhole.torch_attention.tensors import place_of
 BAR_US = 15.0  # plan, on the GPU
 
 
-def times_us(call, device, runs, calls):
-    """(wall clock, CPU) per call, medians over the runs. The GPU's queue is empty before each run, and never full. On a
+def times_us(calls, device, num_runs, num_calls):
+    """Name -> (wall clock, CPU) per call, medians over the runs. The GPU's queue is empty before each run, and never full.
+    A run of one is followed by a run of the next, so that minutes in which the machine is slow are those of all. On a
     machine that others use too, the second is the one to trust."""
-    wall, cpu = [], []
-    for _ in range(runs):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        begin, cpu_begin = time.perf_counter(), time.process_time()
-        for _ in range(calls):
+    times = {what: ([], []) for what in calls}
+    for call in calls.values():
+        for _ in range(num_calls):
             call()
-        wall.append((time.perf_counter() - begin) / calls * 1e6)
-        cpu.append((time.process_time() - cpu_begin) / calls * 1e6)
-    return statistics.median(wall), statistics.median(cpu)
+    for _ in range(num_runs):
+        for what, call in calls.items():
+            if device == "cuda":
+                torch.cuda.synchronize()
+            begin, cpu_begin = time.perf_counter(), time.process_time()
+            for _ in range(num_calls):
+                call()
+            wall, cpu = times[what]
+            wall.append((time.perf_counter() - begin) / num_calls * 1e6)
+            cpu.append((time.process_time() - cpu_begin) / num_calls * 1e6)
+    return {what: (statistics.median(wall), statistics.median(cpu)) for what, (wall, cpu) in times.items()}
 
 
 def calls_of(device):
@@ -87,10 +93,8 @@ def main():
         name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
         print(f"{device}: {name}, torch {torch.__version__}, keyhole {keyhole.__version__}")
         print(f"median of {arguments.runs} runs of {arguments.calls} calls each")
-        for what, call in calls_of(device).items():
-            for _ in range(arguments.calls):
-                call()
-            us, cpu_us = times_us(call, device, arguments.runs, arguments.calls)
+        times = times_us(calls_of(device), device, arguments.runs, arguments.calls)
+        for what, (us, cpu_us) in times.items():
             note = "" if (device, what) != ("cuda", "plan") else f"   bar {BAR_US:.0f}: {'met' if us <= BAR_US else 'MISSED'}"
             print(f"  {what:<12}{us:8.2f} us, CPU {cpu_us:8.2f}{note}", flush=True)
             records.append({"device": device, "machine": name, "torch": torch.__version__, "call": what, "us": us, "cpu_us": cpu_us})
