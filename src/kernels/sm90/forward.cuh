@@ -5,7 +5,6 @@
 #pragma once
 
 #include "base/check.h"
-#include "kernels/device/bitmap.cuh"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/forward_call.h"
 #include "kernels/device/once_per_gpu.h"
@@ -44,11 +43,6 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
   static_assert(C::ctas_per_sm * (kBytes + 1024) <= 228 * 1024, "so many CTAs do not fit an SM");
   const int ctas = p.view.work.shares.num_ctas;
   if (ctas == 0) return;
-  // Threads count the words of bitmaps in 32 bits.
-  constexpr int64_t kMostBitmaps = UINT32_MAX / device::mma_words(C::tile_q, C::tile_k);
-  KEYHOLE_CHECK(p.view.num_bitmaps <= kMostBitmaps, "sm90.forward: the plan has ",
-                p.view.num_bitmaps, " different partial tiles of ", to_string(tile_of<C>()),
-                "; at most ", kMostBitmaps, " fit one launch: split the heads, or use sm80");
   constexpr DType kType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
   static device::OncePerGpu reserve;
   reserve([] {
@@ -57,7 +51,7 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
         "reserving shared memory for sm90.forward");
   });
   forward<T, C><<<unsigned(ctas), ForwardShape<C>::threads, kBytes, stream>>>(
-      p, forward_maps(p, kType, C::tile_q, C::tile_k), score_rule<T>(p.sizes.scale));
+      p, forward_maps(p, kType, C::tile_q, C::tile_k), score_rule(p.sizes.scale));
   check_cuda(cudaGetLastError(), "launching sm90.forward");
 }
 

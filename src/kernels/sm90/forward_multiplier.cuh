@@ -46,7 +46,14 @@ class Multiplier {
   // warp: among those that multiply.
   __device__ Multiplier(const ForwardParams& p, const ScoreRule& rule, ForwardShared<C>& shared,
                         int warp)
-      : p_(p), rule_(rule), shared_(shared), first_row_(warp * kWarpRows), warpgroup_(warp / 4) {}
+      : p_(p),
+        rule_(rule),
+        shared_(shared),
+        warpgroup_(warp / 4),
+        words_(reinterpret_cast<const uint32_t*>(p.view.bitmaps) +
+               (warpgroup_ * kWarpgroup + thread()) * kMaskWords) {
+    asm volatile("" : "+l"(words_));  // or it would be made again for every tile
+  }
 
   __device__ __forceinline__ void multiply() {
     if (warpgroup_ == kMultipliers - 1) give_turn<kHasTurns>();
@@ -124,9 +131,8 @@ class Multiplier {
   // Stay as they are, unless the tile has a bitmap. Predicated, not branched around: nothing may
   // stand between the products' beginnings. A plain load: others sink below the wait that follows.
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords]) const {
-    const uint32_t first_word = uint32_t((warpgroup_ * kWarpgroup + thread()) * kMaskWords);
-    const uint32_t word = uint32_t(bitmap_) * (kMultipliers * kWarpgroup * kMaskWords) + first_word;
-    const uint32_t* const at = reinterpret_cast<const uint32_t*>(p_.view.bitmaps) + word;
+    constexpr uint32_t kWords = kMultipliers * kWarpgroup * kMaskWords;  // of a bitmap
+    const uint32_t* const at = words_ + uint64_t{uint32_t(bitmap_)} * kWords;
     if constexpr (kMaskWords == 1) {
       asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n@p ld.global.u32 %0, [%2];\n}"
                    : "+r"(bits[0])
@@ -217,11 +223,13 @@ class Multiplier {
 
   __device__ __forceinline__ void store(const Job& job, uint32_t q_stage, Out& out,
                                         const RowEnds& end) const {
+    // The first of this warp. Asked for anew: the loop has no register for it.
+    const int32_t row = (__shfl_sync(~0u, int(device::thread_index() / 32), 0) - 4) * kWarpRows;
     if constexpr (kStoresByQueries) {
-      const RowRoom<C> room(smem_address(shared_.q[q_stage]) + uint32_t(first_row_ * 128));
-      if (store_rows_at_once<T>(p_, job, first_row_, room, out, end)) return;
+      const RowRoom<C> room(smem_address(shared_.q[q_stage]) + uint32_t(row * 128));
+      if (store_rows_at_once<T>(p_, job, row, room, out, end)) return;
     }
-    store_rows<T, C>(p_, job.result, first_row_, out, end);
+    store_rows<T, C>(p_, job.result, row, out, end);
   }
 
   // The place of the queries before, whose results have begun to leave it a while ago.
@@ -287,27 +295,28 @@ class Multiplier {
 
     // These loops keep ptxas from moving the wait for products up above the exponentials.
     if (has_more && !has_keys) shared_.await(shared_.k_full[k_.stage], k_.parity);
-    shared_.await(shared_.v_full[v_.stage], v_.parity, has_values);
     bitmap_ = shared_.bitmap[k_.stage];  // after the last tile: of another list, and not used
+    shared_.await(shared_.v_full[v_.stage], v_.parity, has_values);
     await_products<0>();
     is_ready(out);
     arrive_as_warp(shared_.v_empty[old_values]);
-#pragma unroll
-    for (int i = 0; i < C::tile_k / 4; ++i) {
-      weights_[i / 4][i % 4] = renewed<T>(next[i / 4][i % 4], rule_.two_ones);
-    }
     if (__builtin_expect(is_raised, 0)) {
 #pragma unroll
       for (int i = 0; i < C::head_dim / 2; ++i) out[i] *= rows_.shrink[i / 2 % 2];
+    }
+    // Last, so that whether there is another tile is found out meanwhile.
+#pragma unroll
+    for (int i = 0; i < C::tile_k / 4; ++i) {
+      weights_[i / 4][i % 4] = renewed(next[i / 4][i % 4], rule_.one);
     }
   }
 
   const ForwardParams& p_;
   const ScoreRule& rule_;
   ForwardShared<C>& shared_;
-  const int32_t first_row_;  // of this warp, in the tile
-  const int warpgroup_;      // among those that multiply
-  uint32_t jobs_ = 0;        // whose first scores were started
+  const int warpgroup_;    // among those that multiply
+  const uint32_t* words_;  // of this thread, in the first bitmap
+  uint32_t jobs_ = 0;      // whose first scores were started
   Turn<C::k_stages> k_;
   Turn<C::v_stages> v_;
   int32_t bitmap_;   // of the tile to come

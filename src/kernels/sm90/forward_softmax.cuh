@@ -24,24 +24,20 @@ struct Weight;
 template <>
 struct Weight<__nv_bfloat16> {
   static constexpr float limit = 16777216;  // 2^24: the range of fp32, with room for sums
-  static constexpr uint32_t two_ones = 0x3f803f80;
 };
 template <>
 struct Weight<__half> {
   static constexpr float limit = 32768;  // 2^15: the largest power of two of an fp16
-  static constexpr uint32_t two_ones = 0x3c003c00;
 };
 
 // What multipliers need of a call, beside its tensors.
 struct ScoreRule {
-  float factor;       // > 0, makes a product a score in base 2; -inf stays -inf
-  int32_t sign;       // of the scale: -1, 0 or 1; not 1: the queries are multiplied by it first
-  uint32_t two_ones;  // see renewed()
+  float factor;  // > 0, makes a product a score in base 2; -inf stays -inf
+  int32_t sign;  // of the scale: -1, 0 or 1; not 1: the queries are multiplied by it first
+  float one;     // see renewed()
 };
-template <class T>
-ScoreRule score_rule(float scale) {
-  return {scale == 0 ? 1.f : std::fabs(scale) * device::kLog2E, (scale > 0) - (scale < 0),
-          Weight<T>::two_ones};
+inline ScoreRule score_rule(float scale) {
+  return {scale == 0 ? 1.f : std::fabs(scale) * device::kLog2E, (scale > 0) - (scale < 0), 1.f};
 }
 
 // The two rows of a thread. Sums are of the thread's own columns: the four lanes that share a row
@@ -113,16 +109,13 @@ __device__ __forceinline__ bool add_weights(uint32_t (&weights)[kCount / 8][4], 
 
 // Weights go to the registers that products read only when no product is under way. ptxas sees
 // through a copy, moves what made it up, and then serialises all products (C7513); it does not see
-// through a multiplication by ones that come from outside, which costs as little.
-template <class T>
-__device__ __forceinline__ uint32_t renewed(uint32_t two, uint32_t two_ones) {
-  uint32_t same;
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm volatile("mul.rn.bf16x2 %0, %1, %2;" : "=r"(same) : "r"(two), "r"(two_ones));
-  } else {
-    asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(same) : "r"(two), "r"(two_ones));
-  }
-  return same;
+// through a multiplication by a one that comes from outside. Two weights are multiplied as if they
+// were one fp32, which is exact, and takes half as long as a product of pairs: if the upper one is
+// NaN (or infinite, which its base keeps it from being), so is the other, but then the row is NaN.
+__device__ __forceinline__ uint32_t renewed(uint32_t two, float one) {
+  float same;
+  asm volatile("mul.rn.f32 %0, %1, %2;" : "=f"(same) : "f"(__uint_as_float(two)), "f"(one));
+  return __float_as_uint(same);
 }
 
 // so_far + 0 x: NaN in either half for good, once x is infinite or NaN there.
