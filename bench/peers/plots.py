@@ -36,7 +36,8 @@ def finish(figure, axes, speedups):
         plot.log_axis(row[0].yaxis)
         plot.speedup_axis(row[1], max(found, default=1), "times as fast")
     for at, panel in zip((0.28, 0.77), axes[0]):
-        figure.legend(*panel.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(at, 0.025), ncols=2, fontsize=8.5)
+        figure.legend(*panel.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(at, 0.025), ncols=2, fontsize=8.5,
+                      handlelength=3.6)  # long enough to tell a dashed line
 
 
 def draw_length(cases, folder, source):
