@@ -7,7 +7,6 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <vector>
 
@@ -25,12 +24,14 @@ struct Known {
   std::vector<nb::handle> tensor_classes;  // whose instances are their memory and nothing else
   nb::handle plan_class, pattern_class;
   std::vector<nb::handle> questions;
+  nb::handle forward_ad;  // torch's module of that name
   nb::handle is_grad_enabled, plan_for, empty_like, empty_out, num_threads, current_stream;
 };
 const Known* known = nullptr;
 
 struct Names {
   PyObject* core = PyUnicode_InternFromString("core");
+  PyObject* current_level = PyUnicode_InternFromString("_current_level");
   PyObject* is_meta = PyUnicode_InternFromString("is_meta");
   PyObject* requires_grad = PyUnicode_InternFromString("requires_grad");
 };
@@ -63,37 +64,42 @@ bool is_plan_or_pattern(nb::handle object) {
          PyUnicode_CheckExact(object.ptr());
 }
 
-// The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern.
-nb::object core_of(nb::handle plan_or_pattern, const TensorView& q, const TensorView& k) {
+// The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern; None
+// where tensors are not plain.
+nb::object core_of(nb::handle plan_or_pattern, nb::handle q, nb::handle k) {
   nb::object plan = nb::borrow(plan_or_pattern);
   if (!plan.type().is(known->plan_class)) {
-    plan = known->plan_for(plan_or_pattern, q.shape[2], k.shape[2], q.shape[0], q.shape[1]);
+    const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k);
+    if (!q_view || !k_view) return nb::none();
+    plan = known->plan_for(plan_or_pattern, q_view->shape[2], k_view->shape[2], q_view->shape[0],
+                           q_view->shape[1]);
   }
   return owned(PyObject_GetAttr(plan.ptr(), names().core));
 }
 
-// q, k and v as they are now.
-std::optional<std::array<TensorView, 3>> plain_tensors_from(nb::handle q, nb::handle k,
-                                                            nb::handle v) {
-  std::array<TensorView, 3> views;
-  const nb::handle tensors[] = {q, k, v};
-  for (size_t i = 0; i < views.size(); ++i) {
-    const auto view = plain_tensor_from(tensors[i]);
-    if (!view) return {};
-    views[i] = *view;
-  }
-  return views;
+// As they are now.
+struct Views {
+  TensorView q, k, v, out;
+};
+std::optional<Views> views_of(nb::handle q, nb::handle k, nb::handle v, nb::handle out) {
+  const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k),
+             v_view = plain_tensor_from(v), out_view = plain_tensor_from(out);
+  if (!q_view || !k_view || !v_view || !out_view) return {};
+  return Views{*q_view, *k_view, *v_view, *out_view};
 }
-bool is_same(const TensorView& a, const TensorView& b) {
-  return a.data == b.data && a.dtype == b.dtype && a.device == b.device &&
-         std::ranges::equal(a.shape, b.shape) && std::ranges::equal(a.strides, b.strides);
+
+// Of torch.autograd.forward_ad: -1 outside of all levels. Read, and not asked for by a function,
+// which would be one of Python.
+bool is_in_forward_mode() {
+  const nb::object level = owned(PyObject_GetAttr(known->forward_ad.ptr(), names().current_level));
+  return nb::cast<int64_t>(level) >= 0;
 }
 
 bool is_looked_at() {
   for (const nb::handle question : known->questions) {
     if (ask(question)) return true;
   }
-  return false;
+  return is_in_forward_mode();
 }
 
 bool is_contiguous(const TensorView& view) {
@@ -105,13 +111,25 @@ bool is_contiguous(const TensorView& view) {
   return true;
 }
 
-nb::object empty_out(nb::handle q, nb::handle v, const TensorView& q_view,
-                     const TensorView& v_view) {
-  if (is_contiguous(q_view) && q_view.shape[3] == v_view.shape[3]) {
-    return owned(PyObject_CallOneArg(known->empty_like.ptr(), q.ptr()));
-  }
-  PyObject* const both[] = {q.ptr(), v.ptr()};
-  return owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
+// None where torch refuses, as for tensors of layouts of its own.
+nb::object empty_like(nb::handle q) {
+  PyObject* const out = PyObject_CallOneArg(known->empty_like.ptr(), q.ptr());
+  if (out != nullptr) return nb::steal(out);
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+  PyErr_Clear();
+  return nb::none();
+}
+
+// Whether what torch.empty_like gave is what empty_out of the package would give.
+bool is_out(const Views& views) {
+  const auto& [q, k, v, out] = views;
+  if (!std::equal(q.shape, q.shape + 3, out.shape) || out.shape[3] != v.shape[3]) return false;
+  if (is_contiguous(q)) return true;
+  const int64_t heads = q.shape[1], length = q.shape[2], head_dim = q.shape[3];
+  const bool is_heads_first = q.strides[1] >= q.strides[2];
+  return out.strides[0] == heads * length * head_dim &&
+         out.strides[1] == (is_heads_first ? length * head_dim : head_dim) &&
+         out.strides[2] == (is_heads_first ? head_dim : heads * head_dim);
 }
 
 void set_place(AttentionOptions& options, const Device& device) {
@@ -134,22 +152,25 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   }
   // Of meta tensors torch tells nothing, by an exception that takes it milliseconds.
   if (has(q, names().is_meta)) return nb::none();
-  const auto views = plain_tensors_from(q, k, v);
-  if (!views) return nb::none();
-  const auto& [q_view, k_view, v_view] = *views;
-
-  const nb::object core = core_of(plan, q_view, k_view);
-  AttentionOptions options = options_from(scale, softcap, backend);
-  set_place(options, q_view.device);
+  const nb::object core = core_of(plan, q, k);
+  if (core.is_none()) return nb::none();
   const Plan& compiled = nb::cast<const Plan&>(core);
-  nb::object out = empty_out(q, v, q_view, v_view);
-  const TensorView out_view = tensor_from(out, "out");
-  // Python has run since, and other threads: memory may have gone.
-  const auto views_now = plain_tensors_from(q, k, v);
-  if (!views_now || !std::ranges::equal(*views, *views_now, is_same)) return nb::none();
+  AttentionOptions options = options_from(scale, softcap, backend);
+  nb::object out = empty_like(q);
+  if (out.is_none()) return nb::none();
+  auto views = views_of(q, k, v, out);
+  if (views && !is_out(*views)) {
+    PyObject* const both[] = {q.ptr(), v.ptr()};
+    out = owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
+    views = views_of(q, k, v, out);
+  }
+  if (!views) return nb::none();
+  // Until now Python may have run, and other threads. From here on they do not, and tensors stay
+  // what they are: torch answers the last question in C++.
+  set_place(options, views->q.device);
   {
     const nb::gil_scoped_release release;
-    attention_forward(q_view, k_view, v_view, compiled, out_view, {}, options);
+    attention_forward(views->q, views->k, views->v, compiled, views->out, {}, options);
   }
   return out;
 }
@@ -161,13 +182,14 @@ std::vector<nb::handle> kept(nb::handle objects) {
 }
 
 void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
-                      nb::handle questions, nb::handle is_grad_enabled, nb::handle plan_for,
-                      nb::handle empty_like, nb::handle empty_out, nb::handle num_threads,
-                      nb::handle current_stream) {
+                      nb::handle questions, nb::handle forward_ad, nb::handle is_grad_enabled,
+                      nb::handle plan_for, nb::handle empty_like, nb::handle empty_out,
+                      nb::handle num_threads, nb::handle current_stream) {
   known = new Known{.tensor_classes = kept(tensors),
                     .plan_class = plans.inc_ref(),
                     .pattern_class = patterns.inc_ref(),
                     .questions = kept(questions),
+                    .forward_ad = forward_ad.inc_ref(),
                     .is_grad_enabled = is_grad_enabled.inc_ref(),
                     .plan_for = plan_for.inc_ref(),
                     .empty_like = empty_like.inc_ref(),
@@ -181,8 +203,8 @@ void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
 void add_plain_call(nb::module_& module) {
   using namespace nb::literals;
   module.def("know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "patterns"_a,
-             "questions"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_like"_a, "empty_out"_a,
-             "num_threads"_a, "current_stream"_a.none(),
+             "questions"_a, "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_like"_a,
+             "empty_out"_a, "num_threads"_a, "current_stream"_a.none(),
              "What forward_if_plain() asks: whether a class of `tensors` is the class of a tensor, "
              "then every one of `questions`, whose answers are None, False or 0 in a plain call.");
   module.def("forward_if_plain", &forward_if_plain, "q"_a.none(), "k"_a.none(), "v"_a.none(),

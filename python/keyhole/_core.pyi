@@ -68,6 +68,7 @@ def know_plain_calls(
     plans: type,
     patterns: type,
     questions: tuple[Callable[[], object], ...],
+    forward_ad: object,
     is_grad_enabled: Callable[[], bool],
     plan_for: Callable[[Any, int, int, int, int], Any],
     empty_like: Callable[[torch.Tensor], torch.Tensor],

@@ -158,7 +158,7 @@ def other_answers(**answers):
 @pytest.mark.parametrize("question", range(len(call._PLAIN_CALLS["questions"])))
 def test_each_question_counts(question):
     q, k, v = draw_qkv()
-    questions = [lambda: None, lambda: False, lambda: 0, lambda: None, lambda: False]
+    questions = [lambda: None, lambda: False, lambda: 0, lambda: None]
     with other_answers(questions=tuple(questions)):
         assert short_way(q, k, v, "causal") is not None
     questions[question] = lambda: 1

@@ -38,8 +38,8 @@ _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 _transform_level = torch._C._functorch.maybe_current_level
 _is_tracing = torch._C._is_tracing
 
-# What keyhole.attention asks before it comes here: where nothing but a pattern or plan is passed beside q, k and v, and
-# every question is answered with None, False or 0, it does not come.
+# What keyhole.attention asks before it comes here: where nothing but a pattern or plan is passed beside q, k and v,
+# every question is answered with None, False or 0, and no level of forward mode is entered, it does not come.
 _PLAIN_CALLS: dict[str, Any] = {
     "tensors": tuple(_PLAIN_TYPES),
     "plans": Plan,
@@ -49,8 +49,8 @@ _PLAIN_CALLS: dict[str, Any] = {
         _is_any_autocast_enabled,
         _transform_level,
         _is_tracing,
-        lambda: forward_ad._current_level >= 0,
     ),
+    "forward_ad": forward_ad,
     "is_grad_enabled": _is_grad_enabled,
     "plan_for": plan_for,
     "empty_like": torch.empty_like,
