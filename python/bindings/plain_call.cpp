@@ -64,13 +64,22 @@ bool is_plan_or_pattern(nb::handle object) {
          PyUnicode_CheckExact(object.ptr());
 }
 
+// Numbers that are read without a method of theirs being called.
+bool is_plain_number(nb::handle object) {
+  return PyFloat_Check(object.ptr()) || PyLong_CheckExact(object.ptr());
+}
+bool are_plain_options(nb::handle scale, nb::handle softcap, nb::handle backend) {
+  return (scale.is_none() || is_plain_number(scale)) && is_plain_number(softcap) &&
+         PyUnicode_CheckExact(backend.ptr());
+}
+
 // The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern; None
-// where tensors are not plain.
-nb::object core_of(nb::handle plan_or_pattern, nb::handle q, nb::handle k) {
+// where tensors are not plain, which is said before anything of the pattern.
+nb::object core_of(nb::handle plan_or_pattern, nb::handle q, nb::handle k, nb::handle v) {
   nb::object plan = nb::borrow(plan_or_pattern);
   if (!plan.type().is(known->plan_class)) {
     const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k);
-    if (!q_view || !k_view) return nb::none();
+    if (!q_view || !k_view || !plain_tensor_from(v)) return nb::none();
     plan = known->plan_for(plan_or_pattern, q_view->shape[2], k_view->shape[2], q_view->shape[0],
                            q_view->shape[1]);
   }
@@ -145,14 +154,15 @@ void set_place(AttentionOptions& options, const Device& device) {
 nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle plan,
                             nb::handle scale, nb::handle softcap, nb::handle backend) {
   const bool is_plain = known != nullptr && has_exchange_table() && is_plan_or_pattern(plan) &&
-                        is_plain_tensor(q) && is_plain_tensor(k) && is_plain_tensor(v);
+                        is_plain_tensor(q) && is_plain_tensor(k) && is_plain_tensor(v) &&
+                        are_plain_options(scale, softcap, backend);
   if (!is_plain || is_looked_at()) return nb::none();
   if (ask(known->is_grad_enabled) && (requires_grad(q) || requires_grad(k) || requires_grad(v))) {
     return nb::none();
   }
   // Of meta tensors torch tells nothing, by an exception that takes it milliseconds.
   if (has(q, names().is_meta)) return nb::none();
-  const nb::object core = core_of(plan, q, k);
+  const nb::object core = core_of(plan, q, k, v);
   if (core.is_none()) return nb::none();
   const Plan& compiled = nb::cast<const Plan&>(core);
   AttentionOptions options = options_from(scale, softcap, backend);
@@ -160,6 +170,7 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   if (out.is_none()) return nb::none();
   auto views = views_of(q, k, v, out);
   if (views && !is_out(*views)) {
+    out.reset();  // before there is another one
     PyObject* const both[] = {q.ptr(), v.ptr()};
     out = owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
     views = views_of(q, k, v, out);
@@ -202,11 +213,13 @@ void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
 
 void add_plain_call(nb::module_& module) {
   using namespace nb::literals;
-  module.def("know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "patterns"_a,
-             "questions"_a, "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_like"_a,
-             "empty_out"_a, "num_threads"_a, "current_stream"_a.none(),
-             "What forward_if_plain() asks: whether a class of `tensors` is the class of a tensor, "
-             "then every one of `questions`, whose answers are None, False or 0 in a plain call.");
+  module.def(
+      "know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "patterns"_a, "questions"_a,
+      "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_like"_a, "empty_out"_a,
+      "num_threads"_a, "current_stream"_a.none(),
+      "What forward_if_plain() asks: whether a class of `tensors` is the class of a tensor, "
+      "then every one of `questions`, whose answers are None, False or 0 in a plain call, and "
+      "the level of `forward_ad`, which is -1 there.");
   module.def("forward_if_plain", &forward_if_plain, "q"_a.none(), "k"_a.none(), "v"_a.none(),
              "plan"_a.none(), "scale"_a.none(), "softcap"_a.none(), "backend"_a.none(),
              "The result for plain tensors and a keyhole.Plan, a keyhole.Pattern or its text, or "
