@@ -25,13 +25,13 @@ __global__ void __launch_bounds__(ForwardShape<C>::threads, C::ctas_per_sm)
   __syncthreads();
 
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // the compiler sees: of all lanes
-  if (warp < 4) {
+  if (warp < kLoaderWarps) {
     shrink_registers<ForwardShape<C>::loader_registers>();
     if (threadIdx.x == 0) Loader<C>(maps, shared).load();
     if (threadIdx.x == 32) plan<C>(p, maps, shared);
   } else {
     grow_registers<ForwardShape<C>::multiplier_registers>();
-    Multiplier<T, C>(p, rule, shared, warp - 4).multiply();
+    Multiplier<T, C>(p, rule, shared, warp - kLoaderWarps).multiply();
     shared.waits.end();
   }
 }

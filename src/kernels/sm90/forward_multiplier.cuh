@@ -224,7 +224,8 @@ class Multiplier {
   __device__ __forceinline__ void store(const Job& job, uint32_t q_stage, Out& out,
                                         const RowEnds& end) const {
     // The first of this warp. Asked for anew: the loop has no register for it.
-    const int32_t row = (__shfl_sync(~0u, int(device::thread_index() / 32), 0) - 4) * kWarpRows;
+    const int warp = __shfl_sync(~0u, int(device::thread_index() / 32), 0) - kLoaderWarps;
+    const int32_t row = warp * kWarpRows;
     if constexpr (kStoresByQueries) {
       const RowRoom<C> room(smem_address(shared_.q[q_stage]) + uint32_t(row * 128));
       if (store_rows_at_once<T>(p_, job, row, room, out, end)) return;

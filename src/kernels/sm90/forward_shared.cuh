@@ -44,6 +44,8 @@ using device::ForwardParams;
 // so that nothing else is special about it.
 inline constexpr int32_t kNobody = -2;
 
+inline constexpr int kLoaderWarps = 4;  // the first ones; the others multiply
+
 // Barriers of the CTA by their numbers, one for each warpgroup that multiplies.
 inline constexpr int kTurnBarrier = 1, kSignBarrier = 4;
 
