@@ -6,7 +6,6 @@
 // (keyhole/torch_attention/call.py), which has the words for what is wrong, too.
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -74,27 +73,15 @@ bool are_plain_options(nb::handle scale, nb::handle softcap, nb::handle backend)
 }
 
 // The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern; None
-// where tensors are not plain, which is said before anything of the pattern.
-nb::object core_of(nb::handle plan_or_pattern, nb::handle q, nb::handle k, nb::handle v) {
+// where k is not plain, which is said before anything of the pattern.
+nb::object core_of(nb::handle plan_or_pattern, const TensorView& q, nb::handle k) {
   nb::object plan = nb::borrow(plan_or_pattern);
   if (!plan.type().is(known->plan_class)) {
-    const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k);
-    if (!q_view || !k_view || !plain_tensor_from(v)) return nb::none();
-    plan = known->plan_for(plan_or_pattern, q_view->shape[2], k_view->shape[2], q_view->shape[0],
-                           q_view->shape[1]);
+    const auto k_view = plain_tensor_from(k);
+    if (!k_view) return nb::none();
+    plan = known->plan_for(plan_or_pattern, q.shape[2], k_view->shape[2], q.shape[0], q.shape[1]);
   }
   return owned(PyObject_GetAttr(plan.ptr(), names().core));
-}
-
-// As they are now.
-struct Views {
-  TensorView q, k, v, out;
-};
-std::optional<Views> views_of(nb::handle q, nb::handle k, nb::handle v, nb::handle out) {
-  const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k),
-             v_view = plain_tensor_from(v), out_view = plain_tensor_from(out);
-  if (!q_view || !k_view || !v_view || !out_view) return {};
-  return Views{*q_view, *k_view, *v_view, *out_view};
 }
 
 // Of torch.autograd.forward_ad: -1 outside of all levels. Read, and not asked for by a function,
@@ -120,25 +107,13 @@ bool is_contiguous(const TensorView& view) {
   return true;
 }
 
-// None where torch refuses, as for tensors of layouts of its own.
-nb::object empty_like(nb::handle q) {
-  PyObject* const out = PyObject_CallOneArg(known->empty_like.ptr(), q.ptr());
-  if (out != nullptr) return nb::steal(out);
-  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
-  PyErr_Clear();
-  return nb::none();
-}
-
-// Whether what torch.empty_like gave is what empty_out of the package would give.
-bool is_out(const Views& views) {
-  const auto& [q, k, v, out] = views;
-  if (!std::equal(q.shape, q.shape + 3, out.shape) || out.shape[3] != v.shape[3]) return false;
-  if (is_contiguous(q)) return true;
-  const int64_t heads = q.shape[1], length = q.shape[2], head_dim = q.shape[3];
-  const bool is_heads_first = q.strides[1] >= q.strides[2];
-  return out.strides[0] == heads * length * head_dim &&
-         out.strides[1] == (is_heads_first ? length * head_dim : head_dim) &&
-         out.strides[2] == (is_heads_first ? head_dim : heads * head_dim);
+nb::object empty_out(nb::handle q, nb::handle v, const TensorView& q_view,
+                     const TensorView& v_view) {
+  if (is_contiguous(q_view) && q_view.shape[3] == v_view.shape[3]) {
+    return owned(PyObject_CallOneArg(known->empty_like.ptr(), q.ptr()));
+  }
+  PyObject* const both[] = {q.ptr(), v.ptr()};
+  return owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
 }
 
 void set_place(AttentionOptions& options, const Device& device) {
@@ -162,26 +137,23 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   }
   // Of meta tensors torch tells nothing, by an exception that takes it milliseconds.
   if (has(q, names().is_meta)) return nb::none();
-  const nb::object core = core_of(plan, q, k, v);
+  const auto q_before = plain_tensor_from(q), v_before = plain_tensor_from(v);
+  if (!q_before || !v_before) return nb::none();
+  const nb::object core = core_of(plan, *q_before, k);
   if (core.is_none()) return nb::none();
   const Plan& compiled = nb::cast<const Plan&>(core);
   AttentionOptions options = options_from(scale, softcap, backend);
-  nb::object out = empty_like(q);
-  if (out.is_none()) return nb::none();
-  auto views = views_of(q, k, v, out);
-  if (views && !is_out(*views)) {
-    out.reset();  // before there is another one
-    PyObject* const both[] = {q.ptr(), v.ptr()};
-    out = owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
-    views = views_of(q, k, v, out);
-  }
-  if (!views) return nb::none();
-  // Until now Python may have run, and other threads. From here on they do not, and tensors stay
-  // what they are: torch answers the last question in C++.
-  set_place(options, views->q.device);
+  nb::object out = empty_out(q, v, *q_before, *v_before);
+
+  // Until now Python may have run, and other threads, and changed them.
+  const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k),
+             v_view = plain_tensor_from(v);
+  if (!q_view || !k_view || !v_view) return nb::none();
+  const TensorView out_view = tensor_from(out, "out");
+  set_place(options, q_view->device);  // torch answers in C++
   {
     const nb::gil_scoped_release release;
-    attention_forward(views->q, views->k, views->v, compiled, views->out, {}, options);
+    attention_forward(*q_view, *k_view, *v_view, compiled, out_view, {}, options);
   }
   return out;
 }

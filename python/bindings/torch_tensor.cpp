@@ -153,7 +153,7 @@ std::optional<TensorView> plain_tensor_from(nb::handle tensor) {
   }
   const std::optional<DType> dtype = dtype_from(told.dtype);
   const bool is_here = told.device.device_type == kCuda || told.device.device_type == kCpu;
-  if (told.ndim != 4 || !dtype || !is_here || told.data == nullptr) return {};
+  if (told.ndim != 4 || !dtype || !is_here) return {};
   if (std::find(told.shape, told.shape + 4, 0) != told.shape + 4) return {};
   // Of one element: its stride does not matter, and only so can torch's public functions make a
   // negated tensor (is_negated) of rows.
