@@ -3,10 +3,12 @@
 # The machine code that the speed of the sm90 forward kernels rests on, which a compiler changes without a word: given
 # objects, libraries or cubins, checks of every such kernel in them that its main loop
 #   - touches no local memory: nothing is spilled there;
+#   - has two steps, one for each set of weights;
 #   - moves nothing to uniform registers between the matrix instructions of a step (R2UR) and does not ask whether its
 #     warps diverge (BRA.DIV): ptxas takes the loop for uniform, and issues the instructions back to back;
-#   - waits twice a step, once with one group of products under way and once for all, and not after each product;
-#   - takes its exponentials between the two waits, while the second group runs;
+#   - waits once a step, with one group of products under way, and for all of them only where a branch leads around it:
+#     where the base of a row was guessed wrong;
+#   - takes its exponentials behind that wait, while the group runs;
 # and, where lists are joined, that the next wait behind the loop leaves a group under way: the first scores of the next list.
 # Disassembled by cuobjdump: from beside nvcc, from PATH, or from .venv, where scripts/test puts it; --tools says which.
 import os
@@ -89,32 +91,56 @@ def border_objections(code, end):
     return [f"waits for {kinds[0] if kinds else 'nothing'} behind the loop, not for 0x1: lists are not joined"]
 
 
+def target_of(text):
+    """Where a branch with a condition leads, or -1."""
+    match = BRANCH.search(text)
+    return int(match[1], 16) if match and match[1] else -1
+
+
+def steps_of(loop):
+    """[(products, what follows the wait for the scores)], by the waits that leave one group under way."""
+    steps, first = [], 0
+    for i, (_, text) in enumerate(loop):
+        if "WARPGROUP.DEPBAR" in text and kind_of_wait(text) == "0x1":
+            end = next((j for j in range(i, len(loop)) if "HGMMA" in loop[j][1]), len(loop))
+            steps.append((loop[first:i], loop[i + 1:end]))
+            first = end
+    return steps
+
+
+def step_objections(products, rest):
+    """What is wrong with a step of a main loop, in words."""
+    found = []
+    places = [i for i, (_, text) in enumerate(products) if "HGMMA" in text]
+    between = products[places[0]:places[-1]] if places else []
+    if count := sum(bool(re.search(r"\bR2UR\b", text)) for _, text in between):
+        found.append(f"{count} R2UR between the products")
+    # What a branch leads around is rare; exponentials in front of it are those of every tile.
+    spans = [(address, target_of(text)) for address, text in rest]
+    usual = [text for address, text in rest if not any(a < address < b for a, b in spans)]
+    if kinds := [kind_of_wait(text) for text in usual if "WARPGROUP.DEPBAR" in text]:
+        found.append(f"always waits for {', '.join(kinds)} groups, too")
+    columns = next((int(m[1]) for _, text in products if (m := PRODUCT.search(text)) and m[2] == "gdesc"), 0)
+    # A thread holds half a row's worth of scores: 64 rows x columns among 128 threads.
+    made = sum("MUFU.EX2" in text for text in usual)
+    if columns == 0 or made != columns // 2:
+        found.append(f"{made} exponentials beside the values; a thread has {columns // 2} scores")
+    return found
+
+
 def objections(loop):
-    """What is wrong with a main loop, in words."""
+    """What is wrong with a main loop, [(address, instruction)], in words."""
     found = []
     for what in ("LDL", "STL"):
-        if count := sum(bool(re.search(rf"\b{what}\b", text)) for text in loop):
+        if count := sum(bool(re.search(rf"\b{what}\b", text)) for _, text in loop):
             found.append(f"{count} {what}: registers are spilled")
-    if any("BRA.DIV" in text for text in loop):
+    if any("BRA.DIV" in text for _, text in loop):
         found.append("BRA.DIV: the loop is not taken for uniform")
-    waits = [(i, text) for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
-    kinds = [kind_of_wait(text) for _, text in waits]
-    if kinds != ["0x1", "0x0"]:
-        found.append(f"waits for {', '.join(kinds) or 'nothing'} groups, not for 0x1 and then 0x0")
-    products = [i for i, text in enumerate(loop) if "HGMMA" in text]
-    between = [text for text in loop[products[0]:products[-1]] if re.search(r"\bR2UR\b", text)]
-    if between:
-        found.append(f"{len(between)} R2UR between the products")
-    if kinds == ["0x1", "0x0"]:
-        columns = next((int(m[1]) for text in loop if (m := PRODUCT.search(text)) and m[2] == "gdesc"), 0)
-        begin, end = waits[0][0], waits[1][0]
-        inside = sum("MUFU.EX2" in text for text in loop[begin:end])
-        outside = sum("MUFU.EX2" in text for text in loop) - inside
-        # A thread holds half a row's worth of scores: 64 rows x columns among 128 threads.
-        if columns == 0 or inside < columns // 2:
-            found.append(f"{inside} exponentials between the waits; a thread has {columns // 2} scores")
-        if outside > 0:
-            found.append(f"{outside} exponentials outside the waits, where no product runs")
+    steps = steps_of(loop)
+    if len(steps) != 2:
+        return [*found, f"{len(steps)} steps that leave a product under way, not two"]
+    for products, rest in steps:
+        found += step_objections(products, rest)
     return found
 
 
@@ -126,53 +152,63 @@ def check(functions):
             continue
         found, loops, kernel = [], main_loops(code), short_name(name)
         for begin, end in loops:
-            found += objections([text for address, text in code if begin <= address <= end])
+            found += objections([(address, text) for address, text in code if begin <= address <= end])
             if kernel.endswith(tuple(f" {config}>" for config in JOINED)):
                 found += border_objections(code, end)
         verdicts.append((kernel, found if loops else ["no loop multiplies"]))
     return verdicts
 
 
-GOOD = """
+def good_step(at):
+    """A step of 8 scores a thread, from address `at` to at + 0x120."""
+    exponentials = "\n".join(f" /*{at + 0x40 + 16 * i:04x}*/       MUFU.EX2 R{i}, R{i} ;" for i in range(8))
+    return f"""
+ /*{at:04x}*/       WARPGROUP.ARRIVE ;
+ /*{at + 0x10:04x}*/       HGMMA.64x16x16.F32 R88, gdesc[UR24], RZ, !UPT, gsb0 ;
+ /*{at + 0x20:04x}*/       HGMMA.64x16x16.F32 R24, R152, gdesc[UR12].tnspB, R24, gsb0 ;
+ /*{at + 0x30:04x}*/       WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+{exponentials}
+ /*{at + 0xc0:04x}*/  @!P1 BRA 0x{at + 0xf0:x} ;
+ /*{at + 0xd0:04x}*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+ /*{at + 0xe0:04x}*/       MUFU.EX2 R8, R8 ;
+ /*{at + 0xf0:04x}*/       R2UR UR4, R2 ;"""
+
+
+GOOD = f"""
     Function : _ZN7keyhole4sm907forwardI6__halfNS0_12ForwardDim16EEEvi
- /*0000*/       R2UR UR4, R2 ;
- /*0010*/       WARPGROUP.ARRIVE ;
- /*0020*/       HGMMA.64x16x16.F32 R88, gdesc[UR24], RZ, !UPT, gsb0 ;
- /*0030*/       HGMMA.64x16x16.F32 R24, R152, gdesc[UR12].tnspB, R24, gsb0 ;
- /*0040*/       WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
-%s
- /*0100*/  @!P1 BRA 0x120 ;
- /*0110*/       BRA 0x100 ;
- /*0120*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
- /*0130*/       R2UR UR4, R2 ;
- /*0140*/   @P0 BRA 0x10 ;
- /*0150*/       LDL R1, [R2] ;
+ /*0000*/       R2UR UR4, R2 ;{good_step(0x10)}
+ /*0110*/  @!P2 BRA 0x260 ;{good_step(0x120)}
+ /*0250*/   @P0 BRA 0x10 ;
+ /*0260*/       LDL R1, [R2] ;
     Function : _ZN7keyhole4sm908backwardIiEEvi
  /*0000*/       EXIT ;
-""" % "\n".join(f" /*{0x50 + 16 * i:04x}*/       MUFU.EX2 R{i}, R{i} ;" for i in range(8))
+"""
 
 
 def self_test():
-    first, second = "R88, gdesc[UR24], RZ, !UPT, gsb0 ;", "WARPGROUP.DEPBAR.LE gsb0, 0x1 ;"
+    first, wait = "/*0020*/       HGMMA.64x16x16.F32 R88, gdesc[UR24], RZ, !UPT, gsb0 ;", "/*0040*/       WARPGROUP.DEPBAR.LE gsb0, 0x1 ;"
     cases = [
         (GOOD, []),
-        (GOOD.replace("/*00a0*/       MUFU", "/*00a0*/       FADD"),
-         ["7 exponentials between the waits; a thread has 8 scores"]),
-        (GOOD.replace("/*0130*/       R2UR UR4", "/*0130*/       MUFU.EX2 R9"),
-         ["1 exponentials outside the waits, where no product runs"]),
+        (GOOD.replace("/*00a0*/       MUFU.EX2", "/*00a0*/       FADD"),
+         ["7 exponentials beside the values; a thread has 8 scores"]),
+        (GOOD.replace("/*0210*/       R2UR UR4", "/*0210*/       MUFU.EX2 R9"),
+         ["9 exponentials beside the values; a thread has 8 scores"]),
         (GOOD.replace(first, first + "\n /*0028*/       R2UR UR12, R7 ;"), ["1 R2UR between the products"]),
-        (GOOD.replace(second, second + "\n /*0048*/       STL [R2], R1 ;"), ["1 STL: registers are spilled"]),
-        (GOOD.replace(second, second.replace("0x1", "0x0")),
-         ["waits for 0x0, 0x0 groups, not for 0x1 and then 0x0"]),
-        (GOOD.replace("@!P1 BRA 0x120", "BRA.DIV UR4, 0x120"), ["BRA.DIV: the loop is not taken for uniform"]),
-        (GOOD.replace("@P0 BRA 0x10 ", "@P0 BRA 0x200 "), ["no loop multiplies"]),
+        (GOOD.replace(wait, wait + "\n /*0048*/       STL [R2], R1 ;"), ["1 STL: registers are spilled"]),
+        (GOOD.replace(wait, wait + "\n /*0048*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"),
+         ["always waits for 0x0 groups, too"]),
+        (GOOD.replace(wait, wait.replace("0x1", "0x0")), ["1 steps that leave a product under way, not two"]),
+        (GOOD.replace("@!P1 BRA 0x100", "BRA.DIV UR4, 0x100"),
+         ["BRA.DIV: the loop is not taken for uniform", "always waits for 0x0 groups, too",
+          "9 exponentials beside the values; a thread has 8 scores"]),
+        (GOOD.replace("@P0 BRA 0x10 ", "@P0 BRA 0x300 "), ["no loop multiplies"]),
     ]
     cases = [(text, "ForwardDim16", want) for text, want in cases]
     joined = GOOD.replace("ForwardDim16", "ForwardDim96")
-    behind = " /*0148*/       WARPGROUP.DEPBAR.LE gsb0, %s ;\n /*0150*/"
+    behind = " /*0258*/       WARPGROUP.DEPBAR.LE gsb0, %s ;\n /*0260*/"
     cases += [
-        (joined.replace(" /*0150*/", behind % "0x1"), "ForwardDim96", []),
-        (joined.replace(" /*0150*/", behind % "0x0"), "ForwardDim96",
+        (joined.replace(" /*0260*/", behind % "0x1"), "ForwardDim96", []),
+        (joined.replace(" /*0260*/", behind % "0x0"), "ForwardDim96",
          ["waits for 0x0 behind the loop, not for 0x1: lists are not joined"]),
         (joined, "ForwardDim96", ["waits for nothing behind the loop, not for 0x1: lists are not joined"]),
     ]

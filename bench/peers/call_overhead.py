@@ -30,18 +30,22 @@ from keyhole.torch_attention import ops
 from keyhole.torch_attention.tensors import place_of
 
 BAR_US = 15.0  # plan, on the GPU
+UNTIMED_CALLS = 10  # at the beginning of each run
 
 
 def times_us(calls, device, num_runs, num_calls):
     """Name -> (wall clock, CPU) per call, medians over the runs. The GPU's queue is empty before each run, and never full.
-    A run of one is followed by a run of the next, so that minutes in which the machine is slow are those of all. On a
-    machine that others use too, the second is the one to trust."""
+    A run of one is followed by a run of the next, so that minutes in which the machine is slow are those of all; the
+    first calls of a run, for which the other kinds have left nothing in the caches, are not timed. On a machine that
+    others use too, the second is the one to trust."""
     times = {what: ([], []) for what in calls}
     for call in calls.values():
         for _ in range(num_calls):
             call()
     for _ in range(num_runs):
         for what, call in calls.items():
+            for _ in range(UNTIMED_CALLS):
+                call()
             if device == "cuda":
                 torch.cuda.synchronize()
             begin, cpu_begin = time.perf_counter(), time.process_time()

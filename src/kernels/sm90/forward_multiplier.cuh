@@ -5,6 +5,10 @@
 //   scores(i) = q . k(i)'   |  out += weights(i - 1) . v(i - 1)   both started, in this order
 //   ... scores(i) are there |  mask, exponentials, weights(i)     while the second one still runs
 //
+// Weights lie in two sets of registers by turns, so that those of one tile may be written while a
+// product reads those of another: nothing waits for the second product but the scores that are
+// started behind it, and the loop has a step for each set.
+//
 // Between two lists, where they are joined:
 //
 //   out += weights(n - 1) . v(n - 1)  |  scores(0) of the next list   both started, in this order
@@ -67,8 +71,8 @@ class Multiplier {
 
       const uint32_t ended = jobs_ - 1;
       if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[ended % C::q_stages]);
-      begin_products();
-      multiply_values(out);
+      const int32_t length = tiles;
+      multiply_last_values(out, length);
       const RowEnds end = end_rows(rows_);
       if constexpr (kJoins) {
         tiles = await_job();
@@ -76,6 +80,7 @@ class Multiplier {
       }
       await_products<kJoins ? 1 : 0>();
       is_ready(out);
+      if (length > 1) arrive_as_warp(shared_.v_empty[v_.last_stage()]);
       arrive_as_warp(shared_.v_empty[v_.stage]);
       v_.next();
       store(shared_.job[ended % kJobs], ended % C::q_stages, out, end);
@@ -101,6 +106,11 @@ class Multiplier {
 
   static __device__ __forceinline__ int thread() {
     return int(device::thread_index() % kWarpgroup);
+  }
+
+  // Among those that multiply. Asked for anew where a list ends: the loop has no register for it.
+  static __device__ __forceinline__ int warp_now() {
+    return __shfl_sync(~0u, int(device::thread_index() / 32), 0) - kLoaderWarps;
   }
 
   // How many tiles the job has whose queries come next; 0: there is none. The same number for all
@@ -169,13 +179,24 @@ class Multiplier {
     }
     commit_products();
   }
-  __device__ __forceinline__ void multiply_values(Out& out) const {
+  __device__ __forceinline__ void multiply_values(Out& out, const Weights& weights) const {
     const uint64_t values = operand(smem_address(shared_.v[v_.stage]), Keys::bytes);
 #pragma unroll
     for (int b = 0; b < C::tile_k / 16; ++b) {
-      Product<T>::of_registers(out, weights_[b], further(values, b * 16 * 128));
+      Product<T>::of_registers(out, weights[b], further(values, b * 16 * 128));
     }
     commit_products();
+  }
+
+  // Of a list of so many tiles.
+  __device__ __forceinline__ void multiply_last_values(Out& out, int32_t length) const {
+    if (length % 2 == 0) {
+      begin_products();
+      multiply_values(out, weights_[1]);
+    } else {
+      begin_products();
+      multiply_values(out, weights_[0]);
+    }
   }
 
   // Results leave by way of their queries' place, where that does not keep the next ones from
@@ -193,10 +214,11 @@ class Multiplier {
   __device__ __forceinline__ uint64_t start_first_scores(Scores& scores,
                                                          uint32_t (&bits)[kMaskWords],
                                                          bool has_job) {
+    const int warpgroup = warp_now() / 4;
     const uint32_t rows =
-        smem_address(shared_.q[jobs_ % C::q_stages]) + uint32_t(warpgroup_ * 64 * 128);
+        smem_address(shared_.q[jobs_ % C::q_stages]) + uint32_t(warpgroup * 64 * 128);
     ++jobs_;
-    if (has_job && rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup_);
+    if (has_job && rule_.sign != 1) change_sign_of_queries<C>(rows, rule_.sign, warpgroup);
     const uint64_t queries = operand(rows, Queries::bytes);
     if (has_job) shared_.await(shared_.k_full[k_.stage], k_.parity);
     bitmap_ = has_job ? shared_.bitmap[k_.stage] : kFull;
@@ -214,18 +236,18 @@ class Multiplier {
                                               const uint32_t (&bits)[kMaskWords], uint64_t queries,
                                               int32_t tiles) {
     take_first_scores(scores, out, bits, tiles > 1);
-    for (int32_t i = 1; i < tiles; ++i) {
+    for (int32_t i = 1; i < tiles; i += 2) {
       int32_t left = tiles - i;
       asm volatile("" : "+r"(left));  // what the compiler knows uniform, it would test too early
-      follow_tile(scores, out, queries, left > 1);
+      follow_tile<0>(scores, out, queries, left > 1, i > 1);
+      if (left == 1) break;
+      follow_tile<1>(scores, out, queries, left > 2, true);
     }
   }
 
   __device__ __forceinline__ void store(const Job& job, uint32_t q_stage, Out& out,
                                         const RowEnds& end) const {
-    // The first of this warp. Asked for anew: the loop has no register for it.
-    const int warp = __shfl_sync(~0u, int(device::thread_index() / 32), 0) - kLoaderWarps;
-    const int32_t row = warp * kWarpRows;
+    const int32_t row = warp_now() * kWarpRows;  // the first of this warp
     if constexpr (kStoresByQueries) {
       const RowRoom<C> room(smem_address(shared_.q[q_stage]) + uint32_t(row * 128));
       if (store_rows_at_once<T>(p_, job, row, room, out, end)) return;
@@ -258,7 +280,7 @@ class Multiplier {
     const bool has_values = is_over_now(shared_.v_full[v_.stage], v_.parity);
     rows_.minus_base[0] = rows_.minus_base[1] = FLT_MAX;
     raise_base(rows_, scores, rule_.factor);
-    make_weights<T>(weights_, rows_.sum, scores, rows_, rule_.factor);
+    make_weights<T>(weights_[0], rows_.sum, scores, rows_, rule_.factor);
     give_back_queries();
     if (has_more) {
       shared_.await(shared_.k_full[k_.stage], k_.parity, has_keys);
@@ -268,9 +290,12 @@ class Multiplier {
   }
 
   // One more tile, whose keys are there, and the values of the one before it, which are there, too:
-  // nothing stands between the two products.
+  // nothing stands between the two products. The values before those may still be being added up.
+  // When the scores are there, which were started later, that is over: their stage is given back,
+  // and their weights are written over.
+  template <int kOld>
   __device__ __forceinline__ void follow_tile(Scores& scores, Out& out, uint64_t queries,
-                                              bool has_more) {
+                                              bool has_more, bool has_older_values) {
     uint32_t bits[kMaskWords];  // not used without a bitmap; 0 would take an instruction
 #pragma unroll
     for (uint32_t& word : bits) asm volatile("" : "=r"(word));
@@ -278,38 +303,38 @@ class Multiplier {
     await_turn<kTurnsAtOthers>();
     begin_products();
     multiply_keys(scores, queries);
-    multiply_values(out);
+    multiply_values(out, weights_[kOld]);
     give_turn<kTurnsAtOthers>();
     await_products<1>();
     is_ready(scores);
     arrive_as_warp(shared_.k_empty[k_.stage]);
     k_.next();
-    const int old_values = v_.stage;
+    if (has_older_values) arrive_as_warp(shared_.v_empty[v_.last_stage()]);
     v_.next();
     if (bitmap_ != kFull) apply_mask(scores, bits);
 
     // Asked here, needed behind the exponentials; after the mask, which takes all predicates.
     const bool has_keys = is_over_now(shared_.k_full[k_.stage], k_.parity);
     const bool has_values = is_over_now(shared_.v_full[v_.stage], v_.parity);
-    Weights next;
-    const bool is_raised = add_weights<T>(next, rows_, scores, rule_.factor);
-
-    // These loops keep ptxas from moving the wait for products up above the exponentials.
+    Weights& weights = weights_[1 - kOld];
+    float sum[2];
+    make_weights<T>(weights, sum, scores, rows_, rule_.factor);
+    const bool is_wrong = is_guess_wrong<T>(sum);
     if (has_more && !has_keys) shared_.await(shared_.k_full[k_.stage], k_.parity);
     bitmap_ = shared_.bitmap[k_.stage];  // after the last tile: of another list, and not used
     shared_.await(shared_.v_full[v_.stage], v_.parity, has_values);
-    await_products<0>();
-    is_ready(out);
-    arrive_as_warp(shared_.v_empty[old_values]);
-    if (__builtin_expect(is_raised, 0)) {
+    if (__builtin_expect(is_wrong, 0)) {
+      raise_base(rows_, scores, rule_.factor);
+      make_weights<T>(weights, sum, scores, rows_, rule_.factor);
+      rows_.sum[0] *= rows_.shrink[0];
+      rows_.sum[1] *= rows_.shrink[1];
+      await_products<0>();
+      is_ready(out);
 #pragma unroll
       for (int i = 0; i < C::head_dim / 2; ++i) out[i] *= rows_.shrink[i / 2 % 2];
     }
-    // Last, so that whether there is another tile is found out meanwhile.
-#pragma unroll
-    for (int i = 0; i < C::tile_k / 4; ++i) {
-      weights_[i / 4][i % 4] = renewed(next[i / 4][i % 4], rule_.one);
-    }
+    rows_.sum[0] += sum[0];
+    rows_.sum[1] += sum[1];
   }
 
   const ForwardParams& p_;
@@ -320,8 +345,8 @@ class Multiplier {
   uint32_t jobs_ = 0;      // whose first scores were started
   Turn<C::k_stages> k_;
   Turn<C::v_stages> v_;
-  int32_t bitmap_;   // of the tile to come
-  Weights weights_;  // of the tile before
+  int32_t bitmap_;      // of the tile to come
+  Weights weights_[2];  // of tiles by turns, the first one of a list in the first set
   Rows rows_;
 };
 

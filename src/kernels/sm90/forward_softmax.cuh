@@ -34,10 +34,9 @@ struct Weight<__half> {
 struct ScoreRule {
   float factor;  // > 0, makes a product a score in base 2; -inf stays -inf
   int32_t sign;  // of the scale: -1, 0 or 1; not 1: the queries are multiplied by it first
-  float one;     // see renewed()
 };
 inline ScoreRule score_rule(float scale) {
-  return {scale == 0 ? 1.f : std::fabs(scale) * device::kLog2E, (scale > 0) - (scale < 0), 1.f};
+  return {scale == 0 ? 1.f : std::fabs(scale) * device::kLog2E, (scale > 0) - (scale < 0)};
 }
 
 // The two rows of a thread. Sums are of the thread's own columns: the four lanes that share a row
@@ -89,33 +88,11 @@ __device__ __forceinline__ void make_weights(uint32_t (&weights)[kCount / 8][4],
   sum[1] = part[1][0] + part[1][1];
 }
 
-// Weights of one more tile, their sums added. True: the base was raised, and out must shrink.
-template <class T, int kCount>
-__device__ __forceinline__ bool add_weights(uint32_t (&weights)[kCount / 8][4], Rows& rows,
-                                            const float (&scores)[kCount], float factor) {
-  float sum[2];
-  make_weights<T>(weights, sum, scores, rows, factor);
-  const bool is_raised = __any_sync(~0u, sum[0] > Weight<T>::limit || sum[1] > Weight<T>::limit);
-  if (__builtin_expect(is_raised, 0)) {
-    raise_base(rows, scores, factor);
-    make_weights<T>(weights, sum, scores, rows, factor);
-    rows.sum[0] *= rows.shrink[0];
-    rows.sum[1] *= rows.shrink[1];
-  }
-  rows.sum[0] += sum[0];
-  rows.sum[1] += sum[1];
-  return is_raised;
-}
-
-// Weights go to the registers that products read only when no product is under way. ptxas sees
-// through a copy, moves what made it up, and then serialises all products (C7513); it does not see
-// through a multiplication by a one that comes from outside. Two weights are multiplied as if they
-// were one fp32, which is exact, and takes half as long as a product of pairs: if the upper one is
-// NaN (or infinite, which its base keeps it from being), so is the other, but then the row is NaN.
-__device__ __forceinline__ uint32_t renewed(uint32_t two, float one) {
-  float same;
-  asm volatile("mul.rn.f32 %0, %1, %2;" : "=f"(same) : "f"(__uint_as_float(two)), "f"(one));
-  return __float_as_uint(same);
+// Whether a base of this warp's rows is too low for these sums of weights: then it is raised, the
+// weights are made again, and what was added up before shrinks.
+template <class T>
+__device__ __forceinline__ bool is_guess_wrong(const float (&sum)[2]) {
+  return __any_sync(~0u, sum[0] > Weight<T>::limit || sum[1] > Weight<T>::limit);
 }
 
 // so_far + 0 x: NaN in either half for good, once x is infinite or NaN there.
