@@ -42,6 +42,22 @@ Effort effort_of(const SessionOptions& options) {
   return effort;
 }
 
+// How a GPU multiplies, and what it reaches so.
+struct Way {
+  const char* name;
+  double (*measure)(const Device& device);
+};
+
+// What a kernel takes another way for is held against it all the same.
+Way fastest_way(const Device& device, DType dtype) {
+  const int capability = gpu(device).compute_capability;
+  if (bytes_of(dtype) != 2 || capability < 80) return {"FFMA", measure_ffma_gflops};
+#ifdef KEYHOLE_HAVE_SM90
+  if (capability == 90) return {"wgmma", measure_wgmma_gflops};
+#endif
+  return {"mma.sync", measure_mma_gflops};
+}
+
 // Text as a file keeps it: without the escape sequences of a terminal.
 std::string without_colours(const std::string& text) {
   std::string plain;
@@ -84,14 +100,16 @@ Session::Session(const SessionOptions& options)
 int Session::threads() const { return options_.threads > 0 ? options_.threads : max_threads(); }
 
 const Peak& Session::peak(DType dtype) {
-  const bool is_on_gpu = cli::is_gpu(device());
-  const bool has_mma = is_on_gpu && bytes_of(dtype) == 2 && gpu(device()).compute_capability >= 80;
-  Peak& peak = peaks_[has_mma ? "mma.sync" : is_on_gpu ? "FFMA" : "FMA"];
-  if (peak.gflops == 0) {
-    peak = has_mma     ? Peak{"mma.sync", measure_mma_gflops(device())}
-           : is_on_gpu ? Peak{"FFMA", measure_ffma_gflops(device())}
-                       : Peak{"FMA", measure_peak_gflops(options_.threads, options_.is_cpu_time)};
+  if (!cli::is_gpu(device())) {
+    Peak& peak = peaks_["FMA"];
+    if (peak.gflops == 0) {
+      peak = {"FMA", measure_peak_gflops(options_.threads, options_.is_cpu_time)};
+    }
+    return peak;
   }
+  const Way way = fastest_way(device(), dtype);
+  Peak& peak = peaks_[way.name];
+  if (peak.gflops == 0) peak = {way.name, way.measure(device())};
   return peak;
 }
 

@@ -29,7 +29,7 @@ struct SessionOptions {
 };
 
 struct Peak {
-  std::string name;  // "FMA", "mma.sync", "FFMA"
+  std::string name;  // "FMA", "FFMA", "mma.sync", "wgmma"
   double gflops = 0;
 };
 

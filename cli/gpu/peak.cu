@@ -2,9 +2,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "cli/gpu/burst.h"
 #include "cli/gpu/peak.h"
-#include "cli/gpu/stopwatch.h"
-#include "kernels/device/check_cuda.h"
 #include "runtime/gpu.h"
 #include "runtime/gpu_memory.h"
 
@@ -13,9 +12,6 @@ namespace {
 
 constexpr int kThreads = 256, kCtasPerProcessor = 4;
 constexpr int kRounds = 1 << 13;  // one to two milliseconds
-
-// Sums that no kernel gives, so that nothing is stored and nothing can be left out.
-constexpr float kNeverASum = -1.25e30f;
 
 // Eight chains of a warp and many warps hide the latency of a product.
 constexpr int kMmaChains = 8;
@@ -60,15 +56,6 @@ __global__ void __launch_bounds__(kThreads) ffma_burst(float* never, float facto
 #pragma unroll
   for (int i = 0; i < kFfmaChains; ++i) sum += chain[i];
   if (sum == kNeverASum) *never = sum;
-}
-
-// The best of several: a peak is what the machine can do. The first ones also raise the clocks.
-double best_ms(const Device& device, const std::function<void()>& call) {
-  constexpr int kBursts = 12;
-  const Stopwatch stopwatch = gpu_stopwatch(device, /*is_cold=*/false);
-  double best = stopwatch(call, 1);
-  for (int i = 1; i < kBursts; ++i) best = std::min(best, stopwatch(call, 1));
-  return best;
 }
 
 }  // namespace

@@ -9,6 +9,9 @@ namespace keyhole::bench {
 
 // Products of 16-bit numbers on tensor cores by mma.sync (m16n8k16, bf16 into fp32), from sm_80 on.
 double measure_mma_gflops(const Device& device);
+// The same by wgmma (m64n256k16), on GPUs of compute capability 9.0 alone, and in builds that have
+// kernels of theirs (KEYHOLE_HAVE_SM90).
+double measure_wgmma_gflops(const Device& device);
 // Fused multiply-adds of fp32.
 double measure_ffma_gflops(const Device& device);
 // Bytes read plus bytes written by a copy far larger than the second-level cache, in 1e9 a second.
