@@ -6,9 +6,9 @@
 #   - has two steps, one for each set of weights;
 #   - moves nothing to uniform registers between the matrix instructions of a step (R2UR) and does not ask whether its
 #     warps diverge (BRA.DIV): ptxas takes the loop for uniform, and issues the instructions back to back;
-#   - waits once a step, with one group of products under way, and for all of them only where a branch leads around it:
-#     where the base of a row was guessed wrong;
-#   - takes its exponentials behind that wait, while the group runs;
+#   - waits twice a step, once with one group of products under way and once for all, and not after each product; never
+#     where a branch leads around it: warps of a warpgroup may not wait by themselves;
+#   - takes its exponentials between the two waits, while the second group runs;
 # and, where lists are joined, that the next wait behind the loop leaves a group under way: the first scores of the next list.
 # Disassembled by cuobjdump: from beside nvcc, from PATH, or from .venv, where scripts/test puts it; --tools says which.
 import os
@@ -115,16 +115,25 @@ def step_objections(products, rest):
     between = products[places[0]:places[-1]] if places else []
     if count := sum(bool(re.search(r"\bR2UR\b", text)) for _, text in between):
         found.append(f"{count} R2UR between the products")
-    # What a branch leads around is rare; exponentials in front of it are those of every tile.
-    spans = [(address, target_of(text)) for address, text in rest]
-    usual = [text for address, text in rest if not any(a < address < b for a, b in spans)]
-    if kinds := [kind_of_wait(text) for text in usual if "WARPGROUP.DEPBAR" in text]:
-        found.append(f"always waits for {', '.join(kinds)} groups, too")
+    # What a branch leads around is rare: where the base of a row was guessed wrong. Those that leave the step lead to waits
+    # for copies, and come back.
+    spans = [(address, target_of(text)) for address, text in rest if target_of(text) <= rest[-1][0]]
+    is_usual = [not any(a < address < b for a, b in spans) for address, _ in rest]
+    waits = [i for i, (_, text) in enumerate(rest) if "WARPGROUP.DEPBAR" in text]
+    if any(not is_usual[i] for i in waits):
+        found.append("a wait that a branch leads around")
+    kinds = [kind_of_wait(rest[i][1]) for i in waits if is_usual[i]]
+    if kinds != ["0x0"]:
+        return [*found, f"waits for {', '.join(kinds) or 'no'} groups behind the scores, not for 0x0"]
     columns = next((int(m[1]) for _, text in products if (m := PRODUCT.search(text)) and m[2] == "gdesc"), 0)
+    end = next(i for i in waits if is_usual[i])
+    usual = [i for i, (_, text) in enumerate(rest) if is_usual[i] and "MUFU.EX2" in text]
+    inside = sum(i < end for i in usual)
     # A thread holds half a row's worth of scores: 64 rows x columns among 128 threads.
-    made = sum("MUFU.EX2" in text for text in usual)
-    if columns == 0 or made != columns // 2:
-        found.append(f"{made} exponentials beside the values; a thread has {columns // 2} scores")
+    if columns == 0 or inside != columns // 2:
+        found.append(f"{inside} exponentials between the waits; a thread has {columns // 2} scores")
+    if outside := len(usual) - inside:
+        found.append(f"{outside} exponentials outside the waits, where no product runs")
     return found
 
 
@@ -160,7 +169,7 @@ def check(functions):
 
 
 def good_step(at):
-    """A step of 8 scores a thread, from address `at` to at + 0x120."""
+    """A step of 8 scores a thread, from address `at` to at + 0x100."""
     exponentials = "\n".join(f" /*{at + 0x40 + 16 * i:04x}*/       MUFU.EX2 R{i}, R{i} ;" for i in range(8))
     return f"""
  /*{at:04x}*/       WARPGROUP.ARRIVE ;
@@ -168,8 +177,8 @@ def good_step(at):
  /*{at + 0x20:04x}*/       HGMMA.64x16x16.F32 R24, R152, gdesc[UR12].tnspB, R24, gsb0 ;
  /*{at + 0x30:04x}*/       WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
 {exponentials}
- /*{at + 0xc0:04x}*/  @!P1 BRA 0x{at + 0xf0:x} ;
- /*{at + 0xd0:04x}*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+ /*{at + 0xc0:04x}*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+ /*{at + 0xd0:04x}*/  @!P1 BRA 0x{at + 0xf0:x} ;
  /*{at + 0xe0:04x}*/       MUFU.EX2 R8, R8 ;
  /*{at + 0xf0:04x}*/       R2UR UR4, R2 ;"""
 
@@ -186,21 +195,23 @@ GOOD = f"""
 
 
 def self_test():
-    first, wait = "/*0020*/       HGMMA.64x16x16.F32 R88, gdesc[UR24], RZ, !UPT, gsb0 ;", "/*0040*/       WARPGROUP.DEPBAR.LE gsb0, 0x1 ;"
+    first = "/*0020*/       HGMMA.64x16x16.F32 R88, gdesc[UR24], RZ, !UPT, gsb0 ;"
+    wait, last = "/*0040*/       WARPGROUP.DEPBAR.LE gsb0, 0x1 ;", "/*00d0*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"
+    rare = "/*00f0*/       MUFU.EX2 R8, R8 ;"
     cases = [
         (GOOD, []),
         (GOOD.replace("/*00a0*/       MUFU.EX2", "/*00a0*/       FADD"),
-         ["7 exponentials beside the values; a thread has 8 scores"]),
+         ["7 exponentials between the waits; a thread has 8 scores"]),
         (GOOD.replace("/*0210*/       R2UR UR4", "/*0210*/       MUFU.EX2 R9"),
-         ["9 exponentials beside the values; a thread has 8 scores"]),
+         ["1 exponentials outside the waits, where no product runs"]),
         (GOOD.replace(first, first + "\n /*0028*/       R2UR UR12, R7 ;"), ["1 R2UR between the products"]),
         (GOOD.replace(wait, wait + "\n /*0048*/       STL [R2], R1 ;"), ["1 STL: registers are spilled"]),
-        (GOOD.replace(wait, wait + "\n /*0048*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"),
-         ["always waits for 0x0 groups, too"]),
+        (GOOD.replace(last, "/*00d0*/       NOP ;"), ["waits for no groups behind the scores, not for 0x0"]),
+        (GOOD.replace(rare, rare + "\n /*00f8*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"),
+         ["a wait that a branch leads around"]),
         (GOOD.replace(wait, wait.replace("0x1", "0x0")), ["1 steps that leave a product under way, not two"]),
         (GOOD.replace("@!P1 BRA 0x100", "BRA.DIV UR4, 0x100"),
-         ["BRA.DIV: the loop is not taken for uniform", "always waits for 0x0 groups, too",
-          "9 exponentials beside the values; a thread has 8 scores"]),
+         ["BRA.DIV: the loop is not taken for uniform", "1 exponentials outside the waits, where no product runs"]),
         (GOOD.replace("@P0 BRA 0x10 ", "@P0 BRA 0x300 "), ["no loop multiplies"]),
     ]
     cases = [(text, "ForwardDim16", want) for text, want in cases]

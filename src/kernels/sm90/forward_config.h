@@ -5,12 +5,12 @@
 // What decides, per SM of an H200 (measured; docs/gpu.md has the kernel):
 // - A warpgroup multiplies 64 queries at a time. Its threads hold out (head_dim / 2 registers),
 //   scores (tile_k / 2) and twice the weights (tile_k / 4 each: those being multiplied, and those
-//   being made, whose scores may still be needed). Two warpgroups that multiply
-//   may have 232 registers a thread, three 160; those that bring keep 40 and 32.
+//   being made, whose scores may still be needed). Two warpgroups that multiply may have 232
+//   registers a thread, three 160; those that bring keep 40 and 32.
 // - Products of 64 x 64 read 128 bytes of shared memory a cycle, all there is; wider ones less.
-// - Values are given back later than keys, behind the scores of the next tile: three stages of
-//   them, two of keys. Two of queries hide the start of the next list behind the end of this one,
-//   and lend the results of a list its queries' place on their way out.
+// - Values are given back later than keys, after the exponentials: three stages of them, two of
+//   keys. Two of queries hide the start of the next list behind the end of this one, and lend the
+//   results of a list its queries' place on their way out.
 // - Short lists live from a second CTA, which multiplies while the first one starts and ends.
 // - Two warpgroups take turns at the first tile of a list, so that the products of one may be made
 //   while the other takes exponentials; alone, a warpgroup takes those of a tile in half the time.

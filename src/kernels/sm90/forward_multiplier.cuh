@@ -6,8 +6,7 @@
 //   ... scores(i) are there |  mask, exponentials, weights(i)     while the second one still runs
 //
 // Weights lie in two sets of registers by turns, so that those of one tile may be written while a
-// product reads those of another: nothing waits for the second product but the scores that are
-// started behind it, and the loop has a step for each set.
+// product reads those of another: the loop has a step for each set.
 //
 // Between two lists, where they are joined:
 //
@@ -71,8 +70,7 @@ class Multiplier {
 
       const uint32_t ended = jobs_ - 1;
       if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[ended % C::q_stages]);
-      const int32_t length = tiles;
-      multiply_last_values(out, length);
+      multiply_last_values(out, tiles);
       const RowEnds end = end_rows(rows_);
       if constexpr (kJoins) {
         tiles = await_job();
@@ -80,7 +78,6 @@ class Multiplier {
       }
       await_products<kJoins ? 1 : 0>();
       is_ready(out);
-      if (length > 1) arrive_as_warp(shared_.v_empty[v_.last_stage()]);
       arrive_as_warp(shared_.v_empty[v_.stage]);
       v_.next();
       store(shared_.job[ended % kJobs], ended % C::q_stages, out, end);
@@ -239,9 +236,9 @@ class Multiplier {
     for (int32_t i = 1; i < tiles; i += 2) {
       int32_t left = tiles - i;
       asm volatile("" : "+r"(left));  // what the compiler knows uniform, it would test too early
-      follow_tile<0>(scores, out, queries, left > 1, i > 1);
+      follow_tile<0>(scores, out, queries, left > 1);
       if (left == 1) break;
-      follow_tile<1>(scores, out, queries, left > 2, true);
+      follow_tile<1>(scores, out, queries, left > 2);
     }
   }
 
@@ -290,12 +287,11 @@ class Multiplier {
   }
 
   // One more tile, whose keys are there, and the values of the one before it, which are there, too:
-  // nothing stands between the two products. The values before those may still be being added up.
-  // When the scores are there, which were started later, that is over: their stage is given back,
-  // and their weights are written over.
+  // nothing stands between the two products. kOld: the set of weights that the values are added
+  // with.
   template <int kOld>
   __device__ __forceinline__ void follow_tile(Scores& scores, Out& out, uint64_t queries,
-                                              bool has_more, bool has_older_values) {
+                                              bool has_more) {
     uint32_t bits[kMaskWords];  // not used without a bitmap; 0 would take an instruction
 #pragma unroll
     for (uint32_t& word : bits) asm volatile("" : "=r"(word));
@@ -309,7 +305,7 @@ class Multiplier {
     is_ready(scores);
     arrive_as_warp(shared_.k_empty[k_.stage]);
     k_.next();
-    if (has_older_values) arrive_as_warp(shared_.v_empty[v_.last_stage()]);
+    const int old_values = v_.stage;
     v_.next();
     if (bitmap_ != kFull) apply_mask(scores, bits);
 
@@ -320,16 +316,20 @@ class Multiplier {
     float sum[2];
     make_weights<T>(weights, sum, scores, rows_, rule_.factor);
     const bool is_wrong = is_guess_wrong<T>(sum);
+
+    // These loops keep ptxas from moving the wait for products up above the exponentials.
     if (has_more && !has_keys) shared_.await(shared_.k_full[k_.stage], k_.parity);
     bitmap_ = shared_.bitmap[k_.stage];  // after the last tile: of another list, and not used
     shared_.await(shared_.v_full[v_.stage], v_.parity, has_values);
+    // Though out is needed here only where a guess was wrong: warps of a warpgroup wait together.
+    await_products<0>();
+    is_ready(out);
+    arrive_as_warp(shared_.v_empty[old_values]);
     if (__builtin_expect(is_wrong, 0)) {
       raise_base(rows_, scores, rule_.factor);
       make_weights<T>(weights, sum, scores, rows_, rule_.factor);
       rows_.sum[0] *= rows_.shrink[0];
       rows_.sum[1] *= rows_.shrink[1];
-      await_products<0>();
-      is_ready(out);
 #pragma unroll
       for (int i = 0; i < C::head_dim / 2; ++i) out[i] *= rows_.shrink[i / 2 % 2];
     }

@@ -32,7 +32,6 @@ struct Turn {
   __device__ __forceinline__ void next() {
     if (++stage == kStages) stage = 0, parity ^= 1;
   }
-  __device__ __forceinline__ int last_stage() const { return stage == 0 ? kStages - 1 : stage - 1; }
 };
 
 }  // namespace keyhole::sm90
