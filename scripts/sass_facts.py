@@ -23,6 +23,7 @@ KERNEL = re.compile(r"_ZN7keyhole4sm907forwardI")
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 # With a condition: one without is the way back from code that was moved out of the way.
 BRANCH = re.compile(r"^@\S+\s+BRA(?:\.\S+)?\s+(?:!?U?P\d+,\s*)?(?:`\(\S+\)|0x([0-9a-f]+))")
+JUMP = re.compile(r"^BRA(?:\.\S+)?\s+(?:`\(\S+\)|0x([0-9a-f]+))")  # always taken
 JOINED = ("ForwardDim96", "ForwardDim128", "ForwardDim192")  # kJoins in forward_multiplier.cuh
 PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\S*\s+R\d+,\s*(gdesc|R\d+)")
 
@@ -108,16 +109,37 @@ def steps_of(loop):
     return steps
 
 
-def step_objections(products, rest):
+def detours_of(code, begin, end):
+    """Pieces of code outside a loop that branches of it lead to and that lead back into it, such as what is done where the base
+    of a row was guessed wrong, if ptxas moves it out of the way: [[(address, instruction)]]"""
+    places, pieces = {address: i for i, (address, _) in enumerate(code)}, []
+    for target in {target_of(text) for address, text in code if begin <= address <= end} - {-1}:
+        if begin <= target <= end or target not in places:
+            continue
+        piece = []
+        for address, text in code[places[target]:]:
+            piece.append((address, text))
+            if match := JUMP.search(text):
+                if begin <= int(match[1], 16) <= end:
+                    pieces.append(piece)
+                break
+            if re.match(r"(EXIT|RET)\b", text):
+                break
+    return pieces
+
+
+def step_objections(products, rest, loop_end):
     """What is wrong with a step of a main loop, in words."""
     found = []
     places = [i for i, (_, text) in enumerate(products) if "HGMMA" in text]
     between = products[places[0]:places[-1]] if places else []
     if count := sum(bool(re.search(r"\bR2UR\b", text)) for _, text in between):
         found.append(f"{count} R2UR between the products")
-    # What a branch leads around is rare: where the base of a row was guessed wrong. Those that leave the step lead to waits
+    if count := sum("WARPGROUP.DEPBAR" in text for _, text in products):
+        found.append(f"{count} waits in front of the scores")
+    # What a branch leads around is rare: where the base of a row was guessed wrong. Those that leave the loop lead to waits
     # for copies, and come back.
-    spans = [(address, target_of(text)) for address, text in rest if target_of(text) <= rest[-1][0]]
+    spans = [(address, target_of(text)) for address, text in rest if target_of(text) <= loop_end]
     is_usual = [not any(a < address < b for a, b in spans) for address, _ in rest]
     waits = [i for i, (_, text) in enumerate(rest) if "WARPGROUP.DEPBAR" in text]
     if any(not is_usual[i] for i in waits):
@@ -137,11 +159,14 @@ def step_objections(products, rest):
     return found
 
 
-def objections(loop):
-    """What is wrong with a main loop, [(address, instruction)], in words."""
+def objections(loop, detours):
+    """What is wrong with a main loop, [(address, instruction)], and what it makes a detour to, in words."""
     found = []
+    aside = [text for piece in detours for _, text in piece]
+    if any("WARPGROUP.DEPBAR" in text for text in aside):
+        found.append("a wait that a branch leads to")
     for what in ("LDL", "STL"):
-        if count := sum(bool(re.search(rf"\b{what}\b", text)) for _, text in loop):
+        if count := sum(bool(re.search(rf"\b{what}\b", text)) for text in [*aside, *(text for _, text in loop)]):
             found.append(f"{count} {what}: registers are spilled")
     if any("BRA.DIV" in text for _, text in loop):
         found.append("BRA.DIV: the loop is not taken for uniform")
@@ -149,7 +174,7 @@ def objections(loop):
     if len(steps) != 2:
         return [*found, f"{len(steps)} steps that leave a product under way, not two"]
     for products, rest in steps:
-        found += step_objections(products, rest)
+        found += step_objections(products, rest, loop[-1][0])
     return found
 
 
@@ -161,7 +186,8 @@ def check(functions):
             continue
         found, loops, kernel = [], main_loops(code), short_name(name)
         for begin, end in loops:
-            found += objections([(address, text) for address, text in code if begin <= address <= end])
+            loop = [(address, text) for address, text in code if begin <= address <= end]
+            found += objections(loop, detours_of(code, begin, end))
             if kernel.endswith(tuple(f" {config}>" for config in JOINED)):
                 found += border_objections(code, end)
         verdicts.append((kernel, found if loops else ["no loop multiplies"]))
@@ -194,6 +220,12 @@ GOOD = f"""
 """
 
 
+def moved_out(rare):
+    """GOOD with the rare piece of the first step behind the loop, and these instructions for it."""
+    text = GOOD.replace("@!P1 BRA 0x100", "@P1 BRA 0x270").replace("/*00f0*/       MUFU.EX2 R8, R8 ;", "/*00f0*/       NOP ;")
+    return text.replace("[R2] ;\n", f"[R2] ;\n /*0268*/       EXIT ;\n{rare}\n /*0280*/       BRA 0x100 ;\n", 1)
+
+
 def self_test():
     first = "/*0020*/       HGMMA.64x16x16.F32 R88, gdesc[UR24], RZ, !UPT, gsb0 ;"
     wait, last = "/*0040*/       WARPGROUP.DEPBAR.LE gsb0, 0x1 ;", "/*00d0*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"
@@ -209,6 +241,13 @@ def self_test():
         (GOOD.replace(last, "/*00d0*/       NOP ;"), ["waits for no groups behind the scores, not for 0x0"]),
         (GOOD.replace(rare, rare + "\n /*00f8*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"),
          ["a wait that a branch leads around"]),
+        (GOOD.replace(first, first + "\n /*0028*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"),
+         ["1 waits in front of the scores"]),
+        (GOOD.replace("/*00c0*/       MUFU.EX2 R7, R7 ;", "/*00c0*/       MUFU.EX2 R7, R7 ;\n /*00c8*/  @!P3 BRA 0x130 ;"),
+         ["a wait that a branch leads around", "waits for no groups behind the scores, not for 0x0"]),
+        (moved_out(" /*0270*/       MUFU.EX2 R8, R8 ;"), []),
+        (moved_out(" /*0270*/       WARPGROUP.DEPBAR.LE gsb0, 0x0 ;\n /*0278*/       STL [R2], R1 ;"),
+         ["a wait that a branch leads to", "1 STL: registers are spilled"]),
         (GOOD.replace(wait, wait.replace("0x1", "0x0")), ["1 steps that leave a product under way, not two"]),
         (GOOD.replace("@!P1 BRA 0x100", "BRA.DIV UR4, 0x100"),
          ["BRA.DIV: the loop is not taken for uniform", "1 exponentials outside the waits, where no product runs"]),
