@@ -21,9 +21,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KERNEL = re.compile(r"_ZN7keyhole4sm907forwardI")
 INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
-# With a condition: one without is the way back from code that was moved out of the way.
-BRANCH = re.compile(r"^@\S+\s+BRA(?:\.\S+)?\s+(?:!?U?P\d+,\s*)?(?:`\(\S+\)|0x([0-9a-f]+))")
-JUMP = re.compile(r"^BRA(?:\.\S+)?\s+(?:`\(\S+\)|0x([0-9a-f]+))")  # always taken
+# With a condition; and without, the way back from code that was moved out of the way.
+BRANCH = re.compile(r"^@\S+\s+BRA(?:\.\S+)?\s+(?:!?U?P\d+,\s*)?0x([0-9a-f]+)")
+JUMP = re.compile(r"^BRA(?:\.\S+)?\s+0x([0-9a-f]+)")
 JOINED = ("ForwardDim96", "ForwardDim128", "ForwardDim192")  # kJoins in forward_multiplier.cuh
 PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\S*\s+R\d+,\s*(gdesc|R\d+)")
 
@@ -67,13 +67,15 @@ def short_name(mangled):
     return f"forward<{', '.join(names)}>"
 
 
+def target_of(text, kind=BRANCH):
+    """Where a branch leads, or -1 where it is none of that kind."""
+    match = kind.search(text)
+    return int(match[1], 16) if match else -1
+
+
 def main_loops(code):
     """The innermost loops that multiply: (address of the first instruction, of the last)."""
-    spans = []
-    for address, text in code:
-        match = BRANCH.search(text)
-        if match and match[1] and int(match[1], 16) < address:
-            spans.append((int(match[1], 16), address))
+    spans = [(target_of(text), address) for address, text in code if 0 <= target_of(text) < address]
     products = [address for address, text in code if "HGMMA" in text]
     spans = [(a, b) for a, b in spans if any(a <= p <= b for p in products)]
     return [s for s in spans if not any(o != s and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
@@ -92,12 +94,6 @@ def border_objections(code, end):
     return [f"waits for {kinds[0] if kinds else 'nothing'} behind the loop, not for 0x1: lists are not joined"]
 
 
-def target_of(text):
-    """Where a branch with a condition leads, or -1."""
-    match = BRANCH.search(text)
-    return int(match[1], 16) if match and match[1] else -1
-
-
 def steps_of(loop):
     """[(products, what follows the wait for the scores)], by the waits that leave one group under way."""
     steps, first = [], 0
@@ -110,8 +106,8 @@ def steps_of(loop):
 
 
 def detours_of(code, begin, end):
-    """Pieces of code outside a loop that branches of it lead to and that lead back into it, such as what is done where the base
-    of a row was guessed wrong, if ptxas moves it out of the way: [[(address, instruction)]]"""
+    """Pieces of code outside a loop that branches of it lead to and that lead back into it, such as what is done where
+    the base of a row was guessed wrong, if ptxas moves it out of the way: [[(address, instruction)]]"""
     places, pieces = {address: i for i, (address, _) in enumerate(code)}, []
     for target in {target_of(text) for address, text in code if begin <= address <= end} - {-1}:
         if begin <= target <= end or target not in places:
@@ -119,11 +115,9 @@ def detours_of(code, begin, end):
         piece = []
         for address, text in code[places[target]:]:
             piece.append((address, text))
-            if match := JUMP.search(text):
-                if begin <= int(match[1], 16) <= end:
-                    pieces.append(piece)
-                break
-            if re.match(r"(EXIT|RET)\b", text):
+            if begin <= target_of(text, JUMP) <= end:
+                pieces.append(piece)
+            if re.match(r"(BRA|EXIT|RET)\b", text):
                 break
     return pieces
 
