@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 
 #include "base/parallel.h"
 #include "cli/bench/peak.h"
@@ -42,13 +43,13 @@ Effort effort_of(const SessionOptions& options) {
   return effort;
 }
 
-// How a GPU multiplies, and what it reaches so.
+// How a device multiplies, and what it reaches so.
 struct Way {
   const char* name;
-  double (*measure)(const Device& device);
+  std::function<double(const Device& device)> measure;
 };
 
-// What a kernel takes another way for is held against it all the same.
+// Of a GPU. A kernel that multiplies another way is held against it all the same.
 Way fastest_way(const Device& device, DType dtype) {
   const int capability = gpu(device).compute_capability;
   if (bytes_of(dtype) != 2 || capability < 80) return {"FFMA", measure_ffma_gflops};
@@ -100,14 +101,10 @@ Session::Session(const SessionOptions& options)
 int Session::threads() const { return options_.threads > 0 ? options_.threads : max_threads(); }
 
 const Peak& Session::peak(DType dtype) {
-  if (!cli::is_gpu(device())) {
-    Peak& peak = peaks_["FMA"];
-    if (peak.gflops == 0) {
-      peak = {"FMA", measure_peak_gflops(options_.threads, options_.is_cpu_time)};
-    }
-    return peak;
-  }
-  const Way way = fastest_way(device(), dtype);
+  const auto measure_cpu = [this](const Device&) {
+    return measure_peak_gflops(options_.threads, options_.is_cpu_time);
+  };
+  const Way way = cli::is_gpu(device()) ? fastest_way(device(), dtype) : Way{"FMA", measure_cpu};
   Peak& peak = peaks_[way.name];
   if (peak.gflops == 0) peak = {way.name, way.measure(device())};
   return peak;
