@@ -185,7 +185,7 @@ class Multiplier {
     commit_products();
   }
 
-  // Of a list of so many tiles.
+  // Of a list of so many tiles. Each branch begins for itself, or ptxas would begin there (C7519).
   __device__ __forceinline__ void multiply_last_values(Out& out, int32_t length) const {
     if (length % 2 == 0) {
       begin_products();
@@ -326,12 +326,12 @@ class Multiplier {
     is_ready(out);
     arrive_as_warp(shared_.v_empty[old_values]);
     if (__builtin_expect(is_wrong, 0)) {
-      raise_base(rows_, scores, rule_.factor);
+      const Shrink shrink = raise_base(rows_, scores, rule_.factor);
       make_weights<T>(weights, sum, scores, rows_, rule_.factor);
-      rows_.sum[0] *= rows_.shrink[0];
-      rows_.sum[1] *= rows_.shrink[1];
+      rows_.sum[0] *= shrink.of_row[0];
+      rows_.sum[1] *= shrink.of_row[1];
 #pragma unroll
-      for (int i = 0; i < C::head_dim / 2; ++i) out[i] *= rows_.shrink[i / 2 % 2];
+      for (int i = 0; i < C::head_dim / 2; ++i) out[i] *= shrink.of_row[i / 2 % 2];
     }
     rows_.sum[0] += sum[0];
     rows_.sum[1] += sum[1];

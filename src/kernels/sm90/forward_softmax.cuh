@@ -45,13 +45,18 @@ struct Rows {
   // FLT_MAX: the row has not attended to anything yet. Any score then passes the limit.
   float minus_base[2];
   float sum[2];
-  float shrink[2];  // what a raised base does to what was added up before
+};
+
+// What a raised base does to what was added up before: a factor for each row.
+struct Shrink {
+  float of_row[2];
 };
 
 // The largest score of each row in this tile becomes its base, unless that is higher already.
 template <int kCount>
-__device__ __forceinline__ void raise_base(Rows& rows, const float (&scores)[kCount],
-                                           float factor) {
+__device__ __forceinline__ Shrink raise_base(Rows& rows, const float (&scores)[kCount],
+                                             float factor) {
+  Shrink shrink;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float top[2] = {scores[2 * h], scores[2 * h + 1]};  // passes over NaN, which stays in the sum
@@ -64,9 +69,10 @@ __device__ __forceinline__ void raise_base(Rows& rows, const float (&scores)[kCo
     of_row = fmaxf(of_row, __shfl_xor_sync(~0u, of_row, 1));
     of_row = fmaxf(of_row, __shfl_xor_sync(~0u, of_row, 2));
     const float old_base = -rows.minus_base[h], base = fmaxf(old_base, of_row * factor);
-    rows.shrink[h] = device::exp2_fast(old_base - base);
+    shrink.of_row[h] = device::exp2_fast(old_base - base);
     rows.minus_base[h] = -base;
   }
+  return shrink;
 }
 
 // Weights as the next product reads them, and their sums.
