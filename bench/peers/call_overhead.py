@@ -30,14 +30,14 @@ from keyhole.torch_attention import ops
 from keyhole.torch_attention.tensors import place_of
 
 BAR_US = 15.0  # plan, on the GPU
-UNTIMED_CALLS = 10  # at the beginning of each run
+UNTIMED_CALLS = 10  # before each run
 
 
 def times_us(calls, device, num_runs, num_calls):
     """Name -> (wall clock, CPU) per call, medians over the runs. The GPU's queue is empty before each run, and never full.
     A run of one is followed by a run of the next, so that minutes in which the machine is slow are those of all; the
-    first calls of a run, for which the other kinds have left nothing in the caches, are not timed. On a machine that
-    others use too, the second is the one to trust."""
+    first calls of a kind, which find the caches full of what the others left, are not timed. On a machine that others
+    use too, the second is the one to trust."""
     times = {what: ([], []) for what in calls}
     for call in calls.values():
         for _ in range(num_calls):
@@ -96,7 +96,7 @@ def main():
     for device in devices:
         name = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()} CPU"
         print(f"{device}: {name}, torch {torch.__version__}, keyhole {keyhole.__version__}")
-        print(f"median of {arguments.runs} runs of {arguments.calls} calls each")
+        print(f"median of {arguments.runs} runs of {arguments.calls} calls each, after {UNTIMED_CALLS} that are not timed")
         times = times_us(calls_of(device), device, arguments.runs, arguments.calls)
         for what, (us, cpu_us) in times.items():
             note = "" if (device, what) != ("cuda", "plan") else f"   bar {BAR_US:.0f}: {'met' if us <= BAR_US else 'MISSED'}"
