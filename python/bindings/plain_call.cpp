@@ -24,7 +24,8 @@ struct Known {
   nb::handle plan_class, pattern_class;
   std::vector<nb::handle> questions;
   nb::handle forward_ad;  // torch's module of that name
-  nb::handle is_grad_enabled, plan_for, empty_like, empty_out, num_threads, current_stream;
+  nb::handle is_grad_enabled, plan_for, empty_out, num_threads, current_stream;
+  nb::handle empty_on_cpu, empty_on_gpu;  // (shape, strides, dtype) -> tensor; or None
 };
 const Known* known = nullptr;
 
@@ -72,14 +73,28 @@ bool are_plain_options(nb::handle scale, nb::handle softcap, nb::handle backend)
          PyUnicode_CheckExact(backend.ptr());
 }
 
+struct Tensors {
+  nb::handle q, k, v;
+};
+struct Views {
+  TensorView q, k, v;
+};
+std::optional<Views> plain_views_of(const Tensors& tensors) {
+  const auto q = plain_tensor_from(tensors.q), k = plain_tensor_from(tensors.k),
+             v = plain_tensor_from(tensors.v);
+  if (!q || !k || !v) return {};
+  return Views{*q, *k, *v};
+}
+
 // The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern; None
-// where k is not plain, which is said before anything of the pattern.
-nb::object core_of(nb::handle plan_or_pattern, const TensorView& q, nb::handle k) {
+// where a tensor is not plain, which is said before anything of the pattern.
+nb::object core_of(nb::handle plan_or_pattern, const Tensors& tensors) {
   nb::object plan = nb::borrow(plan_or_pattern);
   if (!plan.type().is(known->plan_class)) {
-    const auto k_view = plain_tensor_from(k);
-    if (!k_view) return nb::none();
-    plan = known->plan_for(plan_or_pattern, q.shape[2], k_view->shape[2], q.shape[0], q.shape[1]);
+    const auto views = plain_views_of(tensors);
+    if (!views) return nb::none();
+    const int64_t* const q = views->q.shape;
+    plan = known->plan_for(plan_or_pattern, q[2], views->k.shape[2], q[0], q[1]);
   }
   return owned(PyObject_GetAttr(plan.ptr(), names().core));
 }
@@ -107,13 +122,38 @@ bool is_contiguous(const TensorView& view) {
   return true;
 }
 
-nb::object empty_out(nb::handle q, nb::handle v, const TensorView& q_view,
-                     const TensorView& v_view) {
-  if (is_contiguous(q_view) && q_view.shape[3] == v_view.shape[3]) {
-    return owned(PyObject_CallOneArg(known->empty_like.ptr(), q.ptr()));
+nb::object tuple_of(const int64_t (&numbers)[4]) {
+  nb::object tuple = owned(PyTuple_New(4));
+  for (int d = 0; d < 4; ++d) {
+    PyTuple_SET_ITEM(tuple.ptr(), d, owned(PyLong_FromLongLong(numbers[d])).release().ptr());
   }
+  return tuple;
+}
+
+struct Result {
+  nb::object tensor;
+  TensorView view;
+};
+// Memory for the result where that is like q, by what torch's compiled graphs call for theirs:
+// nothing of Python runs. Of a GPU it is that which torch has for the current one, and may be
+// another: then, and where there is no such function, nothing.
+std::optional<Result> empty_like(const TensorView& q, const TensorView& v) {
+  const nb::handle empty =
+      q.device.kind == Device::Kind::cpu ? known->empty_on_cpu : known->empty_on_gpu;
+  if (empty.is_none() || q.shape[3] != v.shape[3] || !is_contiguous(q)) return {};
+  const nb::object shape = tuple_of(q.shape), strides = tuple_of(q.strides);
+  PyObject* const three[] = {shape.ptr(), strides.ptr(), torch_dtype(q.dtype).ptr()};
+  Result result{owned(PyObject_Vectorcall(empty.ptr(), three, 3, nullptr)), {}};
+  result.view = torch_tensor_from(result.tensor, "out");
+  if (result.view.device != q.device) return {};
+  return result;
+}
+// Any other.
+Result empty_out(nb::handle q, nb::handle v) {
   PyObject* const both[] = {q.ptr(), v.ptr()};
-  return owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
+  nb::object out = owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
+  const TensorView view = torch_tensor_from(out, "out");
+  return {std::move(out), view};
 }
 
 void set_place(AttentionOptions& options, const Device& device) {
@@ -137,25 +177,27 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   }
   // Of meta tensors torch tells nothing, by an exception that takes it milliseconds.
   if (has(q, names().is_meta)) return nb::none();
-  const auto q_before = plain_tensor_from(q), v_before = plain_tensor_from(v);
-  if (!q_before || !v_before) return nb::none();
-  const nb::object core = core_of(plan, *q_before, k);
+  const Tensors tensors{q, k, v};
+  const nb::object core = core_of(plan, tensors);
   if (core.is_none()) return nb::none();
   const Plan& compiled = nb::cast<const Plan&>(core);
   AttentionOptions options = options_from(scale, softcap, backend);
-  nb::object out = empty_out(q, v, *q_before, *v_before);
 
-  // Until now Python may have run, and other threads, and changed them.
-  const auto q_view = plain_tensor_from(q), k_view = plain_tensor_from(k),
-             v_view = plain_tensor_from(v);
-  if (!q_view || !k_view || !v_view) return nb::none();
-  const TensorView out_view = tensor_from(out, "out");
-  set_place(options, q_view->device);  // torch answers in C++
+  // Looked at when nothing of Python runs any more, nor other threads, who might change them.
+  auto views = plain_views_of(tensors);
+  if (!views) return nb::none();
+  auto out = empty_like(views->q, views->v);
+  if (!out) {
+    out = empty_out(q, v);
+    views = plain_views_of(tensors);
+    if (!views) return nb::none();
+  }
+  set_place(options, views->q.device);  // torch answers in C++
   {
     const nb::gil_scoped_release release;
-    attention_forward(*q_view, *k_view, *v_view, compiled, out_view, {}, options);
+    attention_forward(views->q, views->k, views->v, compiled, out->view, {}, options);
   }
-  return out;
+  return std::move(out->tensor);
 }
 
 std::vector<nb::handle> kept(nb::handle objects) {
@@ -166,8 +208,8 @@ std::vector<nb::handle> kept(nb::handle objects) {
 
 void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
                       nb::handle questions, nb::handle forward_ad, nb::handle is_grad_enabled,
-                      nb::handle plan_for, nb::handle empty_like, nb::handle empty_out,
-                      nb::handle num_threads, nb::handle current_stream) {
+                      nb::handle plan_for, nb::handle empty_on_cpu, nb::handle empty_on_gpu,
+                      nb::handle empty_out, nb::handle num_threads, nb::handle current_stream) {
   known = new Known{.tensor_classes = kept(tensors),
                     .plan_class = plans.inc_ref(),
                     .pattern_class = patterns.inc_ref(),
@@ -175,10 +217,11 @@ void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
                     .forward_ad = forward_ad.inc_ref(),
                     .is_grad_enabled = is_grad_enabled.inc_ref(),
                     .plan_for = plan_for.inc_ref(),
-                    .empty_like = empty_like.inc_ref(),
                     .empty_out = empty_out.inc_ref(),
                     .num_threads = num_threads.inc_ref(),
-                    .current_stream = current_stream.inc_ref()};
+                    .current_stream = current_stream.inc_ref(),
+                    .empty_on_cpu = empty_on_cpu.inc_ref(),
+                    .empty_on_gpu = empty_on_gpu.inc_ref()};
 }
 
 }  // namespace
@@ -187,8 +230,8 @@ void add_plain_call(nb::module_& module) {
   using namespace nb::literals;
   module.def(
       "know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "patterns"_a, "questions"_a,
-      "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_like"_a, "empty_out"_a,
-      "num_threads"_a, "current_stream"_a.none(),
+      "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_on_cpu"_a.none(),
+      "empty_on_gpu"_a.none(), "empty_out"_a, "num_threads"_a, "current_stream"_a.none(),
       "What forward_if_plain() asks: whether a class of `tensors` is the class of a tensor, "
       "then every one of `questions`, whose answers are None, False or 0 in a plain call, and "
       "the level of `forward_ad`, which is -1 there.");

@@ -143,6 +143,8 @@ TensorView torch_tensor_from(nb::handle tensor, const char* name) {
   return exchange_table != nullptr ? from_exchange(tensor, name) : from_attributes(tensor, name);
 }
 
+nb::handle torch_dtype(DType dtype) { return dtypes[size_t(dtype)]; }
+
 bool has_exchange_table() { return exchange_table != nullptr; }
 
 std::optional<TensorView> plain_tensor_from(nb::handle tensor) {

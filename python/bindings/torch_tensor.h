@@ -15,6 +15,7 @@ namespace keyhole::python {
 // Whether it is an instance of the class that know_torch() was given.
 bool is_torch_tensor(nanobind::handle object);
 TensorView torch_tensor_from(nanobind::handle tensor, const char* name);
+nanobind::handle torch_dtype(DType dtype);
 // Whether torch has the C functions.
 bool has_exchange_table();
 // With them, the same for a tensor that kernels take as it is: of four dimensions, with elements,

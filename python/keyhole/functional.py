@@ -60,8 +60,9 @@ def attention(
     >>> lse.shape
     (1, 4, 128)
     """
-    if _is_tensor(q):
-        compiler = sys.modules["torch"].compiler
+    torch = sys.modules.get("torch")  # not _is_tensor(q): a call less
+    if torch is not None and isinstance(q, torch.Tensor):
+        compiler = torch.compiler
         # The short way. torch.compile cannot look into it.
         if sink is None and not return_lse and layout == "bhsd" and not compiler.is_dynamo_compiling():
             out = _core.forward_if_plain(q, k, v, pattern_or_plan, scale, softcap, backend)

@@ -37,8 +37,8 @@ Extent extent_of(const TensorView& tensor, const char* name) {
   return {begin, begin + uintptr_t(bytes)};
 }
 
-// What every tensor must be, whatever its role.
-void check_tensor(const TensorView& tensor, const char* name, int rank, const char* expected) {
+// What every tensor must be, whatever its role. Gives its extent, which every call asks for once.
+Extent check_tensor(const TensorView& tensor, const char* name, int rank, const char* expected) {
   KEYHOLE_CHECK(tensor.rank == rank, "attention: ", name, " has ", tensor.rank,
                 " dimensions; expected ", rank, ": ", expected);
   for (int d = 0; d < rank; ++d) {
@@ -58,7 +58,7 @@ void check_tensor(const TensorView& tensor, const char* name, int rank, const ch
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
   KEYHOLE_CHECK(address % uintptr_t(bytes_of(tensor.dtype)) == 0, "attention: ", name,
                 " is not aligned to its element size of ", bytes_of(tensor.dtype), " bytes");
-  extent_of(tensor, name);
+  return extent_of(tensor, name);
 }
 
 void check_sizes(const TensorView& tensor, const char* name, std::initializer_list<int64_t> want,
@@ -122,12 +122,16 @@ void check_no_overlap(const TensorView& output, const char* output_name, const T
 
 namespace {
 
-void check_inputs(const TensorView& q, const TensorView& k, const TensorView& v,
-                  const AttentionOptions& options) {
+struct InputExtents {
+  Extent q, k, v, sink;
+};
+InputExtents check_inputs(const TensorView& q, const TensorView& k, const TensorView& v,
+                          const AttentionOptions& options) {
   constexpr const char* kFour = "[batch, heads, length, head_dim]";
-  check_tensor(q, "q", 4, kFour);
-  check_tensor(k, "k", 4, kFour);
-  check_tensor(v, "v", 4, kFour);
+  InputExtents extents;
+  extents.q = check_tensor(q, "q", 4, kFour);
+  extents.k = check_tensor(k, "k", 4, kFour);
+  extents.v = check_tensor(v, "v", 4, kFour);
   check_same_dtype(k, "k", q);
   check_same_dtype(v, "v", q);
   if (q.device.kind == Device::Kind::cuda) gpu(q.device);  // exists, or says why not
@@ -159,28 +163,32 @@ void check_inputs(const TensorView& q, const TensorView& k, const TensorView& v,
   KEYHOLE_CHECK(options.threads >= 0, "attention: threads is ", options.threads,
                 "; it must be positive, or 0 for all the machine has");
   if (options.sink.is_given()) {
-    check_tensor(options.sink, "sink", 1, "[q_heads]");
+    extents.sink = check_tensor(options.sink, "sink", 1, "[q_heads]");
     check_sizes(options.sink, "sink", {q.shape[1]}, "one logit per head of q");
     KEYHOLE_CHECK(options.sink.dtype == DType::f32, "attention: sink is ",
                   to_string(options.sink.dtype), "; it must be f32");
   }
+  return extents;
 }
 
-void check_lse(const TensorView& lse, const TensorView& q) {
-  check_tensor(lse, "lse", 3, "[batch, heads, length]");
+Extent check_lse(const TensorView& lse, const TensorView& q) {
+  const Extent extent = check_tensor(lse, "lse", 3, "[batch, heads, length]");
   check_same_device(lse, "lse", q);
   check_sizes(lse, "lse", {q.shape[0], q.shape[1], q.shape[2]}, "batch, heads and length of q");
   const DType want = q.dtype == DType::f64 ? DType::f64 : DType::f32;
   KEYHOLE_CHECK(lse.dtype == want, "attention: lse is ", to_string(lse.dtype), "; it must be ",
                 to_string(want), " for ", to_string(q.dtype), " inputs");
+  return extent;
 }
 
-void check_out(const TensorView& out, const char* name, const TensorView& q, const TensorView& v) {
-  check_tensor(out, name, 4, "[batch, heads, length, head_dim]");
+Extent check_out(const TensorView& out, const char* name, const TensorView& q,
+                 const TensorView& v) {
+  const Extent extent = check_tensor(out, name, 4, "[batch, heads, length, head_dim]");
   check_same_dtype(out, name, q);
   check_same_device(out, name, q);
   check_sizes(out, name, {q.shape[0], q.shape[1], q.shape[2], v.shape[3]},
               "batch, heads and length of q and head_dim of v");
+  return extent;
 }
 
 }  // namespace
@@ -201,19 +209,18 @@ void check_plan(const Plan& plan, const TensorView& q, const TensorView& k) {
 
 void check_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const AttentionOptions& options) {
-  check_inputs(q, k, v, options);
-  check_out(out, "out", q, v);
+  const InputExtents inputs = check_inputs(q, k, v, options);
+  const Extent out_extent = check_out(out, "out", q, v);
   check_output(out, "out");
+  Extent lse_extent;
   if (lse.is_given()) {
-    check_lse(lse, q);
+    lse_extent = check_lse(lse, q);
     check_output(lse, "lse");
   }
-  const Extent out_extent = extent_of(out, "out"), lse_extent = extent_of(lse, "lse");
-  for (const auto& [input, name] :
-       {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}, {&options.sink, "sink"}}) {
-    const Extent extent = extent_of(*input, name);
-    check_apart(out_extent, "out", extent, name);
-    check_apart(lse_extent, "lse", extent, name);
+  for (const auto& [extent, name] :
+       {std::pair{&inputs.q, "q"}, {&inputs.k, "k"}, {&inputs.v, "v"}, {&inputs.sink, "sink"}}) {
+    check_apart(out_extent, "out", *extent, name);
+    check_apart(lse_extent, "lse", *extent, name);
   }
   check_apart(out_extent, "out", lse_extent, "lse");
 }

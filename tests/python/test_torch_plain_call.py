@@ -166,6 +166,37 @@ def test_each_question_counts(question):
         assert short_way(q, k, v, "causal") is None
 
 
+EMPTY = {"cpu": "empty_on_cpu", "cuda": "empty_on_gpu"}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_memory_for_the_result(device):
+    """It is asked for as compiled graphs ask. Where torch has no such function, or the current GPU is not that of q, it
+    is had another way; so is a result that does not lie as q does."""
+    q, k, v = (x.to(device, torch.bfloat16) for x in draw_qkv(head_dim=64))
+    wide, turned = torch.cat([v, v], -1), [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    plan, asked = plan_of(q, k), []
+
+    def noted(shape, strides, dtype):
+        asked.append((shape, strides, dtype))
+        return call._PLAIN_CALLS[EMPTY[device]](shape, strides, dtype)
+
+    def elsewhere(shape, strides, dtype):
+        return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+
+    ways = {"noted": noted, "none": None} | ({"elsewhere": elsewhere} if device == "cuda" else {})
+    for name, way in ways.items():
+        with other_answers(**{EMPTY[device]: way}):
+            for inputs in ((q, k, v), (q, k, wide), turned):
+                out, expected = short_way(*inputs, plan), long_way(*inputs, plan)
+                assert torch.equal(out, expected), name
+                assert (out.stride(), out.device) == (expected.stride(), expected.device), name
+    assert asked == [(tuple(q.shape), q.stride(), q.dtype)]
+    with torch.inference_mode():
+        assert short_way(q, k, v, plan).is_inference()
+    assert not short_way(q, k, v, plan).is_inference()
+
+
 def test_threads_of_torch_are_obeyed():
     asked = []
     q, k, v = draw_qkv()

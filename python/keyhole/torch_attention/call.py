@@ -22,7 +22,7 @@ from . import kernels, ops
 from .autograd import Attention
 from .encoded import core_plan, tensor_of
 from .refusals import refuse_other, refuse_transforms, refuse_unreadable
-from .tensors import current_stream, empty_out
+from .tensors import current_stream, empty_on_cpu, empty_on_gpu, empty_out
 
 __all__ = ["attention", "gather_attention", "merge"]
 
@@ -53,7 +53,8 @@ _PLAIN_CALLS: dict[str, Any] = {
     "forward_ad": forward_ad,
     "is_grad_enabled": _is_grad_enabled,
     "plan_for": plan_for,
-    "empty_like": torch.empty_like,
+    "empty_on_cpu": empty_on_cpu,
+    "empty_on_gpu": empty_on_gpu,
     "empty_out": empty_out,
     "num_threads": torch.get_num_threads,
     "current_stream": current_stream,
