@@ -150,6 +150,27 @@ def test_gradients_of_lse(name, device, dtype, with_out):
     check_each("dq dk dv dsink" if case.sink else "dq dk dv", got, want, dtype)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "q_len", "k_len"),
+    [("dense", 200, 200), ("causal & window(99)", 300, 300), ("dilated(3)", 70, 500), ("dense", 3, 5000)],
+    ids=["dense", "window", "residue classes", "split lists"],
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("backend", ["cpu", *(pytest.param(name, marks=needs_gpu) for name in ("auto", "sm80"))])
+def test_scores_between_which_fp32_has_no_numbers(backend, dtype, pattern, q_len, k_len):
+    """Every key scores the same, 2^27 to 2^35 in base 2: a maximum that was rounded may be far from all of them."""
+    device = "cpu" if backend == "cpu" else "cuda"
+    mask = masks_of(keyhole.parse(pattern), 1, 2, q_len, k_len).to(device)
+    v = draw(1, 2, k_len, 64, device=device, dtype=dtype)
+    for size in (4096, 8192, 12288, 17408, 24576, 45056, 61440):
+        q, k = (torch.full((1, 2, length, 64), size, device=device, dtype=dtype) for length in (q_len, k_len))
+        expected = reference(q, k, v, mask)
+        for sink in (None, torch.tensor([0.0, 5.0], device=device)):
+            out, lse = keyhole.attention(q, k, v, pattern, backend=backend, sink=sink, return_lse=True)
+            check_close(f"out of {size}", out, expected[0], dtype)
+            assert torch.allclose(lse.double(), expected[1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["causal", "grouped heads", "softcap", "nothing to see", "gathered keys", "per head"])
 def test_gradcheck(name):
     case = CASES[name]

@@ -102,11 +102,11 @@ __device__ ExactSum exact_sum(const Params& p, int32_t batch, int32_t kv_head,
   double top = -INFINITY;  // passes over NaN
   for_each([&](bool, int64_t, double score) { top = fmax(top, score); });
   top = warp_max(top);
-  // What is subtracted is what is stored: rounded to fp32. Where the maximum is not finite nothing
-  // is subtracted, and the definition takes its course.
-  const bool is_beyond = isfinite(top) && fabs(top) > FLT_MAX;
-  sum.max2 = is_beyond ? copysignf(FLT_MAX, float(top)) : float(top);
-  const double base = !isfinite(top) ? 0 : is_beyond ? top : double(sum.max2);
+  // What is subtracted is what is stored: rounded to fp32. Not where that may be far from the
+  // maximum; and where the maximum is not finite nothing is subtracted, and the definition takes
+  // its course.
+  sum.max2 = isfinite(top) && fabs(top) > FLT_MAX ? copysignf(FLT_MAX, float(top)) : float(top);
+  const double base = !isfinite(top) ? 0 : fabs(top) >= kUncertainBase ? top : double(sum.max2);
 
   double total = 0;
   for_each([&](bool is_attended, int64_t key, double score) {

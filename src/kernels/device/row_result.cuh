@@ -50,6 +50,11 @@ __device__ RowFinish finish_row(const Params& p, int32_t head_index, int64_t que
           top + log2f(total)};
 }
 
+// From here on a base, which is a rounded product, may be off by 4 and more, so that weights for
+// which 16 bits have no room may be all there are: such rows count as not finite, and are done
+// again.
+inline constexpr float kUncertainBase = 1 << 26;
+
 // What a kernel has of a row at the end of its list: all there is to say where nothing joins it, no
 // other chunk, part or sink.
 struct RowEnd {
@@ -63,6 +68,7 @@ struct RowEnd {
 __device__ __forceinline__ RowEnd end_row(float sum, float minus_base) {
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
+  if (minus_base != FLT_MAX && fabsf(minus_base) >= kUncertainBase) sum = NAN;
   const float max2 = minus_base == FLT_MAX ? -INFINITY : -minus_base;
   return {sum, max2, sum == 0 ? 0 : reciprocal_fast(sum), max2 + log2_fast(sum)};
 }
