@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/forward_call.h"
+#include "kernels/device/launch.h"
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/sm80/gather_launch.h"
 #include "kernels/sm90/forward_launch.h"
@@ -50,9 +51,9 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
         cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
         "reserving shared memory for sm90.forward");
   });
-  forward<T, C><<<unsigned(ctas), ForwardShape<C>::threads, kBytes, stream>>>(
-      p, forward_maps(p, kType, C::tile_q, C::tile_k), score_rule(p.sizes.scale));
-  check_cuda(cudaGetLastError(), "launching sm90.forward");
+  device::launch("sm90.forward", forward<T, C>,
+                 {unsigned(ctas), ForwardShape<C>::threads, size_t{kBytes}}, stream, p,
+                 forward_maps(p, kType, C::tile_q, C::tile_k), score_rule(p.sizes.scale));
 }
 
 // The configuration whose tiles the plan has.

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "kernels/device/check_cuda.h"
 #include "kernels/sm90/tensor_maps.h"
@@ -67,19 +68,19 @@ class MapMaker {
   explicit MapMaker(DType dtype) : dtype_(dtype) {}
 
   CUtensorMap map_of(const BoxedRows& rows, int box_rows) {
-    for (int i = 0; i < num_made_; ++i) {
-      if (made_[i].is_for(rows, box_rows)) return with_base(made_[i].map, rows.base);
+    for (const std::optional<Made>& made : made_) {
+      if (made && made->is_for(rows, box_rows)) return with_base(made->map, rows.base);
     }
-    Made& made = made_[num_made_++];
+    std::optional<Made>& made = made_[num_made_++];
     made = {rows, box_rows, encode(rows, dtype_, box_rows)};
-    return made.map;
+    return made->map;
   }
 
  private:
   struct Made {
     BoxedRows rows;
-    int box_rows = 0;
-    CUtensorMap map = {};
+    int box_rows;
+    CUtensorMap map;
 
     bool is_for(const BoxedRows& others, int other_box_rows) const {
       return box_rows == other_box_rows && std::ranges::equal(rows.dims, others.dims) &&
@@ -87,7 +88,9 @@ class MapMaker {
     }
   };
   DType dtype_;
-  Made made_[8];  // two for each of q, k, v, and out or dout
+  // Two for each of q, k, v, and out or dout. Those that are not made are not written to: they are
+  // two kilobytes of every call.
+  std::optional<Made> made_[8];
   int num_made_ = 0;
 };
 
