@@ -136,7 +136,13 @@ double number_from(nb::handle number, const char* name) {
   if (PyFloat_Check(number.ptr())) return PyFloat_AS_DOUBLE(number.ptr());
   const double value = PyFloat_AsDouble(number.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
+    const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError);
     PyErr_Clear();
+    if (is_too_large) {
+      PyErr_Format(PyExc_ValueError, "%s: the %s is too large for a float", name,
+                   Py_TYPE(number.ptr())->tp_name);
+      throw nb::python_error();
+    }
     raise_type_error(name, "a number", number);
   }
   return value;

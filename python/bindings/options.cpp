@@ -1,8 +1,6 @@
 // python/bindings/options.cpp
 #include "options.h"
 
-#include <nanobind/stl/string.h>
-
 #include <algorithm>
 
 #include "convert.h"
@@ -16,7 +14,12 @@ AttentionOptions options_from(nb::handle scale, nb::handle softcap, nb::handle b
   if (!PyUnicode_Check(backend.ptr())) raise_type_error("backend", "a str", backend);
   // The common case builds no string.
   if (PyUnicode_CompareWithASCIIString(backend.ptr(), "auto") != 0) {
-    options.backend = nb::cast<std::string>(backend);
+    const char* text = PyUnicode_AsUTF8(backend.ptr());
+    if (text == nullptr) {  // half of a surrogate pair: no name of ours, whose error says the rest
+      PyErr_Clear();
+      text = "?";
+    }
+    options.backend = text;
   }
   return options;
 }

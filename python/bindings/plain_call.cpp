@@ -24,10 +24,16 @@ struct Known {
   nb::handle plan_class, pattern_class;
   std::vector<nb::handle> questions;
   nb::handle forward_ad;  // torch's module of that name
-  nb::handle is_grad_enabled, plan_for, empty_out, num_threads, current_stream;
-  nb::handle empty_on_cpu, empty_on_gpu;  // (shape, strides, dtype) -> tensor; or None
+  nb::handle is_grad_enabled, plan_for, empty_out, num_threads;
+  nb::handle current_gpu, current_stream;  // None where torch knows no GPUs
+  // (shape, strides, dtype) -> tensor, the second one on the current GPU; or None
+  nb::handle empty_on_cpu, empty_on_gpu;
 };
 const Known* known = nullptr;
+
+// Where an object is made, Python may collect garbage, and so run anything; since 3.12 it does so
+// between instructions of Python alone.
+constexpr bool kCollectsAnywhere = PY_VERSION_HEX < 0x030c0000;
 
 struct Names {
   PyObject* core = PyUnicode_InternFromString("core");
@@ -86,8 +92,8 @@ std::optional<Views> plain_views_of(const Tensors& tensors) {
   return Views{*q, *k, *v};
 }
 
-// The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern; None
-// where a tensor is not plain, which is said before anything of the pattern.
+// The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern. There
+// None where a tensor is not plain, which is said before anything of the pattern.
 nb::object core_of(nb::handle plan_or_pattern, const Tensors& tensors) {
   nb::object plan = nb::borrow(plan_or_pattern);
   if (!plan.type().is(known->plan_class)) {
@@ -134,21 +140,28 @@ struct Result {
   nb::object tensor;
   TensorView view;
 };
-// Memory for the result where that is like q, by what torch's compiled graphs call for theirs:
-// nothing of Python runs. Of a GPU it is that which torch has for the current one, and may be
-// another: then, and where there is no such function, nothing.
+// What gives memory there, or None.
+nb::handle empty_on(const Device& device) {
+  if (device.kind == Device::Kind::cpu) return known->empty_on_cpu;
+  const nb::handle nothing(Py_None);
+  if (known->current_gpu.is_none()) return nothing;
+  const nb::object current = owned(PyObject_CallNoArgs(known->current_gpu.ptr()));
+  return nb::cast<int>(current) == device.ordinal ? known->empty_on_gpu : nothing;
+}
+
+// Memory for a result that lies as q does, by what torch's compiled graphs call for theirs, which
+// runs no Python. Nothing for others, and where there is no such function.
 std::optional<Result> empty_like(const TensorView& q, const TensorView& v) {
-  const nb::handle empty =
-      q.device.kind == Device::Kind::cpu ? known->empty_on_cpu : known->empty_on_gpu;
-  if (empty.is_none() || q.shape[3] != v.shape[3] || !is_contiguous(q)) return {};
+  if (q.shape[3] != v.shape[3] || !is_contiguous(q)) return {};
+  const nb::handle empty = empty_on(q.device);
+  if (empty.is_none()) return {};
   const nb::object shape = tuple_of(q.shape), strides = tuple_of(q.strides);
   PyObject* const three[] = {shape.ptr(), strides.ptr(), torch_dtype(q.dtype).ptr()};
-  Result result{owned(PyObject_Vectorcall(empty.ptr(), three, 3, nullptr)), {}};
-  result.view = torch_tensor_from(result.tensor, "out");
-  if (result.view.device != q.device) return {};
-  return result;
+  nb::object out = owned(PyObject_Vectorcall(empty.ptr(), three, 3, nullptr));
+  const TensorView view = torch_tensor_from(out, "out");
+  return Result{std::move(out), view};
 }
-// Any other.
+// Any other, by torch's public functions.
 Result empty_out(nb::handle q, nb::handle v) {
   PyObject* const both[] = {q.ptr(), v.ptr()};
   nb::object out = owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
@@ -181,17 +194,18 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   const nb::object core = core_of(plan, tensors);
   if (core.is_none()) return nb::none();
   const Plan& compiled = nb::cast<const Plan&>(core);
-  AttentionOptions options = options_from(scale, softcap, backend);
 
-  // Looked at when nothing of Python runs any more, nor other threads, who might change them.
   auto views = plain_views_of(tensors);
   if (!views) return nb::none();
   auto out = empty_like(views->q, views->v);
-  if (!out) {
-    out = empty_out(q, v);
+  // Tensors are looked at again after whatever may run Python, and other threads, which may change
+  // them.
+  if (!out || kCollectsAnywhere) {
+    if (!out) out = empty_out(q, v);
     views = plain_views_of(tensors);
     if (!views) return nb::none();
   }
+  AttentionOptions options = options_from(scale, softcap, backend);
   set_place(options, views->q.device);  // torch answers in C++
   {
     const nb::gil_scoped_release release;
@@ -209,7 +223,8 @@ std::vector<nb::handle> kept(nb::handle objects) {
 void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
                       nb::handle questions, nb::handle forward_ad, nb::handle is_grad_enabled,
                       nb::handle plan_for, nb::handle empty_on_cpu, nb::handle empty_on_gpu,
-                      nb::handle empty_out, nb::handle num_threads, nb::handle current_stream) {
+                      nb::handle empty_out, nb::handle num_threads, nb::handle current_gpu,
+                      nb::handle current_stream) {
   known = new Known{.tensor_classes = kept(tensors),
                     .plan_class = plans.inc_ref(),
                     .pattern_class = patterns.inc_ref(),
@@ -219,6 +234,7 @@ void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
                     .plan_for = plan_for.inc_ref(),
                     .empty_out = empty_out.inc_ref(),
                     .num_threads = num_threads.inc_ref(),
+                    .current_gpu = current_gpu.inc_ref(),
                     .current_stream = current_stream.inc_ref(),
                     .empty_on_cpu = empty_on_cpu.inc_ref(),
                     .empty_on_gpu = empty_on_gpu.inc_ref()};
@@ -231,7 +247,8 @@ void add_plain_call(nb::module_& module) {
   module.def(
       "know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "patterns"_a, "questions"_a,
       "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_on_cpu"_a.none(),
-      "empty_on_gpu"_a.none(), "empty_out"_a, "num_threads"_a, "current_stream"_a.none(),
+      "empty_on_gpu"_a.none(), "empty_out"_a, "num_threads"_a, "current_gpu"_a.none(),
+      "current_stream"_a.none(),
       "What forward_if_plain() asks: whether a class of `tensors` is the class of a tensor, "
       "then every one of `questions`, whose answers are None, False or 0 in a plain call, and "
       "the level of `forward_ad`, which is -1 there.");

@@ -75,6 +75,7 @@ def know_plain_calls(
     empty_on_gpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] | None,
     empty_out: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     num_threads: Callable[[], int],
+    current_gpu: Callable[[], int] | None,
     current_stream: Callable[[int], int] | None,
 ) -> None: ...
 def forward_if_plain(

@@ -37,7 +37,7 @@ Extent extent_of(const TensorView& tensor, const char* name) {
   return {begin, begin + uintptr_t(bytes)};
 }
 
-// What every tensor must be, whatever its role. Gives its extent, which every call asks for once.
+// What every tensor must be, whatever its role. Gives its extent: not to be computed twice.
 Extent check_tensor(const TensorView& tensor, const char* name, int rank, const char* expected) {
   KEYHOLE_CHECK(tensor.rank == rank, "attention: ", name, " has ", tensor.rank,
                 " dimensions; expected ", rank, ": ", expected);

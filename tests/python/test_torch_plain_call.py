@@ -166,6 +166,7 @@ def test_each_question_counts(question):
         assert short_way(q, k, v, "causal") is None
 
 
+GC_THRESHOLD = gc.get_threshold()
 EMPTY = {"cpu": "empty_on_cpu", "cuda": "empty_on_gpu"}
 
 
@@ -181,12 +182,15 @@ def test_memory_for_the_result(device):
         asked.append((shape, strides, dtype))
         return call._PLAIN_CALLS[EMPTY[device]](shape, strides, dtype)
 
-    def elsewhere(shape, strides, dtype):
-        return torch.empty_strided(shape, strides, dtype=dtype, device="cpu")
+    def refused(shape, strides, dtype):
+        raise AssertionError("another GPU is the current one")
 
-    ways = {"noted": noted, "none": None} | ({"elsewhere": elsewhere} if device == "cuda" else {})
+    ways = {"noted": {EMPTY[device]: noted}, "no function": {EMPTY[device]: None}}
+    if device == "cuda":
+        ways["another GPU"] = {"empty_on_gpu": refused, "current_gpu": lambda: 1}
+        ways["no GPUs"] = {"empty_on_gpu": refused, "current_gpu": None}
     for name, way in ways.items():
-        with other_answers(**{EMPTY[device]: way}):
+        with other_answers(**way):
             for inputs in ((q, k, v), (q, k, wide), turned):
                 out, expected = short_way(*inputs, plan), long_way(*inputs, plan)
                 assert torch.equal(out, expected), name
@@ -195,6 +199,37 @@ def test_memory_for_the_result(device):
     with torch.inference_mode():
         assert short_way(q, k, v, plan).is_inference()
     assert not short_way(q, k, v, plan).is_inference()
+
+
+class Taking:
+    """When it is collected, it takes the memory of a tensor away."""
+
+    def __init__(self, tensor):
+        self.tensor, self.itself = tensor, self
+
+    def __del__(self):
+        self.tensor.untyped_storage().resize_(0)
+
+
+def test_the_collector_may_run_in_a_call():
+    """Before Python 3.12 it runs wherever an object is made. No result may come of memory that it took away."""
+    q, k, v = draw_qkv()
+    plan = plan_of(q, k)
+    errors = []
+    try:
+        for threshold in range(1, 12):
+            gc.collect()
+            taken = k.clone()
+            Taking(taken)
+            gc.set_threshold(threshold)
+            try:
+                is_stale = short_way(q, taken, v, plan) is not None and taken.untyped_storage().size() == 0
+                assert not is_stale, threshold
+            except ValueError as error:
+                errors.append(str(error))
+    finally:
+        gc.set_threshold(*GC_THRESHOLD)
+    assert all("its data pointer is null" in error for error in errors)
 
 
 def test_threads_of_torch_are_obeyed():

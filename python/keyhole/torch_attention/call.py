@@ -22,7 +22,7 @@ from . import kernels, ops
 from .autograd import Attention
 from .encoded import core_plan, tensor_of
 from .refusals import refuse_other, refuse_transforms, refuse_unreadable
-from .tensors import current_stream, empty_on_cpu, empty_on_gpu, empty_out
+from .tensors import current_gpu, current_stream, empty_on_cpu, empty_on_gpu, empty_out
 
 __all__ = ["attention", "gather_attention", "merge"]
 
@@ -57,6 +57,7 @@ _PLAIN_CALLS: dict[str, Any] = {
     "empty_on_gpu": empty_on_gpu,
     "empty_out": empty_out,
     "num_threads": torch.get_num_threads,
+    "current_gpu": current_gpu,
     "current_stream": current_stream,
 }
 _core.know_plain_calls(**_PLAIN_CALLS)
