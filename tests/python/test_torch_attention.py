@@ -3,6 +3,7 @@
 
 import contextlib
 import gc
+import math
 from dataclasses import dataclass
 
 import keyhole
@@ -150,25 +151,53 @@ def test_gradients_of_lse(name, device, dtype, with_out):
     check_each("dq dk dv dsink" if case.sink else "dq dk dv", got, want, dtype)
 
 
+HUGE = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+ON_EACH = pytest.mark.parametrize("backend", ["cpu", *(pytest.param(x, marks=needs_gpu) for x in ("auto", "sm80"))])
+
+
 @pytest.mark.parametrize(
-    ("pattern", "q_len", "k_len"),
-    [("dense", 200, 200), ("causal & window(99)", 300, 300), ("dilated(3)", 70, 500), ("dense", 3, 5000)],
-    ids=["dense", "window", "residue classes", "split lists"],
+    ("pattern", "q_len", "k_len", "head_dim"),
+    [
+        ("dense", 200, 200, 64),
+        ("causal & window(99)", 300, 300, 128),
+        ("dilated(3)", 70, 500, 64),
+        ("dense", 150, 150, 256),
+        ("dense", 3, 5000, 64),
+    ],
+    ids=["dense", "window", "residue classes", "wide", "split lists"],
 )
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("backend", ["cpu", *(pytest.param(name, marks=needs_gpu) for name in ("auto", "sm80"))])
-def test_scores_between_which_fp32_has_no_numbers(backend, dtype, pattern, q_len, k_len):
-    """Every key scores the same, 2^27 to 2^35 in base 2: a maximum that was rounded may be far from all of them."""
+@HUGE
+@ON_EACH
+def test_scores_between_which_fp32_has_no_numbers(backend, dtype, pattern, q_len, k_len, head_dim):
+    """All keys score the same, 2^27 to 2^36 in base 2 or minus that: a maximum that was rounded may be far from all."""
     device = "cpu" if backend == "cpu" else "cuda"
     mask = masks_of(keyhole.parse(pattern), 1, 2, q_len, k_len).to(device)
-    v = draw(1, 2, k_len, 64, device=device, dtype=dtype)
-    for size in (4096, 8192, 12288, 17408, 24576, 45056, 61440):
-        q, k = (torch.full((1, 2, length, 64), size, device=device, dtype=dtype) for length in (q_len, k_len))
+    v = 1 + draw(1, 2, k_len, head_dim, device=device, dtype=dtype)
+    for size in (4096, 8192, -12288, 17408, -24576, 45056, 61440):
+        q = torch.full((1, 2, q_len, head_dim), size, device=device, dtype=dtype)
+        k = torch.full((1, 2, k_len, head_dim), abs(size), device=device, dtype=dtype)
         expected = reference(q, k, v, mask)
         for sink in (None, torch.tensor([0.0, 5.0], device=device)):
+            is_sink_all = sink is not None and size < 0
             out, lse = keyhole.attention(q, k, v, pattern, backend=backend, sink=sink, return_lse=True)
-            check_close(f"out of {size}", out, expected[0], dtype)
-            assert torch.allclose(lse.double(), expected[1], rtol=1e-6)
+            check_close(f"out of {size}", out, torch.zeros_like(out) if is_sink_all else expected[0], dtype)
+            expected_lse = sink.double()[None, :, None].expand(lse.shape) if is_sink_all else expected[1]
+            assert torch.allclose(lse.double(), expected_lse, rtol=1e-5)
+
+
+@needs_gpu
+@HUGE
+@pytest.mark.parametrize("backend", ["auto", "sm80"])
+@pytest.mark.parametrize("k_len", [100, 5000], ids=["one list", "split lists"])
+def test_huge_scores_that_differ_a_little(backend, dtype, k_len):
+    """By 8, in 1.3e8, where sums of fp32 are 16 apart: more than is promised, but products of these numbers are exact.
+    The second half of the keys has e^-8 of the weight, also where it is another chunk of the list."""
+    q, k = (torch.full((1, 1, length, 64), 4096.0, device="cuda") for length in (3, k_len))
+    is_first = torch.arange(k_len, device="cuda") < k_len // 2
+    q[..., 0], k[..., 0] = 1, torch.where(is_first, 192.0, 128.0)
+    v = torch.where(is_first, 1.0, 0.0)[None, None, :, None].repeat(1, 1, 1, 64)
+    out = keyhole.attention(q.to(dtype), k.to(dtype), v.to(dtype), "dense", backend=backend)
+    assert (out.double() - 1 / (1 + math.exp(-8))).abs().max() < 4e-3
 
 
 @pytest.mark.parametrize("name", ["causal", "grouped heads", "softcap", "nothing to see", "gathered keys", "per head"])

@@ -6,7 +6,8 @@
 //   a NaN score           out and lse NaN
 //   a score of +inf       out NaN, lse +inf
 //   only scores of -inf   out 0 (0 x v), lse -inf
-// Sums that leave the range of fp32 alone (scores of 1e38 and more) come out finite again.
+// Sums that leave the range of fp32 alone (scores of 1e38 and more) come out finite again, and rows
+// whose base is uncertain (row_result.cuh) come out right where one item has all their keys.
 #pragma once
 
 #include "kernels/device/bitmap.cuh"
@@ -102,11 +103,13 @@ __device__ ExactSum exact_sum(const Params& p, int32_t batch, int32_t kv_head,
   double top = -INFINITY;  // passes over NaN
   for_each([&](bool, int64_t, double score) { top = fmax(top, score); });
   top = warp_max(top);
-  // What is subtracted is what is stored: rounded to fp32. Not where that may be far from the
-  // maximum; and where the maximum is not finite nothing is subtracted, and the definition takes
-  // its course.
+  // What is subtracted is what is stored, rounded to fp32, so that sums of chunks and parts can be
+  // joined. Not where that is so far from the maximum that sums might leave the range of fp32; and
+  // where the maximum is not finite nothing is subtracted, and the definition takes its course.
+  constexpr double kFar = 16;  // from scores of 2^29 on
   sum.max2 = isfinite(top) && fabs(top) > FLT_MAX ? copysignf(FLT_MAX, float(top)) : float(top);
-  const double base = !isfinite(top) ? 0 : fabs(top) >= kUncertainBase ? top : double(sum.max2);
+  const bool is_far = fabs(top - double(sum.max2)) > kFar;
+  const double base = !isfinite(top) ? 0 : is_far ? top : double(sum.max2);
 
   double total = 0;
   for_each([&](bool is_attended, int64_t key, double score) {

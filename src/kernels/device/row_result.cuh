@@ -50,9 +50,9 @@ __device__ RowFinish finish_row(const Params& p, int32_t head_index, int64_t que
           top + log2f(total)};
 }
 
-// From here on a base, which is a rounded product, may be off by 4 and more, so that weights for
-// which 16 bits have no room may be all there are: such rows count as not finite, and are done
-// again.
+// A base is a rounded product. From here on it may be off by more than 4, and so the largest weight
+// by more than a factor of 16: fp16 begins to lose small weights, and further on has room for none.
+// Such rows count as not finite, and are done again.
 inline constexpr float kUncertainBase = 1 << 26;
 
 // What a kernel has of a row at the end of its list: all there is to say where nothing joins it, no
