@@ -42,6 +42,7 @@ class Strip {
     if (!segments_.empty() && segments_.back().end == begin && segments_.back().cover == cover) {
       segments_.back().end = end;
     } else {
+      if (segments_.capacity() == 0) segments_.reserve(kUsual);
       segments_.push_back({begin, end, cover});
     }
   }
@@ -55,6 +56,7 @@ class Strip {
   bool operator==(const Strip&) const = default;
 
  private:
+  static constexpr size_t kUsual = 4;  // segments: room for them is asked for once
   std::vector<Segment> segments_;
 };
 

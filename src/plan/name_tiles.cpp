@@ -4,6 +4,7 @@
 // 8,192 diagonal tiles has one name.
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "pattern/node.h"
 #include "plan/compile.h"
@@ -14,6 +15,13 @@ namespace keyhole {
 void name_tiles(Draft& draft) {
   TileLists& lists = draft.lists;
   std::unordered_map<std::string, int32_t> name_of;
+  // What the list before had, partial tile by partial tile. Mostly this one has the same: comparing
+  // costs less than a look into the map.
+  struct Known {
+    std::string signature;
+    int32_t name;
+  };
+  std::vector<Known> before;
   Signature signature;
   size_t list = 0;
   const auto new_name = [&](int32_t group, int32_t c, int32_t q_tile, int32_t k_tile) {
@@ -25,6 +33,7 @@ void name_tiles(Draft& draft) {
     for (int32_t c = 0; c < lists.classes(); ++c) {
       const Node& node = *draft.class_nodes[size_t(group)][size_t(c)];
       for (int32_t q_tile = 0; q_tile < lists.q_tiles; ++q_tile, ++list) {
+        size_t place = 0;
         for (int32_t i = 0; i < lists.list_count[list]; ++i) {
           TileRun& run = lists.runs[size_t(lists.list_begin[list] + i)];
           if (run.bitmap != kUnnamed) continue;
@@ -40,9 +49,14 @@ void name_tiles(Draft& draft) {
             run.bitmap = new_name(group, c, q_tile, run.tile);
             continue;
           }
-          const auto [entry, is_new] = name_of.try_emplace(signature.bytes(), 0);
-          if (is_new) entry->second = new_name(group, c, q_tile, run.tile);
-          run.bitmap = entry->second;
+          if (place == before.size()) before.push_back({"", kUnnamed});
+          Known& known = before[place++];
+          if (known.signature != signature.bytes()) {
+            const auto [entry, is_new] = name_of.try_emplace(signature.bytes(), 0);
+            if (is_new) entry->second = new_name(group, c, q_tile, run.tile);
+            known = {signature.bytes(), entry->second};
+          }
+          run.bitmap = known.name;
         }
       }
     }

@@ -2,7 +2,7 @@
 // Longest lists first, per group: the threads or CTAs that finish early then find only short work
 // left.
 #include <algorithm>
-#include <numeric>
+#include <vector>
 
 #include "plan/draft.h"
 
@@ -11,23 +11,22 @@ namespace keyhole {
 void order_lists(Draft& draft) {
   TileLists& lists = draft.lists;
   const int64_t per_group = lists.lists_per_group();
-  std::vector<int64_t> tiles(static_cast<size_t>(per_group));
+  // A number for each list, smaller for one that comes before: by its tiles, of which it has less
+  // than 2^31, then by its place, so that the order does not depend on the sorting algorithm.
+  std::vector<uint64_t> keys(static_cast<size_t>(per_group));
   lists.order.resize(size_t(lists.groups * per_group));
   for (int32_t group = 0; group < lists.groups; ++group) {
     for (int64_t i = 0; i < per_group; ++i) {
       const size_t list = size_t(group * per_group + i);
-      int64_t count = 0;
+      uint32_t tiles = 0;
       for (int32_t r = 0; r < lists.list_count[list]; ++r) {
-        count += lists.runs[size_t(lists.list_begin[list] + r)].count;
+        tiles += uint32_t(lists.runs[size_t(lists.list_begin[list] + r)].count);
       }
-      tiles[size_t(i)] = count;
+      keys[size_t(i)] = uint64_t{~tiles} << 32 | uint64_t(i);
     }
-    const auto begin = lists.order.begin() + group * per_group;
-    std::iota(begin, begin + per_group, 0);
-    // Ties by place: the order must not depend on the sorting algorithm.
-    std::sort(begin, begin + per_group, [&](int32_t a, int32_t b) {
-      return tiles[size_t(a)] != tiles[size_t(b)] ? tiles[size_t(a)] > tiles[size_t(b)] : a < b;
-    });
+    std::ranges::sort(keys);
+    std::ranges::transform(keys, lists.order.begin() + group * per_group,
+                           [](uint64_t key) { return int32_t(key & 0xffffffff); });
   }
 }
 
