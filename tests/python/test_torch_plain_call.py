@@ -253,8 +253,10 @@ ERRORS = {
     "heads": ({}, lambda q, k, v: (q[:, :1], k, v)),
     "memory that has gone": ({}, lambda q, k, v: (q, without_memory(k), v)),
     "scale": ({"scale": float("nan")}, None),
+    "a scale too large for a float": ({"scale": 10**400}, None),
     "softcap": ({"softcap": -1.0}, None),
     "backend": ({"backend": "cpx"}, None),
+    "a backend that is no text": ({"backend": "\ud800"}, None),
     "a text that is none": ({"plan": "cusal"}, None),
     "a pattern that does not fit": ({"plan": keyhole.per_head("causal", "causal", "causal")}, None),
 }
@@ -298,6 +300,17 @@ def test_tensors_are_judged_before_the_pattern(which):
     assert short_way(*tensors, "cusal") is None
     with pytest.raises(ValueError, match=f"{'qkv'[which]} has 3 dimensions"):
         keyhole.attention(*tensors, "cusal")
+
+
+@pytest.mark.parametrize("which", range(3), ids="qkv")
+@pytest.mark.parametrize("what", ["a plan", "a pattern"])
+def test_tensors_are_judged_before_the_options(what, which):
+    tensors = list(draw_qkv())
+    plan = plan_of(*tensors[:2]) if what == "a plan" else "causal"
+    tensors[which] = tensors[which][0]
+    assert short_way(*tensors, plan, scale=10**400) is None
+    with pytest.raises(ValueError, match=f"{'qkv'[which]} has 3 dimensions"):
+        keyhole.attention(*tensors, plan, scale=10**400)
 
 
 class Takes:
