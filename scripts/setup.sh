@@ -168,7 +168,7 @@ find_nvcc() {
 find_disassembler() {
   if scripts/sass_facts.py --tools >/dev/null 2>&1; then return 0; fi
   say "Taking cuobjdump from PyPI into .venv"
-  from_pypi scripts/sass_requirements.txt || say "No cuobjdump: pip could not install it (out/pip.log)."
+  from_pypi -r scripts/sass_requirements.txt || say "No cuobjdump: pip could not install it (out/pip.log)."
 }
 
 # configure PRESET [ARGUMENT...]
