@@ -162,9 +162,10 @@ ON_EACH = pytest.mark.parametrize("backend", ["cpu", *(pytest.param(x, marks=nee
         ("causal & window(99)", 300, 300, 128),
         ("dilated(3)", 70, 500, 64),
         ("dense", 150, 150, 256),
+        ("dense", 40, 5000, 64),
         ("dense", 3, 5000, 64),
     ],
-    ids=["dense", "window", "residue classes", "wide", "split lists"],
+    ids=["dense", "window", "residue classes", "wide", "split lists", "key lists"],
 )
 @HUGE
 @ON_EACH
@@ -190,9 +191,10 @@ def test_scores_between_which_fp32_has_no_numbers(backend, dtype, pattern, q_len
 @pytest.mark.parametrize("backend", ["auto", "sm80"])
 @pytest.mark.parametrize("k_len", [100, 5000], ids=["one list", "split lists"])
 def test_huge_scores_that_differ_a_little(backend, dtype, k_len):
-    """By 8, in 1.3e8, where sums of fp32 are 16 apart: more than is promised, but products of these numbers are exact.
-    The second half of the keys has e^-8 of the weight, also where it is another chunk of the list."""
-    q, k = (torch.full((1, 1, length, 64), 4096.0, device="cuda") for length in (3, k_len))
+    """By 8, in 1.3e8, where sums of fp32 are 16 apart: more than is promised, but products of these numbers are exact,
+    and kernels of tiles sum them in fp64. The second half of the keys has e^-8 of the weight, also where it is another
+    chunk of the list."""
+    q, k = (torch.full((1, 1, length, 64), 4096.0, device="cuda") for length in (40, k_len))
     is_first = torch.arange(k_len, device="cuda") < k_len // 2
     q[..., 0], k[..., 0] = 1, torch.where(is_first, 192.0, 128.0)
     v = torch.where(is_first, 1.0, 0.0)[None, None, :, None].repeat(1, 1, 1, 64)
