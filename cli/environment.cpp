@@ -25,13 +25,10 @@ bool switch_of(const char* name) {
 }
 
 void check_backend(const std::string& backend, const char* source) {
-  std::vector<std::string> accepted = {"auto"};
-  for (const KernelEntry& kernel : kernel_table()) {
-    if (kernel.backend != accepted.back()) accepted.push_back(kernel.backend);
-  }
-  std::string list;
-  for (const std::string& name : accepted) list += (list.empty() ? "" : ", ") + name;
-  accepted.push_back("reference");
+  std::vector<std::string> accepted = backends_of(kernel_table());
+  std::string list = "auto";
+  for (const std::string& name : accepted) list += ", " + name;
+  accepted.insert(accepted.end(), {"auto", "reference"});
   KEYHOLE_CHECK(std::find(accepted.begin(), accepted.end(), backend) != accepted.end(), source,
                 " is \"", backend, "\"; accepted are ", list, " and reference");
 }

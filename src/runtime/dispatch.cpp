@@ -67,6 +67,43 @@ std::string refusal(const KernelEntry& kernel, const Request& request) {
   return kernel.objection != nullptr ? kernel.objection(request) : std::string();
 }
 
+namespace {
+
+// What the kernels of a backend object, each objection once. Those that read other numbers are
+// asked only where none reads these.
+std::string objections(const std::string& backend, std::span<const KernelEntry> kernels,
+                       const Request& request) {
+  std::vector<std::string> reasons;
+  for (const bool is_any_dtype : {false, true}) {
+    if (!reasons.empty()) break;
+    for (const KernelEntry& kernel : kernels) {
+      if (kernel.backend != backend || kernel.operation != request.operation) continue;
+      if (!is_any_dtype && kernel.dtype != request.dtype) continue;
+      const std::string reason = refusal(kernel, request);
+      if (std::ranges::find(reasons, reason) == reasons.end()) reasons.push_back(reason);
+    }
+  }
+  std::string text;
+  for (const std::string& reason : reasons) text += (text.empty() ? "" : ", ") + reason;
+  return text.empty() ? say("has no ", to_string(request.operation)) : text;
+}
+
+[[noreturn]] void throw_objections(std::span<const KernelEntry> kernels, const Request& request) {
+  std::string accepted = "auto", reasons;
+  bool is_known = request.backend == "auto";
+  for (const std::string& backend : backends_of(kernels)) {
+    accepted += ", " + backend;
+    if (request.backend != "auto" && backend != request.backend) continue;
+    is_known = true;
+    reasons += say("\n  ", backend, ": ", objections(backend, kernels, request));
+  }
+  KEYHOLE_CHECK(is_known, "attention: backend is \"", request.backend, "\"; accepted are ",
+                accepted);
+  throw Error(ErrorKind::unsupported, say("no kernel for ", to_string(request), reasons));
+}
+
+}  // namespace
+
 const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request) {
   for (const KernelEntry& kernel : kernels) {
     // Most of the table, passed over without a word: every call comes by here.
@@ -74,11 +111,7 @@ const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& r
                             kernel.operation == request.operation && kernel.dtype == request.dtype;
     if (is_of_kind && refusal(kernel, request).empty()) return kernel;
   }
-  std::string reasons;
-  for (const KernelEntry& kernel : kernels) {
-    reasons += say("\n  ", kernel.name, ": ", refusal(kernel, request));
-  }
-  throw Error(ErrorKind::unsupported, say("no kernel for ", to_string(request), reasons));
+  throw_objections(kernels, request);
 }
 
 std::vector<std::string> passed_over(std::span<const KernelEntry> kernels, const Request& request) {

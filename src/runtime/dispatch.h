@@ -23,7 +23,8 @@ std::string why_no_boxes(std::initializer_list<const TensorView*> tensors);
 // In words, why a kernel cannot serve a request; empty when it can.
 std::string refusal(const KernelEntry& kernel, const Request& request);
 
-// The first kernel without an objection; when all object, the objections are the error.
+// The first kernel without an objection; when all object, the objections are the error, each once
+// for a backend; a backend that no kernel has is an Error(usage).
 const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request);
 
 // What stands before that one in the table and is made for such tensors, but not for this call,

@@ -47,6 +47,14 @@ std::span<const KernelEntry> kernel_table() {
   return table;
 }
 
+std::vector<std::string> backends_of(std::span<const KernelEntry> kernels) {
+  std::vector<std::string> names;
+  for (const KernelEntry& kernel : kernels) {
+    if (names.empty() || kernel.backend != names.back()) names.push_back(kernel.backend);
+  }
+  return names;
+}
+
 std::string why_not_here(const KernelEntry& kernel) {
   if (kernel.device == Device::Kind::cpu) return {};
   if (!why_no_gpu().empty()) return why_no_gpu();

@@ -12,6 +12,9 @@ namespace keyhole {
 
 std::span<const KernelEntry> kernel_table();
 
+// Whose kernels these are, each once, in the order of the table.
+std::vector<std::string> backends_of(std::span<const KernelEntry> kernels);
+
 // In words, why a kernel cannot run on this machine at all; empty when it can.
 std::string why_not_here(const KernelEntry& kernel);
 

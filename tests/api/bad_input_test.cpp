@@ -8,8 +8,10 @@
 #include <iostream>
 #include <limits>
 
+#include "base/check.h"
 #include "keyhole/attention.h"
 #include "keyhole/error.h"
+#include "runtime/registry.h"
 
 namespace keyhole {
 namespace {
@@ -301,15 +303,21 @@ TEST(BadInput, Merge) {
   check_rows("merge", kMergeRows, [](const Call& c) { merge(c.out, c.lse, c.dout, c.lse); });
 }
 
-TEST(BadInput, AnUnknownBackendListsEveryObjection) {
+TEST(BadInput, ABackendThatIsNotThereOrOfTheOtherSide) {
   Call call;
-  call.options.backend = "sm90";
   ErrorKind kind = ErrorKind::internal;
+  call.options.backend = "sm91";
   const std::string text = error_of([&] { call.forward(); }, &kind);
-  EXPECT_EQ(kind, ErrorKind::unsupported);
-  EXPECT_EQ(text.substr(0, text.find('\n')),
-            "no kernel for attention forward, f32, head_dim 8 (v 6), on sm90");
-  EXPECT_NE(text.find("\n  cpu.forward.f32: runs on cpu"), std::string::npos) << text;
+  EXPECT_EQ(text.find("attention: backend is \"sm91\"; accepted are auto, "), 0u) << text;
+  EXPECT_EQ(kind, ErrorKind::usage);
+  for (const std::string& backend : backends_of(kernel_table())) {
+    if (backend == "cpu") continue;
+    call.options.backend = backend;
+    EXPECT_EQ(error_of([&] { call.forward(); }, &kind),
+              say("no kernel for attention forward, f32, head_dim 8 (v 6), on ", backend, "\n  ",
+                  backend, ": reads the memory of a GPU"));
+    EXPECT_EQ(kind, ErrorKind::unsupported);
+  }
 }
 
 TEST(BadInput, WhatIsOddButSoundIsTaken) {

@@ -283,6 +283,9 @@ def test_shapes_that_do_not_fit_are_a_value_error():
     raises(ValueError, "softcap", q, k, v, "causal", softcap=-1.0)
 
 
-def test_a_backend_that_cannot_is_not_implemented():
+def test_a_backend_that_cannot_or_is_not_there():
     q, k, v = Case("causal", 4, 4).arrays()
-    raises(NotImplementedError, "no kernel for attention forward.*on sm80", q, k, v, "causal", backend="sm80")
+    raises(ValueError, 'attention: backend is "gpu"; accepted are auto, .*cpu$', q, k, v, "causal", backend="gpu")
+    # A package without CUDA has no sm80.
+    either = 'on sm80\n  sm80: reads the memory of a GPU$|backend is "sm80"; accepted'
+    raises((NotImplementedError, ValueError), either, q, k, v, "causal", backend="sm80")

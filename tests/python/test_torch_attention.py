@@ -491,7 +491,7 @@ ERRORS = {
     "text": (lambda q: keyhole.attention(q, q, q, "cusal"), ValueError, 'did you mean "causal"'),
     "plan": (lambda q: keyhole.attention(q, q, q, keyhole.plan("causal", 41)), ValueError, "made for 41 queries"),
     "heads": (lambda q: keyhole.attention(q[:, :1], q, q, "causal"), ValueError, "multiple"),
-    "backend": (lambda q: keyhole.attention(q, q, q, "causal", backend="cpx"), Exception, "cpx"),
+    "backend": (lambda q: keyhole.attention(q, q, q, "causal", backend="cpx"), ValueError, "accepted are auto"),
     "sink": (lambda q: keyhole.attention(q, q, q, "causal", sink=torch.zeros(3)), ValueError, "one logit per head"),
     "scale": (lambda q: keyhole.attention(q, q, q, "causal", scale=torch.inf), ValueError, "scale is inf"),
     "merge": (lambda q: keyhole.merge(q[0], q[0], q[0], q[0]), ValueError, "out has 3 dimensions"),

@@ -51,11 +51,55 @@ TEST(Dispatch, TheFirstWithoutAnObjectionRunsAndTheOthersSayWhyNot) {
   EXPECT_EQ(choose(kTable, request(true, "odd strides")).name, "third");
   EXPECT_EQ(passed_over(kTable, request(true, "odd strides")),
             (Names{"first: has no softcap", "second: odd strides"}));
-  // Nothing runs: that error names every kernel.
+  // Nothing runs, which is an error.
   Request wide = request(true);
   wide.head_dim = 129;
   EXPECT_EQ(passed_over(kTable, wide), Names{});
   EXPECT_THROW(choose(kTable, wide), Error);
+}
+
+std::string error_of(Request request, ErrorKind kind) {
+  static const std::vector<KernelEntry> table = [] {
+    std::vector<KernelEntry> kernels = {
+        entry("fast", DType::bf16, no_softcap), entry("faster", DType::bf16, no_softcap),
+        entry("halves", DType::f16, no_softcap), entry("there", DType::bf16, no_softcap)};
+    for (KernelEntry& kernel : kernels) kernel.backend = "one";
+    kernels[0].max_head_dim = 64;
+    kernels[3].device = Device::Kind::cuda;
+    kernels[3].backend = "two";
+    return kernels;
+  }();
+  try {
+    choose(table, request);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), kind) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Dispatch, WhenNothingRunsEachBackendSaysWhyNotOnce) {
+  Request wanted = request(true);
+  EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
+            "no kernel for attention forward, bf16, head_dim 64, on auto\n"
+            "  one: has no softcap\n"
+            "  two: reads the memory of a GPU");
+  wanted.head_dim = wanted.v_head_dim = 96;
+  wanted.backend = "one";
+  EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
+            "no kernel for attention forward, bf16, head_dim 96, on one\n"
+            "  one: has head_dim up to 64, has no softcap");
+  wanted.dtype = DType::f64;
+  EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
+            "no kernel for attention forward, f64, head_dim 96, on one\n"
+            "  one: reads bf16, reads f16");
+  wanted.operation = Operation::backward;
+  EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
+            "no kernel for attention backward, f64, head_dim 96, on one\n"
+            "  one: has no backward");
+  wanted.backend = "gpu";
+  EXPECT_EQ(error_of(wanted, ErrorKind::usage),
+            "attention: backend is \"gpu\"; accepted are auto, one, two");
 }
 
 TEST(Dispatch, StridesThatTmaCannotFollowAreFoundInAnyTensor) {
