@@ -9,6 +9,7 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <pthread.h>
 #endif
 
 namespace keyhole {
@@ -38,9 +39,20 @@ class FirstFailure {
   int64_t item_ = 0;
 };
 
+#ifdef _OPENMP
+// A child of fork() has none of its parent's threads, and OpenMP would wait for them for ever.
+std::atomic<bool> are_threads_lost = false;
+
+void know_of_forks_from_now_on() {
+  [[maybe_unused]] static const int is_known =
+      pthread_atfork(nullptr, nullptr, [] { are_threads_lost = true; });
+}
+#endif
+
 int usable_threads(int64_t count, int threads) {
 #ifdef _OPENMP
   if (omp_in_parallel()) return 1;  // the outer loop has the threads already
+  if (are_threads_lost) return 1;
   const int wanted = threads > 0 ? threads : max_threads();
   return int(std::min<int64_t>(wanted, count));
 #else
@@ -67,6 +79,7 @@ void parallel_for(int64_t count, int threads,
     return;
   }
 #ifdef _OPENMP
+  know_of_forks_from_now_on();
   FirstFailure failure;
   std::atomic<int64_t> next = 0;  // schedule(dynamic, 1) does not promise the order; this does
 #pragma omp parallel num_threads(num_threads)

@@ -4,6 +4,8 @@
 #include "base/parallel.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <numeric>
@@ -49,6 +51,27 @@ TEST(ParallelFor, InsideAnotherRunsOnItsOwnThread) {
   });
   EXPECT_EQ(visits, 300);
   EXPECT_TRUE(is_serial);
+}
+
+// Where the parent has threads, which are not there in the child: it would wait for them.
+TEST(ParallelFor, GoesOnByItselfInAChildOfFork) {
+  const auto sum_of = [](int64_t count) {
+    std::atomic<int64_t> sum = 0;
+    parallel_for(count, 4, [&](int64_t item, int) { sum += item; });
+    return sum.load();
+  };
+  EXPECT_EQ(sum_of(100), 4950);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(30);  // seconds, then it is killed
+    _exit(sum_of(100) == 4950 ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "ended by signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(sum_of(100), 4950);  // and the parent has them still
 }
 
 TEST(ParallelFor, ThrowsTheExceptionOfTheLowestItem) {

@@ -49,6 +49,20 @@ def test_importing_touches_no_gpu():
     assert "/dev/nvidia" not in maps
 
 
+def test_a_forked_process_goes_on_with_one_thread():
+    """Its parent's threads are not there: it would wait for them."""
+    code = """
+import multiprocessing, numpy, keyhole
+q, k, v = numpy.random.default_rng(0).standard_normal((3, 2, 4, 200, 16))
+def run(_): return keyhole.attention(q, k, v, "causal & window(9)")
+expected = run(0)
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print([numpy.array_equal(x, expected) for x in pool.map(run, range(3))])
+"""
+    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+    assert python(code, env=environment, check=True, timeout=120).stdout.strip() == "[True, True, True]"
+
+
 def test_everything_exported_is_there():
     for name in keyhole.__all__:
         assert getattr(keyhole, name) is not None
