@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["boolean_rows", "integers", "packed"]
+__all__ = ["boolean_rows", "integers", "packed", "positions"]
 
 
 def as_numpy(values: Any) -> np.ndarray[Any, Any]:
@@ -36,6 +36,27 @@ def integers(name: str, parameter: str, values: Any) -> npt.NDArray[np.int64]:
     if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
         raise ValueError(f"{name}: {parameter} has {array.max()}, which does not fit into 64 bits with a sign")
     return np.ascontiguousarray(array, np.int64).reshape(-1)
+
+
+def positions(name: str, **arrays: Any) -> list[npt.NDArray[np.int64]]:
+    """Arrays of [length], [batch, length] or [batch, heads, length], each as [batch, heads, length] with the sizes that
+    fit all of them."""
+    found = []
+    for parameter, values in arrays.items():
+        array = as_numpy(values)
+        if not 1 <= array.ndim <= 3:
+            raise ValueError(
+                f"{name}: {parameter} has shape {list(array.shape)}; "
+                "expected [length], [batch, length] or [batch, heads, length]"
+            )
+        batch, heads = (*array.shape[:-1], 1, 1)[:2]
+        found.append(integers(name, parameter, array).reshape(batch, heads, array.shape[-1]))
+    try:
+        sizes = np.broadcast_shapes(*(x.shape[:2] for x in found))
+    except ValueError:
+        told = " and ".join(f"{parameter} {list(x.shape[:2])}" for parameter, x in zip(arrays, found, strict=True))
+        raise ValueError(f"{name}: batch and heads are those of {told}; they must be equal, or 1") from None
+    return [np.broadcast_to(x, (*sizes, x.shape[2])) for x in found]
 
 
 def boolean_rows(name: str, parameter: str, values: Any) -> npt.NDArray[np.bool_]:

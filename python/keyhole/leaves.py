@@ -349,18 +349,24 @@ def per_batch(*patterns: PatternLike) -> Pattern:
 def at(q_positions: Integers, k_positions: Integers, pattern: PatternLike) -> Pattern:
     """`pattern` with explicit positions: query i stands at q_positions[i], key j at k_positions[j].
 
-    Each array is [length], [batch, length] or [batch, heads, length].
+    Each array is [length], [batch, length] or [batch, heads, length]; a batch or heads of 1 stands for all.
 
     >>> print(at([0, 2], [2, 1, 0], causal()).picture(2, 3))
     . . #
     # # #
+    >>> at([[0, 1], [5, 6]], [0, 1], causal())
+    keyhole.parse('per_batch(at(q=[0, 1], k=[0, 1], causal), at(q=[5, 6], k=[0, 1], causal))')
     """
-    return make(
-        "at",
-        _integers("at", "q_positions", q_positions),
-        _integers("at", "k_positions", k_positions),
-        as_pattern(pattern, "at: pattern"),
-    )
+    from . import _arrays
+
+    inner = as_pattern(pattern, "at: pattern")
+    q, k = _arrays.positions("at", q_positions=q_positions, k_positions=k_positions)
+    entries = []
+    for q_of_entry, k_of_entry in zip(q, k, strict=True):
+        pairs = zip(q_of_entry, k_of_entry, strict=True)
+        heads = [make("at", of_q.tobytes(), of_k.tobytes(), inner) for of_q, of_k in pairs]
+        entries.append(heads[0] if len(heads) == 1 else per_head(*heads))
+    return entries[0] if len(entries) == 1 else per_batch(*entries)
 
 
 def packed(q_lengths: Integers, k_lengths: Integers, pattern: PatternLike) -> Pattern:

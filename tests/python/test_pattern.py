@@ -206,6 +206,33 @@ def test_numbers_may_be_of_numpy():
     assert keyhole.documents(torch.tensor([5, 3])) == keyhole.parse("documents(5, 3)")
 
 
+ONE, TWO, FOUR = np.array([3, 0, 5]), np.array([[0, 1, 2], [5, 6, 7]]), np.arange(12).reshape(2, 2, 3) % 7
+
+
+POSITIONS = [(TWO, ONE), (ONE, TWO), (TWO, TWO), (FOUR, ONE), (FOUR, TWO), (TWO[:, None], FOUR)]
+POSITIONS += [(FOUR[:1], FOUR), (FOUR[:, :1], ONE)]  # one for all entries, or heads
+
+
+@pytest.mark.parametrize(("q", "k"), POSITIONS, ids=str)
+def test_positions_of_each_entry_and_head(q, k):
+    pattern = keyhole.at(q, k, "causal")
+    full_q, full_k = (np.broadcast_to(x[:, None] if x.ndim == 2 else x, (2, 2, 3)) for x in (q, k))
+    for batch, head in np.ndindex(2, 2):
+        expected = full_k[batch, head][None, :] <= full_q[batch, head][:, None]
+        assert np.array_equal(pattern.mask(3, batch=batch, head=head), expected)
+
+
+def test_positions_are_told_apart_by_their_shape():
+    q, k, v = np.zeros((3, 1, 2, 3, 4))
+    with pytest.raises(ValueError, match="per_batch: got 2 patterns for 1 batch entries"):
+        keyhole.attention(q, k, v, keyhole.at(TWO, ONE, "causal"))  # not one for each head
+    with pytest.raises(ValueError, match=r"those of q_positions \[2, 2\] and k_positions \[3, 1\]; they must be equal"):
+        keyhole.at(FOUR, np.zeros((3, 3), int), "causal")
+    with pytest.raises(ValueError, match=r"q_positions has shape \[\]; expected \[length\], \[batch, length\]"):
+        keyhole.at(3, ONE, "causal")
+    assert keyhole.at(ONE[None, None], ONE, "causal") == keyhole.at(ONE, ONE, "causal")
+
+
 def long_patterns():
     rng = np.random.default_rng(0)
     rows = rng.random((40, 40)) < 0.3
