@@ -69,8 +69,9 @@ class Plan {
   const std::string& pattern_text() const;
 
   // What the plan costs in tiles of this shape, per call with this head_dim and element size.
-  PlanReport explain(TileShape tile = {128, 128}, int64_t head_dim = 128,
-                     int64_t element_bytes = 4) const;
+  PlanReport explain(TileShape tile, int64_t head_dim = 128, int64_t element_bytes = 4) const;
+  // In tiles of 128x128, or of a shape that a plan from a file has, where it cannot have these.
+  PlanReport explain() const;
   std::string text() const { return explain().text(); }
 
   // Checks every list compiled so far; throws Error(internal) naming the first that breaks a rule.

@@ -12,6 +12,7 @@
 #include "convert.h"
 #include "module.h"
 #include "plan/plan_file.h"
+#include "plan/plan_state.h"
 
 namespace keyhole::python {
 namespace {
@@ -23,6 +24,11 @@ Plan make_plan(const Pattern& pattern, nb::handle q_len, nb::handle k_len, nb::h
                     optional_integer_from(offset, "offset")};
   const nb::gil_scoped_release release;
   return plan(pattern, shape);
+}
+
+nb::tuple usual_tile(const Plan& plan) {
+  const TileShape tile = plan.state().usual_tile();
+  return nb::make_tuple(tile.q, tile.k);
 }
 
 // (q_len, k_len, batch, heads, offset)
@@ -108,6 +114,7 @@ void add_plans(nb::module_& module) {
   nb::class_<Plan>(module, "Plan", "A C++ plan; keyhole.Plan holds one.")
       .def("pattern_text", &Plan::pattern_text)
       .def("shape", &shape_of)
+      .def("usual_tile", &usual_tile, "Rows and columns of the tiles that it is told in.")
       .def("explain", &explain)
       .def("verify", &Plan::verify, nb::call_guard<nb::gil_scoped_release>())
       .def("save", &Plan::save, nb::call_guard<nb::gil_scoped_release>())

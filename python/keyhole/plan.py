@@ -135,15 +135,16 @@ class Plan:
 
         return tensor_of(self)
 
-    def explain(self, *, tile: tuple[int, int] = (128, 128), head_dim: int = 128, element_bytes: int = 4) -> Report:
-        """What the plan costs in tiles of `tile`, per call with this head_dim and element size.
+    def explain(self, *, tile: tuple[int, int] | None = None, head_dim: int = 128, element_bytes: int = 4) -> Report:
+        """What the plan costs in tiles of `tile`, per call with this head_dim and element size. Without a tile: in
+        tiles of 128 x 128, or of a shape that a plan from a file has lists for, where it cannot have these.
 
         >>> import keyhole
         >>> report = keyhole.plan("causal & window(255)", 1024).explain()
         >>> report.pairs, report.all_pairs
         (229504, 1048576)
         """
-        return Report.of(self.core.explain(*tile, head_dim, element_bytes))
+        return Report.of(self.core.explain(*(tile or self.core.usual_tile()), head_dim, element_bytes))
 
     def show(self, path: str | os.PathLike[str] | None = None, *, batch: int = 0, head: int = 0) -> None:
         """Prints a picture; with a path that ends in .svg or .html, writes it there instead.

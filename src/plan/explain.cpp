@@ -104,6 +104,8 @@ std::string percent(double part, double whole) {
 
 }  // namespace
 
+PlanReport Plan::explain() const { return explain(state_->usual_tile()); }
+
 PlanReport Plan::explain(TileShape tile, int64_t head_dim, int64_t element_bytes) const {
   const CompiledTiles& compiled = state_->tiles(tile);
   const Shape& shape = state_->shape();

@@ -185,12 +185,26 @@ Shape read_shape(const Json& json, const std::string& path) {
   return shape;
 }
 
+// Arrays and functions have names in a pattern's text, and are not in it.
+bool tells_the_pattern(const std::string& pattern_text) {
+  try {
+    parse(pattern_text);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<std::byte> plan_file_bytes(const Plan& plan) {
   PlanState& state = plan.state();
-  // A plan nobody has used yet holds no lists; 64x64 is a shape that every backend can follow.
-  if (state.compiled_shapes().empty()) state.tiles({64, 64});
+  // Lists of a shape that every backend can follow: a plan nobody has used yet has none at all, and
+  // one that was only looked at may have others, from which no reader of the file gets these.
+  constexpr TileShape kEverybodys = {64, 64};
+  const bool needs_lists =
+      state.compiled_shapes().empty() || !tells_the_pattern(state.pattern_text());
+  if (needs_lists && state.can_compile(kEverybodys)) state.tiles(kEverybodys);
   const Shape& shape = state.shape();
   Json header;
   header["pattern"] = state.pattern_text();

@@ -95,6 +95,18 @@ std::vector<TileShape> PlanState::shapes_locked() const {
   return shapes;
 }
 
+bool PlanState::can_compile(TileShape tile) {
+  const std::lock_guard lock(mutex_);
+  return tiles_.contains(tile) || has_parts();
+}
+
+TileShape PlanState::usual_tile() {
+  constexpr TileShape kUsual = {128, 128};
+  if (can_compile(kUsual)) return kUsual;
+  const std::vector<TileShape> shapes = compiled_shapes();
+  return shapes.empty() ? kUsual : shapes.front();
+}
+
 std::vector<TileShape> PlanState::compiled_shapes() {
   const std::lock_guard lock(mutex_);
   return shapes_locked();

@@ -53,6 +53,10 @@ class PlanState {
   double estimate_tiles(TileShape tile);
   // The tile shapes compiled so far.
   std::vector<TileShape> compiled_shapes();
+  // A plan from a file has the lists of the file; others need a pattern that its text tells.
+  bool can_compile(TileShape tile);
+  // What a plan is told in: 128x128, or, where a plan from a file cannot have that, what it has.
+  TileShape usual_tile();
 
   // What others keep with the plan for as long as it lives, such as its lists in the memory of a
   // GPU: made when a name is first asked for.

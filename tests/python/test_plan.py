@@ -87,10 +87,15 @@ def test_plan_travels_to_another_process():
     assert said.split() == [str(plan.explain().pairs).encode(), plan.digest.hex().encode()]
 
 
-def test_a_loaded_plan_without_its_pattern_still_works_and_travels(tmp_path):
+@pytest.mark.parametrize("is_looked_at", [False, True], ids=["as made", "looked at"])
+def test_a_loaded_plan_without_its_pattern_still_works_and_travels(tmp_path, is_looked_at):
     plan = keyhole.plan(array_pattern(), 40)
+    if is_looked_at:
+        plan.explain()  # makes lists for a tile that no kernel of the CPU takes
     plan.save(tmp_path / "a.plan")
     loaded = keyhole.Plan.load(tmp_path / "a.plan")
+    assert loaded.explain().tile == ((128, 128) if is_looked_at else (64, 64))
+    assert f"pairs     {plan.explain().pairs} of 1600" in str(loaded)
     assert loaded.pattern is None
     assert "40 x 40" in repr(loaded)
     assert loaded._repr_svg_() is None
