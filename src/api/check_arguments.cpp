@@ -48,11 +48,12 @@ Extent check_tensor(const TensorView& tensor, const char* name, int rank, const 
                   " has stride ", tensor.strides[d], " in dimension ", d,
                   "; negative strides are not supported, copy it first");
   }
-  const int last = rank - 1;
-  KEYHOLE_CHECK(rank != 4 || tensor.shape[last] <= 1 || tensor.strides[last] == 1,
-                "attention: ", name, " has stride ", tensor.strides[last],
-                " in its last dimension; it must be contiguous there (stride 1), copy it first");
   const int64_t elements = tensor.num_elements();
+  const int last = rank - 1;
+  const bool is_contiguous = tensor.shape[last] <= 1 || tensor.strides[last] == 1 || elements == 0;
+  KEYHOLE_CHECK(rank != 4 || is_contiguous, "attention: ", name, " has stride ",
+                tensor.strides[last],
+                " in its last dimension; it must be contiguous there (stride 1), copy it first");
   KEYHOLE_CHECK(elements == 0 || tensor.data != nullptr, "attention: ", name, " has shape ",
                 shape_text(tensor), " but its data pointer is null");
   const auto address = reinterpret_cast<uintptr_t>(tensor.data);
@@ -73,19 +74,23 @@ void check_sizes(const TensorView& tensor, const char* name, std::initializer_li
 std::string place_text(const Device& device) {
   return device.kind == Device::Kind::cpu ? "in host memory" : say("on GPU ", device.ordinal);
 }
-void check_same_device(const TensorView& tensor, const char* name, const TensorView& q) {
+void check_same_device(const TensorView& tensor, const char* name, const TensorView& q,
+                       const char* q_name = "q") {
   if (!tensor.is_given()) return;
-  KEYHOLE_CHECK(tensor.device == q.device, "attention: q is ", place_text(q.device), " but ", name,
-                " is ", place_text(tensor.device), "; all tensors of a call must be in one place");
+  KEYHOLE_CHECK(tensor.device == q.device, "attention: ", q_name, " is ", place_text(q.device),
+                " but ", name, " is ", place_text(tensor.device),
+                "; all tensors of a call must be in one place");
 }
 
-void check_same_dtype(const TensorView& tensor, const char* name, const TensorView& q) {
-  KEYHOLE_CHECK(tensor.dtype == q.dtype, "attention: q is ", to_string(q.dtype), " but ", name,
-                " is ", to_string(tensor.dtype), "; they must be equal");
+void check_same_dtype(const TensorView& tensor, const char* name, const TensorView& q,
+                      const char* q_name = "q") {
+  KEYHOLE_CHECK(tensor.dtype == q.dtype, "attention: ", q_name, " is ", to_string(q.dtype), " but ",
+                name, " is ", to_string(tensor.dtype), "; they must be equal");
 }
 
 // Two places of an output that share memory would be written twice.
 void check_output(const TensorView& tensor, const char* name) {
+  if (tensor.num_elements() == 0) return;  // whatever its strides are
   int64_t reach = 0;  // elements spanned by the dimensions seen so far, narrowest stride first
   bool used[TensorView::kMaxRank] = {};
   for (int round = 0; round < tensor.rank; ++round) {
@@ -94,7 +99,6 @@ void check_output(const TensorView& tensor, const char* name) {
       if (!used[d] && (next < 0 || tensor.strides[d] < tensor.strides[next])) next = d;
     }
     used[next] = true;
-    if (tensor.shape[next] == 0) return;
     if (tensor.shape[next] == 1) continue;
     KEYHOLE_CHECK(tensor.strides[next] > reach, "attention: ", name,
                   " is written but its elements overlap: ", "stride ", tensor.strides[next],
@@ -198,13 +202,13 @@ void check_plan(const Plan& plan, const TensorView& q, const TensorView& k) {
   KEYHOLE_CHECK(q.shape[2] == shape.q_len && k.shape[2] == shape.k_len,
                 "attention: the plan was made for ", shape.q_len, " queries and ", shape.k_len,
                 " keys but got ", q.shape[2], " and ", k.shape[2],
-                "; make it again with keyhole::plan(pattern, ", q.shape[2], ", ", k.shape[2], ")");
+                "; make it again for these: plan(pattern, ", q.shape[2], ", ", k.shape[2], ")");
   // A plan made for one head of one batch entry serves all of them: every head follows it.
   const bool is_for_all = shape.batch == 1 && shape.heads == 1;
   KEYHOLE_CHECK(is_for_all || (shape.batch == q.shape[0] && shape.heads == q.shape[1]),
                 "attention: the plan was made for batch ", shape.batch, " and ", shape.heads,
                 " heads but q has batch ", q.shape[0], " and ", q.shape[1],
-                " heads; make it again with Shape{batch, heads, q_len, k_len}");
+                " heads; make it again for these, or for batch 1 and one head, which serves all");
 }
 
 void check_forward(const TensorView& q, const TensorView& k, const TensorView& v,
@@ -271,19 +275,19 @@ void check_backward(const TensorView& dout, const TensorView& q, const TensorVie
 
 void check_merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
                  const TensorView& from_lse) {
-  check_tensor(into_out, "into_out", 4, "[batch, heads, length, head_dim]");
-  check_output(into_out, "into_out");
-  check_tensor(from_out, "from_out", 4, "[batch, heads, length, head_dim]");
-  check_same_dtype(from_out, "from_out", into_out);
-  check_same_device(from_out, "from_out", into_out);
+  check_tensor(into_out, "out", 4, "[batch, heads, length, head_dim]");
+  check_output(into_out, "out");
+  check_tensor(from_out, "the other out", 4, "[batch, heads, length, head_dim]");
+  check_same_dtype(from_out, "the other out", into_out, "out");
+  check_same_device(from_out, "the other out", into_out, "out");
   KEYHOLE_CHECK(into_out.device.kind == Device::Kind::cpu || into_out.dtype != DType::f64,
                 "merge: the tensors are f64 on a GPU; f64 is merged in host memory only, copy them "
                 "first");
-  check_sizes(from_out, "from_out",
+  check_sizes(from_out, "the other out",
               {into_out.shape[0], into_out.shape[1], into_out.shape[2], into_out.shape[3]},
-              "the shape of into_out");
+              "the shape of out");
   check_lse(into_lse, into_out);
-  check_output(into_lse, "into_lse");
+  check_output(into_lse, "lse");
   check_lse(from_lse, into_out);
 }
 

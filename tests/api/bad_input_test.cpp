@@ -144,12 +144,11 @@ const std::vector<Row> kForwardRows = {
     {"length of v", [](Call& c) { c.v.shape[2] = 6; },
      "attention: k has length 7 and v has 6; they must be equal"},
     {"plan of other lengths", [](Call& c) { c.made = plan(causal(), Shape{2, 4, 5, 8, {}}); },
-     "attention: the plan was made for 5 queries and 8 keys but got 5 and 7; make it again with "
-     "keyhole::plan(pattern, 5, 7)"},
+     "attention: the plan was made for 5 queries and 8 keys but got 5 and 7; make it again for "
+     "these: plan(pattern, 5, 7)"},
     {"plan of other heads", [](Call& c) { c.made = plan(causal(), Shape{2, 2, 5, 7, {}}); },
      "attention: the plan was made for batch 2 and 2 heads but q has batch 2 and 4 heads; make it "
-     "again "
-     "with Shape{batch, heads, q_len, k_len}"},
+     "again for these, or for batch 1 and one head, which serves all"},
     {"out of another length", [](Call& c) { c.out.shape[2] = 4; },
      "attention: out has shape [2, 4, 4, 6]; expected [2, 4, 5, 6], batch, heads and length of q "
      "and "
@@ -255,17 +254,17 @@ const std::vector<Row> kBackwardRows = {
      [](Call& c) { c.gradients.dsink = TensorView(c.memory[9].data() + 8, DType::f64, {4}); },
      "attention: dsink is f64; it must be f32"},
     {"plan of other lengths", [](Call& c) { c.made = plan(causal(), 7, 7); },
-     "attention: the plan was made for 7 queries and 7 keys but got 5 and 7; make it again with "
-     "keyhole::plan(pattern, 5, 7)"},
+     "attention: the plan was made for 7 queries and 7 keys but got 5 and 7; make it again for "
+     "these: plan(pattern, 5, 7)"},
 };
 
 const std::vector<Row> kMergeRows = {
     {"shapes differ", [](Call& c) { c.dout = reshaped(c.dout, {2, 4, 6, 5}); },
-     "attention: from_out has shape [2, 4, 6, 5]; expected [2, 4, 5, 6], the shape of into_out"},
+     "attention: the other out has shape [2, 4, 6, 5]; expected [2, 4, 5, 6], the shape of out"},
     {"dtypes differ", [](Call& c) { c.dout.dtype = DType::f16; },
-     "attention: q is f32 but from_out is f16; they must be equal"},
-    {"null from_out", [](Call& c) { c.dout.data = nullptr; },
-     "attention: from_out has shape [2, 4, 5, 6] but its data pointer is null"},
+     "attention: out is f32 but the other out is f16; they must be equal"},
+    {"null other out", [](Call& c) { c.dout.data = nullptr; },
+     "attention: the other out has shape [2, 4, 5, 6] but its data pointer is null"},
     {"lse of another shape", [](Call& c) { c.lse = reshaped(c.lse, {2, 4, 4}); },
      "attention: lse has shape [2, 4, 4]; expected [2, 4, 5], batch, heads and length of q"},
 };
@@ -326,6 +325,9 @@ TEST(BadInput, WhatIsOddButSoundIsTaken) {
   null.out = TensorView(nullptr, DType::f32, {2, 4, 0, 6});
   null.lse = TensorView(nullptr, DType::f32, {2, 4, 0}),
   null.made = plan(causal(), Shape{2, 4, 0, 7, {}});
+  EXPECT_EQ(error_of([&] { null.forward(); }), "");
+
+  null.out.strides[0] = null.out.strides[3] = null.lse.strides[0] = 0;  // whatever its strides are
   EXPECT_EQ(error_of([&] { null.forward(); }), "");
 
   Call expanded;  // stride 0 on inputs

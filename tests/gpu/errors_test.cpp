@@ -56,7 +56,7 @@ TEST_F(GpuErrors, TensorsInSeveralPlaces) {
                [&] { attention_forward(q, k, v, s.made, out, {}, with_sink); });
   expect_error(
       ErrorKind::usage,
-      "attention: q is on GPU 0 but from_out is in host memory; all tensors of a call must "
+      "attention: out is on GPU 0 but the other out is in host memory; all tensors of a call must "
       "be in one place",
       [&] { merge(out, p.lse.view(), host_out, p.lse.view()); });
   s.expect_it_still_works();
