@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import copy
+import ctypes
+import pickle
+
 import keyhole
 import numpy as np
 import pytest
@@ -40,6 +44,24 @@ def chained(b, h, q, k):  # indexing step by step, as only vmap understands it
     return DOCUMENTS[b][q] == DOCUMENTS[b][k]
 
 
+def same_document(b, h, q, k):
+    return DOCUMENTS[0][q] == DOCUMENTS[0][k]
+
+
+def threshold(b, h, q, k):  # as ALiBi's slopes
+    return (q - k) * torch.exp2(-(h + 1.0)) < 30
+
+
+def borrowing(b, h, q, k):  # the shape and the device of b and h, but none of their values
+    return (q >= k + h.ndim) & torch.ones_like(b, dtype=torch.bool) & torch.tensor(True, device=h.device)
+
+
+def in_place(b, h, q, k):  # writes over values that have nothing to do with b and h
+    mask = q >= k
+    mask &= q - k < 100
+    return mask
+
+
 def nothing(b, h, q, k):
     return (q < 0) & (k < 0)
 
@@ -74,8 +96,13 @@ def test_from_mask_mod_is_create_mask(function, q_len, k_len):
         (by_both, "per_batch(per_head"),
         (chained, "per_batch"),
         (flex.and_masks(causal, sliding), ""),
+        (flex.or_masks(sliding, by_head), "per_head"),
+        (same_document, ""),
+        (threshold, "per_head"),
+        (borrowing, ""),
+        (in_place, ""),
     ],
-    ids=["causal", "entry", "head", "both", "chained", "and"],
+    ids=["causal", "entry", "head", "both", "chained", "and", "or", "documents", "threshold", "borrowing", "in place"],
 )
 def test_from_mask_mod_finds_what_a_function_looks_at(function, expected):
     calls = []
@@ -88,6 +115,96 @@ def test_from_mask_mod_finds_what_a_function_looks_at(function, expected):
     assert text.startswith(expected or "bitmaps")
     asked = {"": 1, "per_batch": B, "per_head": H, "per_batch(per_head": B * H}[expected]
     assert len(calls) == asked + 1  # and once to be traced
+
+
+TABLE = [0, 3, 1]
+
+
+def written(b, h, q, k):
+    shift = torch.zeros(1, dtype=torch.long)
+    shift[0] = 3 * h
+    return q >= k + shift[0]
+
+
+def assigned(b, h, q, k):
+    shift = torch.zeros((), dtype=torch.long)
+    shift.data = 3 * h
+    return q >= k + shift
+
+
+def branching_on_the_entry(b, h, q, k):
+    return q >= k + h if b.item() == 1 else q >= k
+
+
+def catching(look):
+    """A function that goes on whatever a look at h raises."""
+
+    def function(b, h, q, k):
+        try:
+            return q >= k + TABLE[look(h)]
+        except Exception:
+            return q > k
+
+    return function
+
+
+def remembering(b, h, q, k, memory={}):  # noqa: B006
+    memory["h"] = h
+    return q >= k + memory["h"]
+
+
+# Each looks at h or b where no graph of ops shows it.
+LEAVING_TORCH = {
+    "written": written,
+    "assigned": assigned,
+    "copy_": lambda b, h, q, k: q >= k + torch.zeros((), dtype=torch.long).copy_(h),
+    "out": lambda b, h, q, k: q >= k + torch.add(h, 1, out=torch.zeros((), dtype=torch.long)),
+    "numpy": lambda b, h, q, k: q >= k + int(np.array(TABLE)[h.numpy()]),
+    "asarray": lambda b, h, q, k: q >= k + int(np.asarray(h)),
+    "array of NumPy": lambda b, h, q, k: q >= k + int(np.array(TABLE)[h]),
+    "dlpack": lambda b, h, q, k: q >= k + int(np.from_dlpack(h)),
+    "tensor": lambda b, h, q, k: q >= k + torch.from_dlpack(h),
+    "pointer": lambda b, h, q, k: q >= k + ctypes.c_int64.from_address(h.data_ptr()).value,
+    "storage": lambda b, h, q, k: q >= k + h.untyped_storage()[0],
+    "pickle": lambda b, h, q, k: q >= k + pickle.loads(pickle.dumps(h)),
+    "copy": lambda b, h, q, k: q >= k + copy.deepcopy(h),
+    "tolist": lambda b, h, q, k: k < [4, 2][b.tolist()],
+    "item": lambda b, h, q, k: q >= k + h.item(),
+    "item of a sum": lambda b, h, q, k: q >= k + TABLE[(h + 0).item()],
+    "int": lambda b, h, q, k: q >= k + int(h),
+    "index": lambda b, h, q, k: q >= k + TABLE[h],
+    "slice": lambda b, h, q, k: q >= k + len(TABLE[h:]),
+    "range": lambda b, h, q, k: q >= k + len(range(h)),
+    "shape": lambda b, h, q, k: q >= k + torch.arange(h + 1).numel(),
+    "list": lambda b, h, q, k: q >= k + torch.tensor([h, 3])[0],
+    "branch": lambda b, h, q, k: q >= k if h == 0 else q > k + 1,
+    "branch on b": branching_on_the_entry,
+    "in": lambda b, h, q, k: q >= k + (h in (1, 2)),
+    "equal": lambda b, h, q, k: q >= k + torch.equal(h, torch.tensor(1)),
+    "text": lambda b, h, q, k: q >= k + {"tensor(1)": 3}.get(str(h), 0),
+    "format": lambda b, h, q, k: q >= k + int(f"{h}"),
+    "percent": lambda b, h, q, k: q >= k + int("%d" % h),  # noqa: UP031
+    "hash": lambda b, h, q, k: q >= k + {hash(h): 1}[hash(h)] * h.item(),
+    "dict": lambda b, h, q, k: q >= k + {0: 1, 1: 0, 2: 3}[h.item()],
+    "where": lambda b, h, q, k: torch.where(h < 1, q >= k, q > k + 1),
+    "fill value": lambda b, h, q, k: q >= k + b.new_full((), h),
+    "memory": remembering,
+    "caught item": catching(lambda h: h.item()),
+    "caught tolist": catching(lambda h: h.tolist()),
+    "caught numpy": catching(lambda h: h.numpy()),
+    "caught storage": catching(lambda h: h.untyped_storage()[0]),
+    "caught copy": catching(lambda h: copy.deepcopy(h).item()),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING_TORCH)
+def test_from_mask_mod_asks_every_head_where_values_leave_torch(name):
+    function = LEAVING_TORCH[name]
+    expected = torch.tensor(
+        [[[[bool(function(*map(torch.tensor, (b, h, q, k)))) for k in range(6)] for q in range(6)] for h in range(H)]
+         for b in range(B)]
+    )  # fmt: skip
+    assert torch.equal(dense(keyhole.from_mask_mod(function, 6, batch=B, heads=H), 6, 6), expected)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=name_of)

@@ -145,6 +145,43 @@ class TestFromCuSeqlens:
             keyhole.from_cu_seqlens([])
 
 
+def catching(look):
+    """A function that goes on whatever a look at h raises."""
+
+    def function(b, h, q, k):
+        try:
+            return k <= q + look(h)
+        except Exception:
+            return k <= q
+
+    return function
+
+
+LOOKING_AT_H = {
+    "sum": lambda b, h, q, k: k <= q + h,
+    "index": lambda b, h, q, k: k <= q + [0, 3, 1][h],
+    "array": lambda b, h, q, k: k <= q + np.array([0, 3, 1])[h],
+    "asarray": lambda b, h, q, k: k <= q + np.asarray(h),
+    "array of b and h": lambda b, h, q, k: k <= q + np.array([b, h])[1],
+    "where": lambda b, h, q, k: np.where(h, k <= q, k < q),
+    "power": lambda b, h, q, k: k <= q + 2**h,
+    "division": lambda b, h, q, k: k <= q + 6 / (h + 1),
+    "text": lambda b, h, q, k: k <= q + {"1": 3}.get(str(h), 0),
+    "format": lambda b, h, q, k: k <= q + int(f"{h}"),
+    "hash": lambda b, h, q, k: k <= q + hash(h),
+    "dict": lambda b, h, q, k: k <= q + {1: 3}.get(h, 0),
+    "in": lambda b, h, q, k: k <= q + (h in (1, 2)),
+    "method": lambda b, h, q, k: k <= q + h.bit_length(),
+    "isinstance": lambda b, h, q, k: k <= q + (h if isinstance(h, int) else 0),
+    "branch": lambda b, h, q, k: k <= q if h else k < q,
+    "for one entry": lambda b, h, q, k: k <= q + h if b == 1 else k <= q,
+    "an entry for one head": lambda b, h, q, k: k <= q + b if h == 2 else k <= q,
+    "caught sum": catching(lambda h: h + 1),
+    "caught text": catching(lambda h: int(str(h))),
+    "caught attribute": catching(lambda h: h.real),
+}
+
+
 class TestFromMaskModNumpy:
     def test_is_asked_in_blocks_of_bounded_size(self):
         sizes = []
@@ -171,6 +208,27 @@ class TestFromMaskModNumpy:
         assert [b for b in calls if isinstance(b, int)][-2:] == [0, 1]
         assert (pairs(pattern, 6, 6, 2) == (np.arange(6) < lengths[:, None, None, None])).all()
         assert "per_" not in str(keyhole.from_mask_mod(lambda b, h, q, k: k <= q, 6, batch=2, heads=7, xp=np))
+
+    @pytest.mark.parametrize("name", LOOKING_AT_H)
+    def test_sees_every_look_at_h(self, name):
+        function = LOOKING_AT_H[name]
+        q, k = np.arange(6)[:, None], np.arange(6)[None, :]
+        expected = np.array([[function(b, h, q, k) for h in range(3)] for b in range(2)])
+        assert (pairs(keyhole.from_mask_mod(function, 6, batch=2, heads=3, xp=np), 6, 6, 2, 3) == expected).all()
+
+    @pytest.mark.parametrize("catches", [False, True])
+    def test_a_function_that_looks_at_h_for_some_pairs_only_is_refused(self, catches):
+        def function(b, h, q, k):
+            try:
+                return k <= q + (h if q.max() > 3 else 0)
+            except Exception:
+                if not catches:
+                    raise
+                return k <= q
+
+        assert keyhole.from_mask_mod(function, 3, heads=2, xp=np).count_pairs(3) == 6
+        with pytest.raises(ValueError, match=r"looks at b or h for some pairs and not for others; .* numpy.where"):
+            keyhole.from_mask_mod(function, 6, heads=2, xp=np)
 
     def test_says_what_was_passed(self):
         with pytest.raises(TypeError, match="fn must be a function"):

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from . import watched_index
+from .watched_index import Watch
+
 __all__ = ["Asker"]
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
@@ -22,29 +25,59 @@ class Asker:
     def __init__(self, fn: MaskMod, device: Any, xp: Any, name: str) -> None:
         self._fn, self._device, self._name = fn, device, name
         self._torch = _torch_of(xp, name)
+        self._unused = (False, False)  # b and h: those that the function was found not to look at
 
-    def uses(self, asks_batch: bool, asks_heads: bool) -> tuple[bool, bool]:
-        """Whether the answer depends on b and on h; only asked where there are several. True where nobody can tell."""
-        if not asks_batch and not asks_heads:
+    def uses(self, batch: int, heads: int) -> tuple[bool, bool]:
+        """Whether the answer depends on b and on h: True where nobody can tell, False where there is only one."""
+        if batch == heads == 1:
             return False, False
-        used = _used_by_torch(self._torch, self._fn) if self._torch else _used_by_numpy(self._fn)
-        return asks_batch and used[0], asks_heads and used[1]
+        used = self._uses_in_numpy(batch, heads) if self._torch is None else self._uses_in_torch()
+        self._unused = batch > 1 and not used[0], heads > 1 and not used[1]
+        return batch > 1 and used[0], heads > 1 and used[1]
 
     def ask(self, b: int, h: int, q: Any, k: Any) -> np.ndarray[Any, Any]:
         """From q [blocks, rows] and k [blocks, columns] to bools [blocks, rows, columns]."""
         shape = (len(q), q.shape[1], k.shape[1])
         if self._torch is None:
-            answer = np.asarray(self._fn(b, h, q[:, :, None], k[:, None, :]))
+            answer = np.asarray(self._ask_numpy(b, h, q, k))
             self._check(answer.dtype == np.bool_, answer.dtype)
             return np.broadcast_to(answer, shape)
+        answer = self._ask_torch(*map(self._tensor, (b, h, q, k)))
+        self._check(answer.dtype == self._torch.bool, answer.dtype)
+        return answer.expand(shape).cpu().numpy()  # type: ignore[no-any-return]
+
+    def _ask_numpy(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+        """Functions of NumPy see the values of q and k: that they leave b or h alone was found out for one pair."""
+        watch = Watch()
+        b, h = (watch.index() if is_unused else index for index, is_unused in zip((b, h), self._unused, strict=True))
+        try:
+            return self._fn(b, h, q[:, :, None], k[:, None, :])
+        finally:
+            if watch.is_used:
+                raise ValueError(
+                    f"{self._name}: the function looks at b or h for some pairs and not for others; it must not branch "
+                    "on the values of its indices: write numpy.where"
+                )
+
+    def _ask_torch(self, b: Any, h: Any, q: Any, k: Any) -> Any:
         torch = self._torch
-        indices = [torch.as_tensor(index, dtype=torch.int64, device=self._device) for index in (b, h, q, k)]
         each_k = torch.vmap(self._fn, in_dims=(None, None, None, 0))
         each_q = torch.vmap(each_k, in_dims=(None, None, 0, None))
         with torch.no_grad(), _indexing_by_tensors():
-            answer = torch.vmap(each_q, in_dims=(None, None, 0, 0))(*indices)
-        self._check(answer.dtype == torch.bool, answer.dtype)
-        return answer.expand(shape).cpu().numpy()  # type: ignore[no-any-return]
+            return torch.vmap(each_q, in_dims=(None, None, 0, 0))(b, h, q, k)
+
+    def _uses_in_numpy(self, batch: int, heads: int) -> tuple[bool, bool]:
+        pair = np.zeros((1, 1, 1), np.int64)
+        return watched_index.uses_of(lambda b, h: self._fn(b, h, pair, pair), batch, heads)
+
+    def _uses_in_torch(self) -> tuple[bool, bool]:
+        from . import watched_tensor
+
+        pair = self._tensor([[0]])
+        return watched_tensor.uses_of(lambda b, h: self._ask_torch(b, h, pair, pair), self._device)
+
+    def _tensor(self, index: Any) -> Any:
+        return self._torch.as_tensor(index, dtype=self._torch.int64, device=self._device)
 
     def _check(self, is_bool: bool, dtype: Any) -> None:
         if not is_bool:
@@ -75,55 +108,3 @@ def _indexing_by_tensors() -> contextlib.AbstractContextManager[Any]:
     except ImportError:
         return contextlib.nullcontext()
     return TransformGetItemToIndex()
-
-
-class _TouchedError(Exception):
-    pass
-
-
-class _Untouchable:
-    """Stands for b or h: any use of it raises."""
-
-    def _touch(self, *_: Any, **__: Any) -> Any:
-        raise _TouchedError
-
-    __getattr__ = __getitem__ = __index__ = __int__ = __float__ = __bool__ = __array__ = __hash__ = _touch
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __invert__ = _touch
-    __add__ = __sub__ = __mul__ = __mod__ = __floordiv__ = __and__ = __or__ = __xor__ = _touch
-    __radd__ = __rsub__ = __rmul__ = __rmod__ = __rfloordiv__ = __rand__ = __ror__ = __rxor__ = _touch
-    __array_ufunc__ = _touch
-
-
-def _used_by_numpy(fn: MaskMod) -> tuple[bool, bool]:
-    index = np.zeros((1, 1, 1), np.int64)
-
-    def uses(b: Any, h: Any) -> bool:
-        try:
-            fn(b, h, index, index)
-        except Exception:  # whatever it did, it did not leave b, or h, alone
-            return True
-        return False
-
-    return uses(_Untouchable(), 0), uses(0, _Untouchable())
-
-
-def _used_by_torch(torch: Any, fn: MaskMod) -> tuple[bool, bool]:
-    """Follows b and h through what fn computes. Tensors that only borrow a shape or a device depend on nothing."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    try:
-        with torch.no_grad(), _indexing_by_tensors():
-            graph = make_fx(fn)(*(torch.zeros((), dtype=torch.int64) for _ in range(4))).graph
-    except Exception:  # it cannot be traced, so nobody can tell
-        return True, True
-    borrows = ("new_ones", "new_zeros", "new_full", "new_empty", "ones_like", "zeros_like", "full_like", "empty_like")
-    depends: dict[Any, set[int]] = {}
-    for place, node in enumerate(graph.nodes):
-        if node.op == "placeholder":
-            depends[node] = {place}
-        elif any(f".{name}." in f".{node.target}." for name in borrows):
-            depends[node] = set()
-        else:
-            depends[node] = set().union(*(depends[source] for source in node.all_input_nodes))
-    output = next(node for node in graph.nodes if node.op == "output")
-    return 0 in depends[output], 1 in depends[output]

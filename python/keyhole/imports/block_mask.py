@@ -31,7 +31,7 @@ def from_block_mask(block_mask: BlockMask) -> Pattern:
         raise TypeError(f"from_block_mask: expected torch's BlockMask, found {type(block_mask).__name__}")
     lists = _Lists(block_mask)
     asker = Asker(block_mask.mask_mod, block_mask.kv_indices.device, _torch(), "from_block_mask")
-    uses_batch, uses_heads = asker.uses(lists.batch > 1, lists.heads > 1)
+    uses_batch, uses_heads = asker.uses(lists.batch, lists.heads)
     made: dict[Any, Pattern] = {}  # equal lists under a function that does not tell them apart are one pattern
 
     def one_head(b: int, h: int) -> Pattern:
