@@ -5,6 +5,9 @@ made of patterns hold the patterns' pairs: each against the library that the thi
 
 from __future__ import annotations
 
+import re
+import types
+
 import keyhole
 import numpy as np
 import pytest
@@ -94,6 +97,37 @@ class TestSparseMatrices:
         Scipy.blocksize = (2, 2)
         Scipy.shape = (16, 24)
         assert keyhole.from_bsr(Scipy()) == keyhole.from_bsr(bsr)
+
+    @pytest.mark.parametrize(
+        ("function", "format", "way_out"),
+        [
+            (keyhole.from_csr, "csc", "pass matrix.tocsr()"),
+            (keyhole.from_csr, "bsr", "use from_bsr, or pass matrix.tocsr()"),
+            (keyhole.from_bsr, "csr", "use from_csr, or pass matrix.tobsr((tile_q, tile_k))"),
+            (keyhole.from_bsr, "csc", "pass matrix.tobsr((tile_q, tile_k))"),
+        ],
+    )
+    def test_other_formats_of_scipy_are_refused(self, function, format, way_out):
+        matrix = types.SimpleNamespace(
+            format=format, indptr=np.array([0, 1, 2]), indices=np.array([1, 0]), data=np.ones(2), shape=(2, 2)
+        )
+        expected = f"the matrix is in format {format}, not {function.__name__.removeprefix('from_')}; {way_out}"
+        with pytest.raises(TypeError, match=re.escape(expected) + "$"):
+            function(matrix)
+
+    def test_a_format_that_fits_is_taken(self):
+        parts = {"indptr": np.array([0, 1, 2]), "indices": np.array([1, 0])}
+        csr = types.SimpleNamespace(format="csr", data=np.ones(2), shape=(2, 2), **parts)
+        assert keyhole.from_csr(csr) == keyhole.from_csr([0, 1, 2], [1, 0])
+        bsr = types.SimpleNamespace(format="bsr", data=np.ones((2, 1, 1)), blocksize=(1, 1), shape=(2, 2), **parts)
+        assert keyhole.from_bsr(bsr) == keyhole.from_bsr([0, 1, 2], [1, 0], 1, 1)
+
+    def test_other_layouts_of_torch_are_refused(self):
+        torch = pytest.importorskip("torch")
+        with pytest.raises(TypeError, match=r"in format csc, not csr; pass matrix.to_sparse_csr\(\)"):
+            keyhole.from_csr(torch.eye(2).to_sparse_csc())
+        with pytest.raises(TypeError, match=r"in format coo, not bsr; pass matrix.to_sparse_bsr\(\(tile_q, tile_k\)\)"):
+            keyhole.from_bsr(torch.eye(2).to_sparse())
 
     def test_says_what_was_passed(self):
         with pytest.raises(ValueError, match="key 4 is listed, but there are 2 keys; pass k_len"):

@@ -144,14 +144,33 @@ def _check_keys(name: str, keys: Any, count: int, things: str, hint: str) -> Non
 
 def _parts_of(name: str, matrix: Any) -> tuple[Any, Any, tuple[int, int]]:
     """Offsets, keys and shape of a matrix of SciPy or torch."""
+    wanted, found = name.removeprefix("from_"), _format_of(matrix)
+    if found not in (None, wanted):  # the arrays of some have the same names, and another meaning
+        raise TypeError(f"{name}: the matrix is in format {found}, not {wanted}; {_way_out(wanted, found, matrix)}")
     if hasattr(matrix, "indptr") and hasattr(matrix, "indices"):
         return matrix.indptr, matrix.indices, matrix.shape
-    if str(getattr(matrix, "layout", "")) == f"torch.sparse_{name.removeprefix('from_')}" and matrix.ndim == 2:
+    if found == wanted and matrix.ndim == 2:
         return matrix.crow_indices(), matrix.col_indices(), tuple(matrix.shape)
     raise TypeError(
         f"{name}: expected offsets and keys, or one sparse matrix with indptr and indices (SciPy) or of torch's layout "
-        f"sparse_{name.removeprefix('from_')}; found {type(matrix).__name__} alone"
+        f"sparse_{wanted}; found {type(matrix).__name__} alone"
     )
+
+
+def _format_of(matrix: Any) -> str | None:
+    """As SciPy and torch call it: csr, csc, bsr, ...; None for what is not a sparse matrix of theirs."""
+    layout = str(getattr(matrix, "layout", ""))
+    if layout.startswith("torch.sparse_"):
+        return layout.removeprefix("torch.sparse_")
+    is_scipy = hasattr(matrix, "indptr") or hasattr(matrix, "tocsr")
+    return getattr(matrix, "format", None) if is_scipy else None
+
+
+def _way_out(wanted: str, found: str, matrix: Any) -> str:
+    prefix = "to_sparse_" if hasattr(matrix, "layout") else "to"
+    tile = "" if wanted == "csr" else "(tile_q, tile_k)"
+    convert = f"pass matrix.{prefix}{wanted}({tile})"
+    return f"use from_{found}, or {convert}" if f"from_{found}" in __all__ else convert
 
 
 def _tile_of(matrix: Any) -> tuple[int, int]:
