@@ -207,6 +207,38 @@ def test_from_mask_mod_asks_every_head_where_values_leave_torch(name):
     assert torch.equal(dense(keyhole.from_mask_mod(function, 6, batch=B, heads=H), 6, 6), expected)
 
 
+USES_AND = "branches on the values of its indices .* write & for and"
+TAKES_OUT = r"takes an index out of torch .* torch.as_tensor\(table\) .* or pass xp=numpy"
+GIVES = "must give a tensor of bools, found {}; write torch.ones_like"
+
+
+@pytest.mark.parametrize("counts", [{}, {"batch": B, "heads": H}], ids=["one", "several"])
+@pytest.mark.parametrize(
+    ("function", "match", "cause"),
+    [
+        (lambda b, h, q, k: q >= k and k > 2, USES_AND, RuntimeError),
+        (lambda b, h, q, k: 0 <= k <= q, USES_AND, RuntimeError),
+        (lambda b, h, q, k: q >= k if q > 2 else k < 1, USES_AND, RuntimeError),
+        (lambda b, h, q, k: np.array(TABLE)[q] == np.array(TABLE)[k], TAKES_OUT, RuntimeError),
+        (lambda b, h, q, k: k <= TABLE[q], TAKES_OUT, RuntimeError),
+        (lambda b, h, q, k: k <= int(q), TAKES_OUT, RuntimeError),
+        (lambda b, h, q, k: True, GIVES.format("True"), type(None)),
+        (lambda b, h, q, k: None, GIVES.format("None"), type(None)),
+        (lambda b, h, q, k: (q >= k, q), GIVES.format("tuple"), type(None)),
+        (lambda b, h, q, k: q - k, "must give bools, found torch.int64; a score_mod", type(None)),
+    ],
+)
+def test_from_mask_mod_names_the_mistake(function, match, cause, counts):
+    with pytest.raises(TypeError, match=f"^from_mask_mod: the function {match}") as caught:
+        keyhole.from_mask_mod(function, 3, **counts)
+    assert isinstance(caught.value.__cause__, cause)
+
+
+def test_from_mask_mod_passes_on_what_a_function_raises():
+    with pytest.raises(KeyError, match="what a function raises"):
+        keyhole.from_mask_mod(lambda b, h, q, k: {}["what a function raises"], 3)
+
+
 @pytest.mark.parametrize("function", FUNCTIONS, ids=name_of)
 @pytest.mark.parametrize(("q_len", "k_len"), [(300, 300), (129, 256), (256, 100)])
 @pytest.mark.parametrize("block", [128, (64, 32)])

@@ -273,8 +273,19 @@ class TestFromMaskModNumpy:
             keyhole.from_mask_mod(lambda b, h, q, k: q > k, -1, xp=np)
         with pytest.raises(ValueError, match="accepted are the modules numpy and torch"):
             keyhole.from_mask_mod(lambda b, h, q, k: q > k, 4, xp=pytest)
-        with pytest.raises(ValueError, match="heads is 0; expected 1 or more"):
-            keyhole.from_mask_mod(lambda b, h, q, k: h + q > k, 4, heads=0, xp=np)
+        with pytest.raises(TypeError, match="branches on the values of its indices .* write & for and") as caught:
+            keyhole.from_mask_mod(lambda b, h, q, k: q > k and k > 2, 4, xp=np)
+        assert isinstance(caught.value.__cause__, ValueError)
+
+    @pytest.mark.parametrize("function", [lambda b, h, q, k: q > k, lambda b, h, q, k: q > k + b + h])
+    @pytest.mark.parametrize("parameter", ["batch", "heads"])
+    def test_counts_are_checked_whether_they_matter_or_not(self, function, parameter):
+        for count in (0, -1):
+            with pytest.raises(ValueError, match=f"{parameter} is {count}; expected 1 or more"):
+                keyhole.from_mask_mod(function, 4, xp=np, **{parameter: count})
+        for count in ("x", 2.0, True):
+            with pytest.raises(TypeError, match=f"{parameter} must be an int, found {type(count).__name__}"):
+                keyhole.from_mask_mod(function, 4, xp=np, **{parameter: count})
 
 
 def test_joined_keeps_what_differs():

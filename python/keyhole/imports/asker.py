@@ -6,7 +6,7 @@ look at b and h at all.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,23 @@ from .watched_index import Watch
 __all__ = ["Asker"]
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
+
+_BRANCHES = (
+    "the function branches on the values of its indices (if, and, or, not, a <= b <= c), but it is asked about many "
+    "pairs at once; write & for and, | for or, ~ for not, and where() for if"
+)
+_LEAVES_TORCH = (
+    "the function takes an index out of torch (an array of NumPy or a list that it looks up, int(q_idx), "
+    "q_idx.item()), but it is asked about many pairs at once; make the table a tensor, as torch.as_tensor(table) does, "
+    "or pass xp=numpy if the function is written for NumPy"
+)
+# What torch and NumPy say of the commonest mistakes, and what they are.
+_MISTAKES = {
+    "data-dependent control flow": _BRANCHES,
+    "truth value of an array": _BRANCHES,
+    "calling .item() on a Tensor": _LEAVES_TORCH,
+    "Tensor that doesn't have storage": _LEAVES_TORCH,
+}
 
 
 class Asker:
@@ -39,10 +56,12 @@ class Asker:
         """From q [blocks, rows] and k [blocks, columns] to bools [blocks, rows, columns]."""
         shape = (len(q), q.shape[1], k.shape[1])
         if self._torch is None:
-            answer = np.asarray(self._ask_numpy(b, h, q, k))
+            with self._naming_mistakes():
+                answer = np.asarray(self._ask_numpy(b, h, q, k))
             self._check(answer.dtype == np.bool_, answer.dtype)
             return np.broadcast_to(answer, shape)
-        answer = self._ask_torch(*map(self._tensor, (b, h, q, k)))
+        with self._naming_mistakes():
+            answer = self._ask_torch(*map(self._tensor, (b, h, q, k)))
         self._check(answer.dtype == self._torch.bool, answer.dtype)
         return answer.expand(shape).cpu().numpy()  # type: ignore[no-any-return]
 
@@ -61,7 +80,17 @@ class Asker:
 
     def _ask_torch(self, b: Any, h: Any, q: Any, k: Any) -> Any:
         torch = self._torch
-        each_k = torch.vmap(self._fn, in_dims=(None, None, None, 0))
+
+        def fn(*indices: Any) -> Any:
+            answer = self._fn(*indices)
+            if not isinstance(answer, torch.Tensor):
+                raise TypeError(
+                    f"{self._name}: the function must give a tensor of bools, found {_short(answer)}; write "
+                    "torch.ones_like(q_idx, dtype=torch.bool) for all pairs"
+                )
+            return answer
+
+        each_k = torch.vmap(fn, in_dims=(None, None, None, 0))
         each_q = torch.vmap(each_k, in_dims=(None, None, 0, None))
         with torch.no_grad(), _indexing_by_tensors():
             return torch.vmap(each_q, in_dims=(None, None, 0, 0))(b, h, q, k)
@@ -79,12 +108,26 @@ class Asker:
     def _tensor(self, index: Any) -> Any:
         return self._torch.as_tensor(index, dtype=self._torch.int64, device=self._device)
 
+    @contextlib.contextmanager
+    def _naming_mistakes(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            mistake = next((text for said, text in _MISTAKES.items() if said in str(error)), None)
+            if mistake is None:
+                raise
+            raise TypeError(f"{self._name}: {mistake}") from error
+
     def _check(self, is_bool: bool, dtype: Any) -> None:
         if not is_bool:
             raise TypeError(
                 f"{self._name}: the function must give bools, found {dtype}; a score_mod, which changes scores, is "
                 "not a mask"
             )
+
+
+def _short(answer: Any) -> str:
+    return repr(answer) if isinstance(answer, bool | None) else type(answer).__name__
 
 
 def _torch_of(xp: Any, name: str) -> Any:

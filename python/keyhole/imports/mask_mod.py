@@ -65,12 +65,7 @@ def from_mask_mod(
 
 
 def _count(parameter: str, value: Any) -> int:
-    if value is None:
-        return 1
-    count = length_of("from_mask_mod", parameter, value)
-    if count == 0:
-        raise ValueError(f"from_mask_mod: {parameter} is 0; expected 1 or more")
-    return count
+    return 1 if value is None else length_of("from_mask_mod", parameter, value, least=1)
 
 
 def _one_head(asker: Asker, b: int, h: int, q_len: int, k_len: int) -> Pattern:

@@ -33,11 +33,11 @@ def joined(entries: Sequence[Sequence[Pattern]]) -> Pattern:
     return rows[0] if all(row == rows[0] for row in rows) else per_batch(*rows)
 
 
-def length_of(name: str, parameter: str, value: Any) -> int:
-    """A length: an int that is 0 or more."""
+def length_of(name: str, parameter: str, value: Any, least: int = 0) -> int:
+    """A length: an int, of Python or of NumPy, that is `least` or more."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: {parameter} must be an int, found {type(value).__name__}")
     number = int(value.__index__())
-    if number < 0:
-        raise ValueError(f"{name}: {parameter} is {number}; expected 0 or more")
+    if number < least:
+        raise ValueError(f"{name}: {parameter} is {number}; expected {least} or more")
     return number
