@@ -366,3 +366,29 @@ def test_to_block_mask_says_what_was_passed():
         keyhole.to_block_mask("causal")
     with pytest.raises(TypeError, match="a plan has its own lengths"):
         keyhole.to_block_mask(keyhole.plan("causal", 10), 10)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"batch": 0}, ValueError, "batch is 0; expected 1 or more"),
+        ({"batch": -1}, ValueError, "batch is -1; expected 1 or more"),
+        ({"heads": 0}, ValueError, "heads is 0; expected 1 or more"),
+        ({"heads": 2.0}, TypeError, "heads must be an int, found float"),
+        ({"block_size": 0}, ValueError, "block_size is 0; expected 1 or more"),
+        ({"block_size": (32, -1)}, ValueError, "block_size is -1; expected 1 or more"),
+        ({"block_size": (32, 32, 32)}, ValueError, r"block_size has 3 sides; expected an int, or two for \(q, k\)"),
+        ({"block_size": 32.0}, TypeError, "block_size must be an int, found float"),
+        ({"block_size": None}, TypeError, "block_size must be an int, found NoneType"),
+    ],
+)
+def test_to_block_mask_refuses_shapes_that_are_none(options, error, match):
+    with pytest.raises(error, match=f"^to_block_mask: {match}"):
+        keyhole.to_block_mask("causal", 100, **options)
+
+
+def test_to_block_mask_takes_integers_of_numpy():
+    for size, sides in ((np.int64(32), (32, 32)), (np.array([32, 64]), (32, 64)), ([32, 64], (32, 64))):
+        assert sides == keyhole.to_block_mask("causal", 100, block_size=size).BLOCK_SIZE
+    by_head = keyhole.per_head("causal", "dense")
+    assert keyhole.to_block_mask(by_head, np.int64(100), batch=np.int64(3), heads=np.int32(2)).shape == (1, 2, 100, 100)

@@ -5,6 +5,7 @@ partial blocks alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..pattern import Pattern, PatternLike, as_pattern
@@ -128,7 +129,8 @@ def to_block_mask(
             raise TypeError("to_block_mask: q_len must be given with a pattern")
         q_len = length_of("to_block_mask", "q_len", q_len)
         k_len = q_len if k_len is None else length_of("to_block_mask", "k_len", k_len)
-    tile_q, tile_k = (block_size, block_size) if isinstance(block_size, int) else block_size
+        batch, heads = (length_of("to_block_mask", *named, least=1) for named in (("batch", batch), ("heads", heads)))
+    tile_q, tile_k = _tile_of(block_size)
     from .. import _core
 
     lists = _core.tile_lists(pattern.core, q_len, k_len, batch, heads, offset, tile_q, tile_k)
@@ -143,6 +145,14 @@ def to_block_mask(
         ),
         seq_lengths=(q_len, k_len),
     )  # fmt: skip
+
+
+def _tile_of(block_size: Any) -> tuple[int, int]:
+    sides = tuple(block_size) if isinstance(block_size, Iterable) else (block_size, block_size)
+    if len(sides) != 2:
+        raise ValueError(f"to_block_mask: block_size has {len(sides)} sides; expected an int, or two for (q, k)")
+    tile_q, tile_k = (length_of("to_block_mask", "block_size", side, least=1) for side in sides)
+    return tile_q, tile_k
 
 
 class _DenseLists:
