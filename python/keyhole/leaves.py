@@ -269,7 +269,7 @@ def tiles(tile_q: int, tile_k: int, offsets: Integers, keys: Integers) -> Patter
     . . . .
     . . . .
     """
-    return _from_arrays("tiles", [tile_q, tile_k], {"offsets": offsets, "keys": keys})
+    return _from_arrays("tiles", {"tile_q": tile_q, "tile_k": tile_k}, {"offsets": offsets, "keys": keys})
 
 
 def bitmaps(
@@ -287,6 +287,7 @@ def bitmaps(
     """
     from . import _arrays
 
+    tile_q, tile_k = _integer("bitmaps", "tile_q", tile_q), _integer("bitmaps", "tile_k", tile_k)
     lists = [
         _arrays.integers("bitmaps", name, values)
         for name, values in (("offsets", offsets), ("keys", keys), ("bitmap", bitmap))
@@ -306,7 +307,7 @@ def csr(offsets: Integers, keys: Integers) -> Pattern:
     # .
     # #
     """
-    return _from_arrays("csr", [], {"offsets": offsets, "keys": keys})
+    return _from_arrays("csr", {}, {"offsets": offsets, "keys": keys})
 
 
 def mask(rows: npt.ArrayLike) -> Pattern:
@@ -392,10 +393,18 @@ def _integers(name: str, parameter: str, values: Integers) -> bytes:
     return _arrays.integers(name, parameter, values).tobytes()
 
 
-def _from_arrays(name: str, numbers: list[int], arrays: dict[str, Integers]) -> Pattern:
+def _integer(name: str, parameter: str, value: int) -> int:
+    """An int as `make` takes them, for patterns that are made of text: nothing else may become a part of it."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: {parameter}: expected an int, found {type(value).__name__}")
+    return value.__index__()
+
+
+def _from_arrays(name: str, integers: dict[str, int], arrays: dict[str, Integers]) -> Pattern:
     """Short arrays as text, so that the pattern prints them and equals one that was parsed; long ones as bytes."""
     from . import _arrays
 
+    numbers = [_integer(name, parameter, value) for parameter, value in integers.items()]
     lists = [_arrays.integers(name, parameter, values) for parameter, values in arrays.items()]
     if sum(map(len, lists)) <= _LONGEST_TEXT:
         return parse(f"{name}({', '.join(str(a) for a in [*numbers, *(x.tolist() for x in lists)])})")

@@ -162,6 +162,9 @@ def test_what_is_no_pattern_is_refused():
     assert keyhole.causal() != "causal"  # equal things must have equal hashes
 
 
+INJECTED = "2, 2, [0, 1], [0]) | causal & tiles(2"
+
+
 @pytest.mark.parametrize(
     ("make", "error", "match"),
     [
@@ -180,6 +183,13 @@ def test_what_is_no_pattern_is_refused():
         (lambda: keyhole.csr([0, 2], [0]), ValueError, "csr"),
         (lambda: keyhole.csr(np.arange(200), [0]), ValueError, "csr"),
         (lambda: keyhole.csr(np.array([2**63], np.uint64), [0]), ValueError, "does not fit"),
+        (lambda: keyhole.tiles(True, 2, [0, 1], [0]), TypeError, "tiles: tile_q: expected an int, found bool"),
+        (lambda: keyhole.tiles(2, 2.0, [0, 1], [0]), TypeError, "tiles: tile_k: expected an int, found float"),
+        (lambda: keyhole.tiles(2, "2", [0, 1], [0]), TypeError, "tiles: tile_k: expected an int, found str"),
+        (lambda: keyhole.tiles(INJECTED, 2, [0, 1], [0]), TypeError, "tiles: tile_q: expected an int, found str"),
+        (lambda: keyhole.tiles(0, 2, [0, 1], [0]), ValueError, '"tile_q" of tiles'),
+        (lambda: keyhole.bitmaps(1, True, [0, 1], [0], [0], [[1]]), TypeError, "bitmaps: tile_k: expected an int"),
+        (lambda: keyhole.bitmaps("1", 1, [0, 1], [0], [0], [[1]]), TypeError, "bitmaps: tile_q: expected an int"),
         (lambda: keyhole.mask([1, 0]), ValueError, r"mask: rows has shape \[2\]"),
         (lambda: keyhole.mask(np.zeros((20, 20))), TypeError, "must be bools, found float64"),
         (lambda: keyhole.mask(np.full((20, 20), 2)), ValueError, "entries other than 0 and 1"),
@@ -198,6 +208,7 @@ def test_wrong_arguments(make, error, match):
 
 
 def test_numbers_may_be_of_numpy():
+    assert keyhole.tiles(np.int64(2), np.int8(1), [0, 1], [0]) == keyhole.parse("tiles(2, 1, [0, 1], [0])")
     assert keyhole.window(np.int32(3), np.int64(1)) == keyhole.window(3, 1)
     assert keyhole.window(math.inf, 0) == keyhole.window(2**62, 0) == keyhole.parse("window(inf, 0)")
     for lengths in ((5, 3), np.array([5, 3], np.int16), range(5, 1, -2), iter([5, 3]), np.array([[5], [3]])):
