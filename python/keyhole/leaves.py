@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Union
 
-from .pattern import Pattern, PatternLike, as_pattern, make, parse
+from .pattern import Pattern, PatternLike, as_integer, as_pattern, make, parse
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -287,7 +287,7 @@ def bitmaps(
     """
     from . import _arrays
 
-    tile_q, tile_k = _integer("bitmaps", "tile_q", tile_q), _integer("bitmaps", "tile_k", tile_k)
+    tile_q, tile_k = as_integer(tile_q, "bitmaps: tile_q"), as_integer(tile_k, "bitmaps: tile_k")
     lists = [
         _arrays.integers("bitmaps", name, values)
         for name, values in (("offsets", offsets), ("keys", keys), ("bitmap", bitmap))
@@ -393,18 +393,11 @@ def _integers(name: str, parameter: str, values: Integers) -> bytes:
     return _arrays.integers(name, parameter, values).tobytes()
 
 
-def _integer(name: str, parameter: str, value: int) -> int:
-    """An int as `make` takes them, for patterns that are made of text: nothing else may become a part of it."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: {parameter}: expected an int, found {type(value).__name__}")
-    return value.__index__()
-
-
 def _from_arrays(name: str, integers: dict[str, int], arrays: dict[str, Integers]) -> Pattern:
     """Short arrays as text, so that the pattern prints them and equals one that was parsed; long ones as bytes."""
     from . import _arrays
 
-    numbers = [_integer(name, parameter, value) for parameter, value in integers.items()]
+    numbers = [as_integer(value, f"{name}: {parameter}") for parameter, value in integers.items()]
     lists = [_arrays.integers(name, parameter, values) for parameter, values in arrays.items()]
     if sum(map(len, lists)) <= _LONGEST_TEXT:
         return parse(f"{name}({', '.join(str(a) for a in [*numbers, *(x.tolist() for x in lists)])})")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-__all__ = ["Pattern", "PatternLike", "as_pattern", "from_recipe", "parse"]
+__all__ = ["Pattern", "PatternLike", "as_integer", "as_pattern", "from_recipe", "parse"]
 
 _NOTEBOOK_LENGTH = 64  # a pattern has no length of its own; here every pair can still be seen
 _COUNTED_LENGTHS = (_NOTEBOOK_LENGTH, 1024, 4096)  # up to here counting takes milliseconds
@@ -255,6 +255,13 @@ def as_pattern(value: PatternLike, name: str = "pattern") -> Pattern:
     if isinstance(value, str):
         return Pattern(value)
     raise TypeError(f"{name}: expected a pattern or its text, found {type(value).__name__}")
+
+
+def as_integer(value: int, name: str) -> int:
+    """`value` as an int of Python; ints of NumPy are accepted, bools are not."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
+    return value.__index__()
 
 
 def from_recipe(recipe: Recipe) -> Pattern:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core, pictures
 from .cache import Cache
-from .pattern import Pattern, PatternLike, as_pattern, from_recipe
+from .pattern import Pattern, PatternLike, as_integer, as_pattern, from_recipe
 from .recipe import Recipe, decode_value, encode_value
 from .report import Report
 
@@ -238,7 +238,11 @@ def plan(
     1000
     """
     k_len = q_len if k_len is None else k_len
-    return _cached(as_pattern(pattern), q_len, k_len, batch, heads, k_len - q_len if offset is None else offset)
+    if not type(q_len) is type(k_len) is type(batch) is type(heads) is int:  # one comparison where all are right
+        q_len, k_len = as_integer(q_len, "plan: q_len"), as_integer(k_len, "plan: k_len")
+        batch, heads = as_integer(batch, "plan: batch"), as_integer(heads, "plan: heads")
+    offset = k_len - q_len if offset is None else as_integer(offset, "plan: offset")
+    return _cached(as_pattern(pattern), q_len, k_len, batch, heads, offset)
 
 
 def plan_for(what: PlanLike, q_len: int, k_len: int, batch: int, heads: int) -> Plan:

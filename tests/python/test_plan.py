@@ -191,6 +191,23 @@ def test_wrong_arguments(make, error, match):
         make()
 
 
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("parameter", ["q_len", "k_len", "batch", "heads", "offset"])
+@pytest.mark.parametrize("convert", [float, str, bool, np.float64, lambda value: [value]])
+def test_only_ints_are_lengths_whether_the_plan_is_cached_or_not(is_cached, parameter, convert):
+    shape = {"q_len": 1, "k_len": 1, "batch": 1, "heads": 1, "offset": 1}
+    if is_cached:
+        keyhole.plan("causal", **shape)
+    wrong = convert(shape[parameter])
+    with pytest.raises(TypeError, match=f"^plan: {parameter}: expected an int, found {type(wrong).__name__}$"):
+        keyhole.plan("causal", **shape | {parameter: wrong})
+
+
+def test_lengths_may_be_of_numpy():
+    plan = keyhole.plan("causal", np.int64(5), np.uint8(9), batch=np.int32(2), heads=np.int16(3), offset=np.int64(4))
+    assert plan is keyhole.plan("causal", 5, 9, batch=2, heads=3, offset=4)
+
+
 def test_pictures():
     plan = keyhole.plan("causal & ~window(2)", 40, heads=2)
     assert plan._repr_svg_().startswith("<svg ")
