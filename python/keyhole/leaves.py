@@ -313,11 +313,14 @@ def csr(offsets: Integers, keys: Integers) -> Pattern:
 def mask(rows: npt.ArrayLike) -> Pattern:
     """Pairs chosen by you, as a boolean matrix: row i is for the query at position i.
 
-    As for every pattern, query 0 of fewer queries than keys stands at position k_len - q_len; for a matrix whose
-    row 0 is query 0 whatever the lengths, use `keyhole.from_dense`.
+    As for every pattern, query 0 of fewer queries than keys stands at position k_len - q_len. For a matrix
+    [q_len, k_len] whose row 0 is query 0, use `keyhole.from_dense`: its pattern is for these two lengths, also where
+    they differ.
 
     >>> print(mask([[True, False], [True, True]]).picture(2))
     # .
+    # #
+    >>> print(mask([[True, False], [True, True]]).picture(1, 2))  # the last query is the last key
     # #
     """
     from . import _arrays

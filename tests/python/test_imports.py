@@ -33,6 +33,12 @@ class TestFromDense:
         mask = rng().random((q_len, k_len)) < share
         assert (keyhole.from_dense(mask).mask(q_len, k_len) == mask).all()
 
+    def test_is_for_the_lengths_of_the_matrix(self):
+        mask = rng().random((5, 5)) < 0.5
+        assert (keyhole.from_dense(mask).mask(3, 5) == mask[2:]).all()  # the last query is the last key
+        with pytest.raises(ValueError, match="q has 3 positions"):
+            keyhole.from_dense(mask[:3]).mask(5, 5)
+
     def test_finds_equal_heads_and_entries(self):
         mask = rng().random((2, 3, 40, 40)) < 0.3
         assert (pairs(keyhole.from_dense(mask), 40, 40, 2, 3) == mask).all()

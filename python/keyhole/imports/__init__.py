@@ -1,8 +1,8 @@
 # python/keyhole/imports/__init__.py
 """Patterns from what other libraries keep: matrices, sequence offsets, mask functions and block masks; and back.
 
-Everything here counts queries and keys from 0, as matrices do: query i is row i, also where there are fewer queries
-than keys.
+Everything here counts queries and keys from 0, as matrices do: query i is row i, for the lengths that were imported,
+also where there are fewer queries than keys.
 """
 
 from __future__ import annotations

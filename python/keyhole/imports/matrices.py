@@ -18,8 +18,10 @@ _BAND_ROWS = 1024  # rows of a dense matrix that are looked at together
 def from_dense(mask: Any) -> Pattern:
     """A boolean matrix: [q_len, k_len], or [batch, heads, q_len, k_len] with 1 for what does not differ. True attends.
 
-    Integers are accepted where they are 0 or 1. The pattern is for these lengths. Equal heads, empty tiles and equal
-    tiles are found, so that a mask of a regular pattern compiles to a small plan.
+    Integers are accepted where they are 0 or 1. Row i is query i: the pattern is for these lengths. Fewer queries than
+    the rows of a square matrix are its last ones, as for every pattern; where q_len and k_len differ, other lengths are
+    refused. Equal heads, empty tiles and equal tiles are found, so that a mask of a regular pattern compiles to a small
+    plan.
 
     >>> import numpy as np
     >>> print(from_dense(np.tri(2, 3, 1, dtype=bool)).picture(2, 3))
