@@ -112,18 +112,24 @@ __all__ = [
 ]
 
 
-_NEED_TORCH = ("nn", "scaled_dot_product_attention")  # not in __all__: `from keyhole import *` works without torch
+# Name -> module. Not in __all__: `from keyhole import *` works without torch.
+_NEED_TORCH = {"nn": ".nn", "scaled_dot_product_attention": ".sdpa"}
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is loaded when it is first asked for."""
+    """What needs torch is loaded when it is first asked for. Without torch it is not there: hasattr says so."""
     import importlib
 
-    if name == "nn":
-        return importlib.import_module(".nn", __name__)
-    if name == "scaled_dot_product_attention":
-        return importlib.import_module(".sdpa", __name__).scaled_dot_product_attention
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _NEED_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(_NEED_TORCH[name], __name__)
+    except ImportError as error:
+        raise AttributeError(
+            f"keyhole.{name} needs torch, which cannot be imported here ({error}); install it: "
+            "pip install 'keyhole[torch]'"
+        ) from error
+    return module if name == "nn" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

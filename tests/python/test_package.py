@@ -69,6 +69,21 @@ def test_everything_exported_is_there():
     assert set(keyhole.__all__) <= set(dir(keyhole))
 
 
+@pytest.mark.parametrize("name", ["nn", "scaled_dot_product_attention"])
+def test_what_needs_torch_is_not_there_without_it(name):
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import inspect, pydoc, keyhole\n"
+        f"assert not hasattr(keyhole, {name!r})\n"
+        f"assert {name!r} not in dict(inspect.getmembers(keyhole))\n"
+        "assert 'causal' in pydoc.render_doc(keyhole)\n"
+        f"try:\n    keyhole.{name}\nexcept AttributeError as error:\n    print(error)\n"
+    )
+    said = python(code, check=True).stdout
+    assert said.startswith(f"keyhole.{name} needs torch, which cannot be imported here (")
+    assert said.endswith("install it: pip install 'keyhole[torch]'\n")
+
+
 def test_one_version_for_all():
     project = re.search(r"project\(keyhole VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
     assert keyhole.__version__ == _core.version() == project
