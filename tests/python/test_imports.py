@@ -51,23 +51,42 @@ class TestFromDense:
         text = str(keyhole.from_dense(mask))
         assert "3 bitmaps" in text
 
-    def test_takes_integers_and_tensors(self):
+    def test_takes_integers_lists_and_tensors(self):
         mask = rng().random((6, 6)) < 0.5
         expected = keyhole.from_dense(mask)
+        assert keyhole.from_dense(mask.tolist()) == expected
+        assert keyhole.from_dense([[mask.tolist()]]) == expected
+        assert keyhole.from_dense(list(mask)) == expected
         assert keyhole.from_dense(mask.astype(np.uint8)) == expected
         torch = pytest.importorskip("torch")
         assert keyhole.from_dense(torch.from_numpy(mask)) == expected
         assert keyhole.from_dense(torch.from_numpy(mask)[None, None]) == expected
 
     def test_says_what_was_passed(self):
-        with pytest.raises(ValueError, match=r"shape \[3\]; expected an array \[q_len, k_len\]"):
+        with pytest.raises(ValueError, match=r"shape \[3\]; expected \[q_len, k_len\] or"):
             keyhole.from_dense(np.ones(3, bool))
-        with pytest.raises(ValueError, match="mask has list"):
-            keyhole.from_dense([[True]])
+        with pytest.raises(ValueError, match=r"shape \[2\]; expected \[q_len, k_len\] or"):
+            keyhole.from_dense([True, False])
+        with pytest.raises(ValueError, match="mask has rows of different lengths"):
+            keyhole.from_dense([[True], [True, False]])
+        with pytest.raises(TypeError, match="expected an array of NumPy, a tensor or nested lists of bools, found str"):
+            keyhole.from_dense("causal")
         with pytest.raises(TypeError, match="found float64; an additive mask"):
             keyhole.from_dense(np.zeros((2, 2)))
         with pytest.raises(ValueError, match="other than 0 and 1"):
             keyhole.from_dense(np.full((2, 2), 2))
+
+    def test_sparse_matrices_are_refused(self):
+        scipy = types.SimpleNamespace(format="coo", shape=(3, 3), tocsr=lambda: None)
+        with pytest.raises(TypeError, match=r"format coo; .* pass mask.toarray\(\), or use from_csr\(mask.tocsr\(\)\)"):
+            keyhole.from_dense(scipy)
+        torch = pytest.importorskip("torch")
+        sparse = torch.eye(3).bool().to_sparse()
+        with pytest.raises(TypeError, match=r"pass mask.to_dense\(\), or use from_csr\(mask.to_sparse_csr\(\)\)"):
+            keyhole.from_dense(sparse)
+        expected = np.eye(3, dtype=bool)
+        assert (keyhole.from_dense(sparse.to_dense()).mask(3) == expected).all()
+        assert (keyhole.from_csr(sparse.to_sparse_csr()).mask(3) == expected).all()
 
 
 class TestSparseMatrices:

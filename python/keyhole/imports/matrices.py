@@ -18,10 +18,12 @@ _BAND_ROWS = 1024  # rows of a dense matrix that are looked at together
 def from_dense(mask: Any) -> Pattern:
     """A boolean matrix: [q_len, k_len], or [batch, heads, q_len, k_len] with 1 for what does not differ. True attends.
 
-    Integers are accepted where they are 0 or 1. Row i is query i: the pattern is for these lengths. Fewer queries than
-    the rows of a square matrix are its last ones, as for every pattern; where q_len and k_len differ, other lengths are
-    refused. Equal heads, empty tiles and equal tiles are found, so that a mask of a regular pattern compiles to a small
-    plan.
+    Accepted are arrays of NumPy, tensors and nested lists, of bools or of integers that are 0 or 1; a sparse matrix is
+    for `from_csr`. Equal heads, empty tiles and equal tiles are found, so that a mask of a regular pattern compiles to
+    a small plan.
+
+    Row i is query i: the pattern is for these lengths. Fewer queries than the rows of a square matrix are its last
+    ones, as for every pattern; where q_len and k_len differ, other lengths are refused.
 
     >>> import numpy as np
     >>> print(from_dense(np.tri(2, 3, 1, dtype=bool)).picture(2, 3))
@@ -32,15 +34,38 @@ def from_dense(mask: Any) -> Pattern:
     ...
     TypeError: from_dense: mask must be of bools, found float64; an additive mask is written mask == 0
     """
-    shape = tuple(mask.shape) if hasattr(mask, "shape") else ()
+    mask = _dense(mask)
+    shape = tuple(mask.shape)
     if len(shape) == 2:
         mask = mask[None, None]
     elif len(shape) != 4 or 0 in shape[:2]:
-        found = f"shape {list(shape)}" if shape else type(mask).__name__
         raise ValueError(
-            f"from_dense: mask has {found}; expected an array [q_len, k_len] or [batch, heads, q_len, k_len]"
+            f"from_dense: mask has shape {list(shape)}; expected [q_len, k_len] or [batch, heads, q_len, k_len]"
         )
     return joined([[_from_matrix(head) for head in entry] for entry in mask])
+
+
+def _dense(mask: Any) -> Any:
+    """An array, or a tensor, that is stored whole."""
+    if isinstance(mask, (list, tuple)):
+        from .._arrays import as_numpy
+
+        try:
+            return as_numpy(mask)
+        except ValueError as error:
+            raise ValueError("from_dense: mask has rows of different lengths; expected a matrix") from error
+    if not hasattr(mask, "shape"):
+        raise TypeError(
+            f"from_dense: expected an array of NumPy, a tensor or nested lists of bools, found {type(mask).__name__}"
+        )
+    found = _format_of(mask)
+    if found is not None:
+        dense, rows = ("to_dense()", "to_sparse_csr()") if hasattr(mask, "layout") else ("toarray()", "tocsr()")
+        raise TypeError(
+            f"from_dense: the matrix is sparse, in format {found}; expected a dense one: pass mask.{dense}, or use "
+            f"from_csr(mask.{rows})"
+        )
+    return mask
 
 
 def _from_matrix(matrix: Any) -> Pattern:
