@@ -107,7 +107,7 @@ def draw_patterns(patterns: Patterns, q_len: int, k_len: int | None = None, *, c
 
 def draw_times(
     lengths: Sequence[int],
-    times: Mapping[str, Sequence[float]],
+    times: Mapping[str, Sequence[float | None]],
     *,
     relative_to: str | None = None,
     title: str | None = None,
@@ -135,11 +135,10 @@ def draw_times(
             f"draw_times: relative_to is {relative_to!r}; accepted are the names of times: {', '.join(times)}"
         )
     ax = pyplot.figure(figsize=(6.4, 4.2), layout="constrained").add_subplot() if ax is None else ax
-    for name, values in times.items():
-        shown = [float("nan") if value is None else value for value in values]
+    drawn = {name: [float("nan") if value is None else value for value in values] for name, values in times.items()}
+    for name, shown in drawn.items():
         if relative_to is not None:
-            base = times[relative_to]
-            shown = [b / value for b, value in zip(base, shown, strict=True)]
+            shown = [base / value for base, value in zip(drawn[relative_to], shown, strict=True)]
         ax.plot(lengths, shown, marker="o", label=name)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")

@@ -39,6 +39,8 @@ def test_times_and_speed_ups(viz):
     np.testing.assert_array_equal(lines["dense"], [4, 16])
     lines = {line.get_label(): line.get_ydata() for line in viz.draw_times([8, 16], times, relative_to="dense").lines}
     np.testing.assert_array_equal(lines["window"], [2, np.nan])
+    lines = {line.get_label(): line.get_ydata() for line in viz.draw_times([8, 16], times, relative_to="window").lines}
+    np.testing.assert_array_equal(lines["dense"], [0.5, np.nan])
 
 
 @pytest.mark.parametrize(
