@@ -207,6 +207,20 @@ def test_from_mask_mod_asks_every_head_where_values_leave_torch(name):
     assert torch.equal(dense(keyhole.from_mask_mod(function, 6, batch=B, heads=H), 6, 6), expected)
 
 
+@pytest.mark.parametrize("keep", [lambda h: h * 0 + 1, lambda h: torch.ones_like(h)], ids=["computed", "borrowed"])
+def test_from_mask_mod_asks_a_function_that_keeps_a_tensor_of_its_first_call(keep):
+    kept = []
+
+    def function(b, h, q, k):
+        if not kept:
+            kept.append(keep(h))
+        return q >= k + kept[0] * kept[0].item()
+
+    assert torch.equal(
+        dense(keyhole.from_mask_mod(function, 6, heads=H), 6, 6), torch.ones(6, 6).tril(-1).bool().expand(B, H, 6, 6)
+    )
+
+
 USES_AND = "branches on the values of its indices .* write & for and"
 TAKES_OUT = r"takes an index out of torch .* torch.as_tensor\(table\) .* or pass xp=numpy"
 GIVES = "must give a tensor of bools, found {}; write torch.ones_like"

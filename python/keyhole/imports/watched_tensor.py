@@ -35,7 +35,7 @@ class _Flight(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_lost = False
+        self.is_lost = self.is_over = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Functions of Python, which may give texts, arrays and pointers."""
@@ -83,6 +83,8 @@ class _Watched(torch.Tensor):
         """Ops, from wherever they are called."""
         kwargs = kwargs or {}
         flight = _watched_in((args, kwargs))[0]._flight
+        if flight.is_over:  # the function kept the tensor for later calls
+            return func(*tree_map(_unwatched, args), **tree_map(_unwatched, kwargs))
         with flight.lost_unless_done():
             if not isinstance(func, torch._ops.OpOverload) or func._schema.is_mutable:
                 raise _LostError
@@ -115,5 +117,7 @@ def uses_of(ask: Callable[[Any, Any], Any], device: Any) -> tuple[bool, bool]:
             answer = ask(_Watched(zero, frozenset("b"), flight), _Watched(zero, frozenset("h"), flight))
     except Exception:  # whatever it did, it did not leave them alone
         return True, True
+    finally:
+        flight.is_over = True
     sources = answer._sources if isinstance(answer, _Watched) else frozenset()
     return flight.is_lost or "b" in sources, flight.is_lost or "h" in sources
