@@ -21,7 +21,7 @@ from ..plan import Plan, plan_for
 from . import kernels, ops
 from .autograd import Attention
 from .encoded import core_plan, tensor_of
-from .refusals import refuse_other, refuse_transforms, refuse_unreadable
+from .refusals import refuse_forward_mode, refuse_other, refuse_transforms, refuse_unreadable
 from .tensors import current_gpu, current_stream, empty_on_cpu, empty_on_gpu, empty_out
 
 __all__ = ["attention", "gather_attention", "merge"]
@@ -85,7 +85,7 @@ def attention(
     if not (isinstance(k, Tensor) and isinstance(v, Tensor) and q.dim() == k.dim() == v.dim() == 4):
         _check_tensors("attention", q=q, k=k, v=v)
     q, k, v, sink = _prepare("attention", q, k, v, sink, layout)
-    if _is_looked_at(q, k, v, sink):
+    if _is_looked_at("attention", q, k, v, sink):
         refuse_unreadable("attention", q=q, k=k, v=v, sink=sink)
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         encoded = _beside(q, tensor_of(pattern_or_plan))
@@ -118,7 +118,7 @@ def gather_attention(
     """See keyhole.gather_attention. Autocast, sink and gradients of lse as in `attention`."""
     _check_tensors("gather_attention", q=q, k=k, v=v, indices=indices)
     q, k, v, sink = _prepare("gather_attention", q, k, v, sink, layout)
-    if _is_looked_at(q, k, v, sink) or type(indices) not in _PLAIN_TYPES:
+    if _is_looked_at("gather_attention", q, k, v, sink) or type(indices) not in _PLAIN_TYPES:
         refuse_unreadable("gather_attention", q=q, k=k, v=v, indices=indices, sink=sink)
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         out, lse = ops.gather_forward(q, k, v, indices, sink, scale, softcap, deterministic, backend)
@@ -139,6 +139,7 @@ def merge(
     """See keyhole.merge. Differentiable in all four."""
     _check_tensors("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
     refuse_unreadable("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
+    _check_transforms("merge", out, lse, other_out, other_lse)
     out, lse = ops.merge(_heads_first(out, layout), lse, _heads_first(other_out, layout), other_lse)
     return _heads_first(out, layout), lse
 
@@ -214,16 +215,23 @@ def _autocast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if is_cast else tensor
 
 
-def _is_looked_at(q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
+def _check_transforms(function: str, *tensors: Tensor | None) -> None:
+    """Refuses derivatives that the registered ops do not have: for forward mode torch would take them to be 0."""
+    if _is_compiling():  # which follows torch.func.jvp: inside of it every call counts, whatever its tensors carry
+        if forward_ad._current_level >= 0:
+            refuse_forward_mode(function)
+    elif forward_ad._current_level >= 0 or _transform_level() is not None:
+        refuse_transforms(function, *tensors)
+
+
+def _is_looked_at(function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
     """Whether somebody must see the call as an operator: a compiler or exporter, a mode (fake tensors, flop counters,
     selective checkpointing), a tensor that is more than its memory.
     """
-    if _is_compiling():
-        return True
-    if forward_ad._current_level >= 0 or _transform_level() is not None:
-        refuse_transforms(q, k, v, sink)
+    _check_transforms(function, q, k, v, sink)
     return (
-        _num_dispatch_modes() > 0
+        _is_compiling()
+        or _num_dispatch_modes() > 0
         or _is_tracing()
         or type(q) not in _PLAIN_TYPES
         or type(k) not in _PLAIN_TYPES

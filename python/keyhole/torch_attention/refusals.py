@@ -8,7 +8,14 @@ from typing import Any, NoReturn
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["no_second_derivative", "refuse_other", "refuse_transforms", "refuse_unreadable", "refuse_vmap"]
+__all__ = [
+    "no_second_derivative",
+    "refuse_forward_mode",
+    "refuse_other",
+    "refuse_transforms",
+    "refuse_unreadable",
+    "refuse_vmap",
+]
 
 Tensor = torch.Tensor
 
@@ -70,7 +77,14 @@ def refuse_vmap(*_: Any) -> NoReturn:
     )
 
 
-def refuse_transforms(*tensors: Tensor | None) -> None:
+def refuse_forward_mode(function: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{function}: forward-mode differentiation (torch.func.jvp, forward_ad) is not implemented; Keyhole's kernels "
+        "give gradients in reverse mode: use backward() or torch.autograd.grad"
+    )
+
+
+def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
     """Raises inside of torch.vmap, torch.func.grad and their like, and where a tensor carries a tangent."""
     interpreter = torch._C._functorch.peek_interpreter_stack()
     kind = None if interpreter is None else interpreter.key()
@@ -78,12 +92,9 @@ def refuse_transforms(*tensors: Tensor | None) -> None:
         refuse_vmap()
     if kind == torch._C._functorch.TransformType.Grad:
         raise NotImplementedError(
-            "attention: torch.func.grad and torch.func.vjp are not supported; use backward() or torch.autograd.grad"
+            f"{function}: torch.func.grad and torch.func.vjp are not supported; use backward() or torch.autograd.grad"
         )
     if kind == torch._C._functorch.TransformType.Jvp or any(
         t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
     ):
-        raise NotImplementedError(
-            "attention: forward-mode differentiation (torch.func.jvp, forward_ad) is not implemented; Keyhole's "
-            "kernels give gradients in reverse mode: use backward() or torch.autograd.grad"
-        )
+        refuse_forward_mode(function)
