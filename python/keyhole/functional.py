@@ -39,7 +39,8 @@ def attention(
     v           [batch, kv_heads, k_len, v_head_dim]
     pattern_or_plan
                 a pattern, its text, or a plan from `keyhole.plan(...)`
-    scale       multiplies q . k; head_dim ** -0.5 unless given
+    scale       multiplies q . k; head_dim ** -0.5 unless given. A number; a scale that is learned multiplies q
+                before the call, and 1.0 is passed here
     layout      "bhsd" as above; "bshd": q, k, v and the result are [batch, length, heads, head_dim]
     softcap     c > 0: a score s becomes c * tanh(s / c), before masking
     sink        [q_heads], fp32: one more logit for each head, without a value

@@ -12,6 +12,7 @@ from torch import nn
 from .functional import attention
 from .pattern import Pattern, as_pattern
 from .plan import Plan
+from .torch_attention.refusals import refuse_learned
 
 __all__ = ["SparseAttention", "set_patterns"]
 
@@ -30,7 +31,7 @@ class SparseAttention(nn.Module):
     bias            of the four projections
     sink            one learned logit for each query head: a head may attend to nothing in particular
     scale, softcap, deterministic
-                    as in `keyhole.attention`
+                    as in `keyhole.attention`: numbers, which are not learned
 
     Patterns are part of how a layer is made, not of what it has learned: `state_dict` holds the projections (and the
     sink), so that weights load into a layer with another pattern.
@@ -61,6 +62,7 @@ class SparseAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        refuse_learned("SparseAttention", scale=scale, softcap=softcap)
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads != 0:
             raise ValueError(

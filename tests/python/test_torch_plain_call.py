@@ -280,9 +280,13 @@ def test_both_ways_refuse_with_the_same_words(name):
     assert refusals[0] == refusals[1]
 
 
-@pytest.mark.parametrize(
-    "options", [{"scale": "1"}, {"softcap": "1"}, {"softcap": None}, {"backend": 1}, {"backend": None}], ids=str
-)
+OTHER_OPTIONS = [
+    *({"scale": "1"}, {"softcap": "1"}, {"softcap": None}, {"backend": 1}, {"backend": None}),
+    *({name: torch.tensor(0.5)} for name in ("scale", "softcap")),
+]
+
+
+@pytest.mark.parametrize("options", OTHER_OPTIONS, ids=str)
 def test_options_of_other_types_go_the_long_way(options):
     q, k, v = draw_qkv()
     assert short_way(q, k, v, plan_of(q, k), **options) is None

@@ -1,5 +1,5 @@
 # tests/python/test_torch_refusals.py
-"""Tensors that kernels cannot read, in every place where one can be passed: refused by name, with the way out."""
+"""Tensors that kernels cannot read or learn, wherever one can be passed: refused by name, with the way out."""
 
 import keyhole
 import numpy as np
@@ -137,3 +137,65 @@ def test_what_sdpa_takes_is_a_tensor(name, make):
     text = rf"{name} is a (ndarray|list); expected a torch tensor.*keyhole.attention\(q, k, v, pattern\), which takes"
     with pytest.raises(TypeError, match=text):
         keyhole.scaled_dot_product_attention(**{**arguments, name: make(arguments[name])})
+
+
+def sparse_layer(**options):
+    return keyhole.nn.SparseAttention(64, 4, **options)
+
+
+def compiled(**options):
+    return torch.compile(lambda q: keyhole.attention(q, q, q, "causal", **options), backend="eager")(Q)
+
+
+def short_way_first(**options):
+    return keyhole.attention(Q, Q, Q, "causal", **options)
+
+
+def with_gradient(**options):
+    return keyhole.attention(Q.clone().requires_grad_(), Q, Q, "causal", **options)
+
+
+def gathering(**options):
+    return keyhole.gather_attention(**CALLS[keyhole.gather_attention], **options)
+
+
+def sdpa(**options):
+    return keyhole.scaled_dot_product_attention(Q, Q, Q, **options)
+
+
+TENSORS = {
+    "parameter": lambda: torch.nn.Parameter(torch.tensor(0.5)),
+    "number": lambda: torch.tensor(0.5),
+    "one number": lambda: torch.tensor([0.5]),
+}
+WAYS_OUT = {
+    "scale": r"pass float\(scale\)\. To learn it, multiply q by it and pass scale=1\.0",
+    "softcap": r"pass float\(softcap\)",
+}
+OPTIONS = [
+    pytest.param(take, name, id=f"{take.__name__}-{name}")
+    for take in (short_way_first, with_gradient, compiled, gathering, sparse_layer, sdpa)
+    for name in WAYS_OUT
+    if not (take is sdpa and name == "softcap")  # torch's has none
+]
+
+
+@pytest.mark.parametrize("tensor", TENSORS)
+@pytest.mark.parametrize(("take", "name"), OPTIONS)
+def test_options_that_are_tensors_would_not_be_learned(take, name, tensor):
+    with pytest.raises(TypeError, match=f": {name} is a torch tensor; accepted are numbers.*{WAYS_OUT[name]}"):
+        take(**{name: TENSORS[tensor]()})
+
+
+@pytest.mark.parametrize("number", [2, 0.5, np.float64(0.5), np.float32(0.5)], ids=repr)
+@pytest.mark.parametrize(("take", "name"), OPTIONS)
+def test_options_are_numbers_of_any_kind(take, name, number):
+    take(**{name: number})
+
+
+def test_the_way_out_learns_a_scale():
+    scale = torch.nn.Parameter(torch.tensor(0.5))
+    out = keyhole.attention(Q * scale, Q, Q, "causal", scale=1.0)
+    torch.testing.assert_close(out, keyhole.attention(Q, Q, Q, "causal", scale=0.5))
+    out.sum().backward()
+    assert scale.grad is not None

@@ -21,7 +21,7 @@ from ..plan import Plan, plan_for
 from . import kernels, ops
 from .autograd import Attention
 from .encoded import core_plan, tensor_of
-from .refusals import refuse_forward_mode, refuse_other, refuse_transforms, refuse_unreadable
+from .refusals import refuse_forward_mode, refuse_learned, refuse_other, refuse_transforms, refuse_unreadable
 from .tensors import current_gpu, current_stream, empty_on_cpu, empty_on_gpu, empty_out
 
 __all__ = ["attention", "gather_attention", "merge"]
@@ -84,6 +84,8 @@ def attention(
     """
     if not (isinstance(k, Tensor) and isinstance(v, Tensor) and q.dim() == k.dim() == v.dim() == 4):
         _check_tensors("attention", q=q, k=k, v=v)
+    if isinstance(scale, Tensor) or isinstance(softcap, Tensor):
+        refuse_learned("attention", scale=scale, softcap=softcap)
     q, k, v, sink = _prepare("attention", q, k, v, sink, layout)
     if _is_looked_at("attention", q, k, v, sink):
         refuse_unreadable("attention", q=q, k=k, v=v, sink=sink)
@@ -117,6 +119,8 @@ def gather_attention(
 ) -> Any:
     """See keyhole.gather_attention. Autocast, sink and gradients of lse as in `attention`."""
     _check_tensors("gather_attention", q=q, k=k, v=v, indices=indices)
+    if isinstance(scale, Tensor) or isinstance(softcap, Tensor):
+        refuse_learned("gather_attention", scale=scale, softcap=softcap)
     q, k, v, sink = _prepare("gather_attention", q, k, v, sink, layout)
     if _is_looked_at("gather_attention", q, k, v, sink) or type(indices) not in _PLAIN_TYPES:
         refuse_unreadable("gather_attention", q=q, k=k, v=v, indices=indices, sink=sink)

@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 __all__ = [
     "no_second_derivative",
     "refuse_forward_mode",
+    "refuse_learned",
     "refuse_other",
     "refuse_transforms",
     "refuse_unreadable",
@@ -24,6 +25,20 @@ def refuse_other(function: str, name: str, value: Any) -> NoReturn:
     """Of what is no tensor, where others are."""
     kind = type(value).__name__
     raise TypeError(f"{function}: {name} is a {kind}; pass torch tensors only, or NumPy arrays only")
+
+
+def refuse_learned(function: str, *, scale: Any, softcap: Any) -> None:
+    """Raises for options that are tensors: kernels take numbers, and a parameter would stay what it is in silence."""
+    if isinstance(scale, Tensor):
+        raise TypeError(
+            f"{function}: scale is a torch tensor; accepted are numbers, which get no gradient: pass float(scale). To "
+            "learn it, multiply q by it and pass scale=1.0"
+        )
+    if isinstance(softcap, Tensor):
+        raise TypeError(
+            f"{function}: softcap is a torch tensor; accepted are numbers, which get no gradient: pass float(softcap). "
+            "It cannot be learned here"
+        )
 
 
 def refuse_unreadable(function: str, **tensors: Tensor | None) -> None:
