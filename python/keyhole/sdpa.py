@@ -8,12 +8,12 @@ import operator
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .leaves import causal, dense, mask, per_batch, per_head, sinks
 from .pattern import Pattern
 from .torch_attention.call import attention
 from .torch_attention.encoded import Anchored
+from .torch_attention.read_masks import ReadMasks
 from .torch_attention.refusals import refuse_unreadable
 
 __all__ = ["scaled_dot_product_attention"]
@@ -22,8 +22,7 @@ Tensor = torch.Tensor
 
 _MOST_RUNS = 64  # of attended keys that follow one another, in a mask that is the same for all queries
 
-# attn_mask -> its version, the lengths it was broadcast to, and what came of it
-_kept: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+_read_masks: ReadMasks[Anchored] = ReadMasks()
 
 # torch aligns masks at the top left: query 0 stands at position 0, however many keys there are.
 _TOP_LEFT = {True: Anchored(causal(), 0), False: Anchored(dense(), 0)}
@@ -45,7 +44,9 @@ def scaled_dot_product_attention(
                 [..., heads, length, head_dim], or [..., length, head_dim]; leading dimensions broadcast
     attn_mask   boolean, True attends, broadcastable to [..., heads, q_len, k_len]. It becomes a pattern: every pair is
                 looked at once, and a mask on a GPU is copied (one that is the same for all queries is cheap). That is
-                kept while the same tensor, unchanged, is passed again. torch.compile leaves its graph for it, and
+                kept while the same tensor, unchanged, is passed again: a mask on the CPU is compared with a copy, which
+                is cheap beside attention; one on a GPU is taken to be unchanged unless torch counts a change, so write
+                into it by its own methods and not through `.data`. torch.compile leaves its graph for a mask, and
                 refuses with fullgraph=True. A pattern that you know in other terms costs nothing of this:
                 `keyhole.attention(q, k, v, "causal & window(1023)")`
     is_causal   aligned at the top left: query i sees keys 0 ... i, as in torch. `keyhole.attention(q, k, v, "causal")`
@@ -147,14 +148,7 @@ def _follow(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored:
         raise TypeError(
             f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}; expected torch.bool, True attends"
         )
-    if attn_mask.is_inference():  # does not count its changes
-        return Anchored(_pattern_of(attn_mask, target), 0)
-    kept = _kept.get(attn_mask)
-    if kept is not None and kept[0] == (attn_mask._version, target):
-        return kept[1]
-    follows = Anchored(_pattern_of(attn_mask, target), 0)
-    _kept[attn_mask] = ((attn_mask._version, target), follows)
-    return follows
+    return _read_masks.read(attn_mask, target, lambda: Anchored(_pattern_of(attn_mask, target), 0))
 
 
 def _pattern_of(attn_mask: Tensor, target: tuple[int, ...]) -> Pattern:

@@ -5,6 +5,7 @@ import keyhole
 import pytest
 import torch
 from keyhole import sdpa
+from keyhole.torch_attention import read_masks
 from torch_reference import DEVICES, check_close, check_each, draw, needs_gpu
 
 ours, torchs = keyhole.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention
@@ -66,21 +67,75 @@ def test_padding_is_told_in_a_few_runs(monkeypatch):
     assert sdpa._pattern_of(many, (1, 1, 7, 5)) == keyhole.mask(many.expand(7, 5).numpy())
 
 
-def test_a_mask_is_read_again_only_when_it_changed(monkeypatch):
+def by_its_methods(mask, shared):
+    mask.logical_not_()
+
+
+def through_numpy(mask, shared):
+    shared[:, 4:] = False
+
+
+def through_data(mask, shared):
+    mask.data[:, 4:] = False
+
+
+def other_memory(mask, shared):
+    mask.data = bits(24, 24, seed=1)
+
+
+def other_order(mask, shared):
+    mask.data = mask.data.t()
+
+
+def by_one_bit(mask, shared):
+    shared[-1, -1] ^= True
+
+
+WRITES = [by_its_methods, through_numpy, through_data, other_memory, other_order, by_one_bit]
+
+
+@pytest.mark.parametrize("many", [0, 1 << 30], ids=["by words", "by elements"])
+@pytest.mark.parametrize("is_inference", [False, True], ids=["", "inference"])
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
+def test_a_mask_is_read_again_only_when_it_changed(write, is_inference, many, monkeypatch):
+    """Though torch counts few of these changes."""
     read = []
     pattern_of = sdpa._pattern_of
     monkeypatch.setattr(sdpa, "_pattern_of", lambda *x: read.append(1) or pattern_of(*x))
-    q, mask = draw(1, 2, 24, 16), bits(24, 24)
-    for changes, times in ((False, 1), (False, 1), (True, 2)):
-        if changes:
-            mask.logical_not_()
-        check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
-        assert len(read) == times
-    with torch.inference_mode():
-        mask = bits(24, 24)  # does not count its changes, so it is read every time
-        for times in (3, 4):
-            ours(q, q, q, mask)
+    monkeypatch.setattr(read_masks, "_MANY", many)
+    q, shared = draw(1, 2, 24, 16), bits(24, 24).numpy()
+    with torch.inference_mode(is_inference):
+        mask = torch.from_numpy(shared)
+        for changes, times in ((False, 1), (False, 1), (True, 2), (False, 2)):
+            if changes:
+                write(mask, shared)
+            check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
             assert len(read) == times
+
+
+def test_a_mask_that_was_expanded_is_compared_once():
+    row, q = bits(1, 24), draw(1, 2, 24, 16)
+    mask = row.expand(24, 24)
+    for _ in range(2):
+        check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
+        row.data[:, ::2] = True
+    assert read_masks._said(mask)[1].shape == (1, 24)
+    mask.data = row.data.expand(23, 24)
+    with pytest.raises(ValueError, match=r"\[23, 24\], which does not broadcast"):
+        ours(q, q, q, mask)
+
+
+@needs_gpu
+def test_changes_of_a_mask_on_a_gpu_are_counted():
+    q, mask = draw(1, 2, 24, 16, device="cuda"), bits(24, 24).cuda()
+    for write in (lambda: None, mask.logical_not_, lambda: setattr(mask, "data", bits(24, 24, seed=1).cuda())):
+        write()
+        check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
+    with torch.inference_mode():  # counts nothing, so it is read every time
+        mask = bits(24, 24).cuda()
+        for write in (lambda: None, mask.logical_not_):
+            write()
+            check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
 
 
 def test_under_compile():

@@ -184,6 +184,19 @@ def test_a_matrix_as_mask():
         model(tokens(), attention_mask=added + 0.5)
 
 
+def test_a_matrix_is_read_again_when_it_changed():
+    """Also where torch does not count the change, and where a forward pass of another size has read it."""
+    model = model_of("llama", "keyhole")
+    shared = torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool).tril().numpy()
+    given = torch.from_numpy(shared)
+    for change in (lambda: None, lambda: shared.__setitem__((..., slice(3, 9)), False)):
+        change()
+        for batch in (1, 2):
+            expected = model(tokens(batch), attention_mask=given.clone()).logits
+            assert torch.equal(model(tokens(batch), attention_mask=given).logits, expected)
+    assert not torch.equal(expected, model(tokens()).logits)
+
+
 class TestOwnPatterns:
     def eager(self, pattern, length=LENGTH, **inputs):
         mask = torch.from_numpy(keyhole.parse(pattern).mask(length).copy())[None, None]

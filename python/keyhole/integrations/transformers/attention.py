@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ...functional import attention
 from ...pattern import PatternLike, as_pattern
+from ...torch_attention.read_masks import ReadMasks
 from . import kept
 from .layout import Layout
 from .mask import Mask
@@ -22,8 +22,7 @@ __all__ = ["NAME", "register", "set_pattern"]
 
 NAME = "keyhole"
 
-# A matrix goes to every layer of a model, and is looked at once.
-_masks_of_matrices: Any = WeakTensorKeyDictionary()
+_read_matrices: ReadMasks[Mask] = ReadMasks()
 
 
 def register() -> None:
@@ -137,11 +136,7 @@ def _refuse_what_is_not_there(module: torch.nn.Module, dropout: float, kwargs: d
 def _mask_for(module: torch.nn.Module, layout: Layout, given: torch.Tensor | None, is_causal: bool | None) -> Mask:
     """Where the model made no mask with `make_mask`: none at all, or a matrix [batch, 1 or heads, q_len, k_len]."""
     if given is not None:
-        version, mask = _masks_of_matrices.get(given, (None, None))
-        if mask is None or version != given._version:
-            mask = Mask.from_matrix(layout, given)
-            _masks_of_matrices[given] = given._version, mask
-        return mask  # type: ignore[no-any-return]
+        return _read_matrices.read(given, layout, lambda: Mask.from_matrix(layout, given))
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     if not is_causal or layout.q_length == 1:
         return Mask(layout, kept.dense())
