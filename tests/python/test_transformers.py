@@ -197,6 +197,52 @@ def test_a_matrix_is_read_again_when_it_changed():
     assert not torch.equal(expected, model(tokens()).logits)
 
 
+def kept_keys(batch, k_len=LENGTH, holes=False):
+    """[batch, 1, 1, k_len] of padding, the first key among those that stay."""
+    lengths = torch.tensor([k_len, 17, 5])[:batch, None, None, None]
+    place = torch.arange(k_len)
+    return (place < lengths) & ~(holes & (place % 3 == 1))
+
+
+MATRICES = {
+    "keys of each entry": lambda: kept_keys(3),
+    "keys of all entries": lambda: kept_keys(3)[1:2],
+    "keys with holes": lambda: kept_keys(3, holes=True),
+    "all keys": lambda: torch.ones(3, 1, 1, 1, dtype=torch.bool),
+    "keys of each head": lambda: kept_keys(3) | (torch.arange(LENGTH) < torch.tensor([9, 1, 4, 30])[:, None, None]),
+    "each entry": lambda: torch.ones(3, 1, LENGTH, LENGTH, dtype=torch.bool).tril() & kept_keys(3),
+    "each head": lambda: torch.stack([torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril(h) for h in range(4)])[None],
+    "more keys than there are": lambda: kept_keys(3, LENGTH + 7),
+}
+
+
+@pytest.mark.parametrize("is_inference", [False, True], ids=["", "inference"])
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrices_broadcast(name, is_inference):
+    with torch.inference_mode(is_inference):
+        mask = MATRICES[name]()
+        query, key, value = torch.randn(3, 3, 4, LENGTH, 16, generator=torch.Generator().manual_seed(3))
+        found, _ = keyhole_hf.attention.attention_forward(torch.nn.Module(), query, key, value, mask)
+        whole = mask[..., :LENGTH].expand(3, 4, LENGTH, LENGTH)
+        expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, whole).transpose(1, 2)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_matrix_for_the_query_of_a_step():
+    query, key = torch.randn(2, 4, 1, 16), torch.randn(2, 4, LENGTH, 16)
+    mask = kept_keys(2)
+    found, _ = keyhole_hf.attention.attention_forward(torch.nn.Module(), query, key, key, mask)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, key, mask).transpose(1, 2)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1, LENGTH), (3, 1, 7, LENGTH), (3, 1, LENGTH, LENGTH - 1)], ids=str)
+def test_matrices_that_do_not_broadcast(shape):
+    query = torch.randn(3, 4, LENGTH, 16)
+    with pytest.raises(ValueError, match=r"attention_mask has shape .* does not broadcast to \[3, heads, 40, 40\]"):
+        keyhole_hf.attention.attention_forward(torch.nn.Module(), query, query, query, torch.ones(shape).bool())
+
+
 class TestOwnPatterns:
     def eager(self, pattern, length=LENGTH, **inputs):
         mask = torch.from_numpy(keyhole.parse(pattern).mask(length).copy())[None, None]
@@ -214,6 +260,17 @@ class TestOwnPatterns:
         seen = []
         keyhole_hf.set_pattern(model, lambda layer: seen.append(layer))
         assert seen == [0, 1, 2]
+
+    @pytest.mark.parametrize(
+        "own", ["causal & window(7)", keyhole.causal() & keyhole.window(7)], ids=["text", "pattern"]
+    )
+    def test_one_for_all_layers(self, own):
+        model = model_of("llama", "keyhole")
+        own_mask = model(tokens()).logits
+        keyhole_hf.set_pattern(model, own)
+        torch.testing.assert_close(model(tokens()).logits, self.eager("causal & window(7)"), rtol=2e-4, atol=2e-4)
+        keyhole_hf.set_pattern(model, None)
+        assert torch.equal(model(tokens()).logits, own_mask)
 
     def test_positions_go_on_while_generating(self):
         model = model_of("llama", "keyhole")
@@ -265,6 +322,9 @@ class TestOwnPatterns:
             keyhole_hf.set_pattern(model_of("llama", "eager"), lambda layer: None)
         with pytest.raises(TypeError, match="the pattern of layer 0: expected a pattern or its text, found int"):
             keyhole_hf.set_pattern(model_of("llama", "keyhole"), lambda layer: 3)
+        for no_model in (torch.nn.Linear(2, 2), "llama"):
+            with pytest.raises(TypeError, match=r"no model of transformers.*keyhole\.nn\.set_patterns"):
+                keyhole_hf.set_pattern(no_model, "causal")
 
 
 class TestRefusals:

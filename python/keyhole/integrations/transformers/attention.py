@@ -31,13 +31,19 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, make_mask)
 
 
-def set_pattern(model: Any, pattern_of_layer: Callable[[int], PatternLike | None]) -> None:
-    """Gives every self-attention layer of `model` the pattern pattern_of_layer(layer_index), counted from 0.
+def set_pattern(model: Any, pattern_of_layer: Callable[[int], PatternLike | None] | PatternLike | None) -> None:
+    """Gives every self-attention layer of `model` the pattern pattern_of_layer(layer_index), counted from 0; a pattern
+    or its text in place of the function is for every layer.
 
     A pattern replaces the model's own mask: write causal() where a layer must not see the future. Its positions are
     those of the tokens, also while generating; padding stays masked, and packed sequences stay apart. None gives a
     layer the model's own mask back.
     """
+    if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
+        raise TypeError(
+            f"set_pattern: {type(model).__name__} is no model of transformers, which have a config; for layers of "
+            "keyhole.nn.SparseAttention there is keyhole.nn.set_patterns"
+        )
     implementation = getattr(model.config, "_attn_implementation", None)
     if implementation != NAME:
         raise ValueError(
@@ -48,7 +54,7 @@ def set_pattern(model: Any, pattern_of_layer: Callable[[int], PatternLike | None
     if not layers:
         raise ValueError(f"set_pattern: {type(model).__name__} has no attention module with a layer_idx")
     for layer in layers:
-        chosen = pattern_of_layer(layer.layer_idx)
+        chosen = pattern_of_layer(layer.layer_idx) if callable(pattern_of_layer) else pattern_of_layer
         layer.keyhole_pattern = (
             None if chosen is None else as_pattern(chosen, f"set_pattern: the pattern of layer {layer.layer_idx}")
         )
@@ -134,7 +140,7 @@ def _refuse_what_is_not_there(module: torch.nn.Module, dropout: float, kwargs: d
 
 
 def _mask_for(module: torch.nn.Module, layout: Layout, given: torch.Tensor | None, is_causal: bool | None) -> Mask:
-    """Where the model made no mask with `make_mask`: none at all, or a matrix [batch, 1 or heads, q_len, k_len]."""
+    """Where the model made no mask with `make_mask`: none at all, or a matrix of four dimensions."""
     if given is not None:
         return _read_matrices.read(given, layout, lambda: Mask.from_matrix(layout, given))
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal

@@ -18,6 +18,7 @@ from ...plan import Plan, plan
 from . import kept
 from .layout import Layout
 from .own_pattern import Sequences, placed
+from .padding import padding_of
 
 __all__ = ["Mask"]
 
@@ -48,8 +49,8 @@ class Mask(BlockMask):
 
     @staticmethod
     def from_matrix(layout: Layout, matrix: torch.Tensor) -> Mask:
-        """A mask that the model or the user made: [batch or 1, heads or 1, q_length, kv_length] of bools, or of numbers
-        that are 0 where a pair attends and hugely negative elsewhere.
+        """A mask that the model or the user made: [batch or 1, heads or 1, q_length or 1, kv_length or 1] of bools, or
+        of numbers that are 0 where a pair attends and hugely negative elsewhere.
         """
         if matrix.ndim != 4:
             raise ValueError(f"keyhole: attention_mask has shape {list(matrix.shape)}; expected [batch, heads, q, k]")
@@ -62,7 +63,11 @@ class Mask(BlockMask):
                     "or of 0 and -inf, there are"
                 )
             matrix = matrix == 0
-        pattern = from_dense(matrix)
+        _check_broadcasts(matrix, layout)
+        if matrix.shape[1:3] == (1, 1) and layout.q_length > 1:  # the same keys for all: padding
+            keys = matrix[:, 0, 0].expand(-1, layout.kv_length)
+            return Mask(layout, kept.dense(), padding_of(keys, layout))
+        pattern = from_dense(matrix.expand(-1, -1, layout.q_length, layout.kv_length))
         if layout.q_length == layout.kv_length and layout.offset != 0:
             pattern = at(range(layout.q_length), range(layout.kv_length), pattern)
         return Mask(layout, pattern)
@@ -112,3 +117,12 @@ class Mask(BlockMask):
         return f"<keyhole mask {self._pattern}, {list(self.shape)}>"
 
     __str__ = __repr__
+
+
+def _check_broadcasts(matrix: torch.Tensor, layout: Layout) -> None:
+    wanted = {0: layout.batch, 2: layout.q_length, 3: layout.kv_length}
+    if any(matrix.shape[d] not in (1, size) for d, size in wanted.items()):
+        raise ValueError(
+            f"keyhole: attention_mask has shape {list(matrix.shape)}, which does not broadcast to [{layout.batch}, "
+            f"heads, {layout.q_length}, {layout.kv_length}]"
+        )
