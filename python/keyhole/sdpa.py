@@ -178,7 +178,9 @@ def _for_each(operator_: Any, patterns: list[Pattern]) -> Pattern:
 def _of_rows(rows: Tensor, q_len: int) -> Pattern:
     """[q_len, k_len], or [1, k_len] for all queries: padding, which is told in a few runs of keys."""
     if rows.shape[0] == 1:
-        edges = torch.diff(rows[0].int(), prepend=torch.zeros(1), append=torch.zeros(1)).nonzero().flatten().tolist()
+        row = rows[0].int()
+        outside = row.new_zeros(1)  # which is on the CPU, whatever the default device
+        edges = torch.diff(row, prepend=outside, append=outside).nonzero().flatten().tolist()
         if len(edges) <= 2 * _MOST_RUNS:
             runs = [
                 sinks(end) & ~sinks(begin) if begin else sinks(end)

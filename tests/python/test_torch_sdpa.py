@@ -138,6 +138,16 @@ def test_changes_of_a_mask_on_a_gpu_are_counted():
             check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_the_default_device_does_not_matter(name):
+    q_shape, k_shape, options = CASES[name]
+    q, k = draw(*q_shape), draw(*k_shape, seed=1)
+    expected = ours(q, k, k, **options)
+    options = {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in options.items()}  # not read yet
+    with torch.device("meta"):
+        assert torch.equal(ours(q, k, k, **options), expected)
+
+
 def test_under_compile():
     q, k, v = (draw(2, 4, 24, 16, seed=i) for i in range(3))
     causal = torch.compile(lambda *x: ours(*x, is_causal=True), backend="aot_eager", fullgraph=True)

@@ -399,6 +399,13 @@ class TestMaskFunctions:
         assert len(_checked_builders()) == len(names)  # none has another meaning in this release
 
 
+def test_the_default_device_does_not_matter():
+    known = _checked_builders()
+    _checked_builders.cache_clear()
+    with torch.device("meta"):
+        assert _checked_builders().keys() == known.keys()
+
+
 def test_llama4_chunks():
     """A model with chunked attention, of which every second layer sees everything."""
     config = transformers.Llama4TextConfig(

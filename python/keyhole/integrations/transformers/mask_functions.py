@@ -127,6 +127,11 @@ _FACTORIES: dict[str, Builder] = {  # functions that make functions
 @lru_cache(maxsize=1)
 def _checked_builders() -> dict[CodeType, Builder]:
     """What the installed release means by its functions, by their code; where it means something else, nothing."""
+    with torch.device("cpu"):  # where patterns are, whatever the default device
+        return _builders_that_hold()
+
+
+def _builders_that_hold() -> dict[CodeType, Builder]:
     length = 12
     arguments = {
         "sliding_window": 3,
