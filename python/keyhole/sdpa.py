@@ -131,7 +131,9 @@ def _four_dimensions(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
         return tensor
     if tensor.dim() == 2:
         return tensor[None, None]
-    return tensor.expand(*lead, *tensor.shape[-3:]).reshape(-1, *tensor.shape[-3:])
+    if tensor.dim() == 3:
+        return tensor[None]
+    return tensor.expand(*lead, *tensor.shape[-3:]).flatten(0, -4)
 
 
 @torch.compiler.disable
@@ -164,6 +166,8 @@ def _pattern_of(attn_mask: Tensor, target: tuple[int, ...]) -> Pattern:
             "scaled_dot_product_attention: attn_mask is on meta, where tensors have no values, and its values become "
             "a pattern; pass a mask that has them, is_causal=True, or a pattern to keyhole.attention"
         )
+    if 0 in target:  # no pairs, so every pattern says the same
+        return dense()
     rows = attn_mask.detach().cpu().reshape(sizes)
     if any(size > 1 for size in sizes[:-3]):
         rows = rows.expand(*target[:-3], *sizes[-3:])

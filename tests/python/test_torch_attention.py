@@ -368,6 +368,38 @@ def test_no_elements(sizes, device, layout):
     assert not any(x.grad.any() for x in (q, k, v))
 
 
+NO_ELEMENTS_EXPANDED = {  # shapes of q and of k and v, and what they are expanded from
+    "no queries, one entry": ((3, 2, 0, 8), (3, 2, 5, 8), (1, 2, 0, 8), (1, 2, 5, 8)),
+    "no queries, one head": ((3, 2, 0, 8), (3, 2, 5, 8), (3, 1, 0, 8), (3, 1, 5, 8)),
+    "no queries, one of both": ((3, 2, 0, 8), (3, 2, 5, 8), (1, 1, 0, 8), (1, 1, 5, 8)),
+    "no keys, one entry": ((3, 2, 5, 8), (3, 2, 0, 8), (1, 2, 5, 8), (1, 2, 0, 8)),
+    "no keys, one head": ((3, 2, 5, 8), (3, 2, 0, 8), (3, 1, 5, 8), (3, 1, 0, 8)),
+    "no entries": ((0, 2, 5, 8), (0, 2, 5, 8), (0, 1, 5, 8), (0, 1, 5, 8)),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("way", ["plain", "op"])
+@pytest.mark.parametrize("name", NO_ELEMENTS_EXPANDED)
+def test_no_elements_of_expanded_tensors(name, way, device):
+    """Their strides may be 0, which those of results must not be."""
+    q_shape, k_shape, q_from, k_from = NO_ELEMENTS_EXPANDED[name]
+    q, k, v = (
+        draw(*few, device=device).expand(shape).detach().requires_grad_()
+        for few, shape in ((q_from, q_shape), (k_from, k_shape), (k_from, k_shape))
+    )
+    with torch.utils.flop_counter.FlopCounterMode(display=False) if way == "op" else contextlib.nullcontext():
+        for x in (q.detach(), q):  # without and with gradients
+            out = keyhole.attention(x, k.detach(), v.detach(), "dense")
+            assert out.shape == q_shape
+            assert not out.any()
+            assert all(stride > 0 for stride in out.stride())
+        keyhole.attention(q, k, v, "dense").sum().backward()
+    for x in (q, k, v):
+        assert x.grad.shape == x.shape
+        assert not x.grad.any()
+
+
 @pytest.mark.parametrize("layout", ["bhsd", "bshd"])
 def test_a_result_changed_in_place_is_noticed(layout):
     q, k, v = (in_layout(x, Case(None, layout=layout)).requires_grad_() for x in draw_qkv(batch=2))

@@ -42,6 +42,18 @@ CASES = {  # shapes of q and of k and v, then the arguments
     "padding on the left": (*SELF, {"attn_mask": ~padding(5, 0)}),
     "padding of everything": (*SELF, {"attn_mask": padding(0, 3)}),
     "padding in many runs": (*SELF, {"attn_mask": torch.arange(24)[None] % 2 == 0}),
+    # Without elements. Rows without keys are 0 here, as in torch.
+    "no queries": ((2, 4, 0, 16), (2, 4, 9, 16), {"attn_mask": bits(0, 9)}),
+    "no keys": ((2, 4, 6, 16), (2, 4, 0, 16), {"attn_mask": bits(6, 0)}),
+    "no keys to pad": ((2, 4, 6, 16), (2, 4, 0, 16), {"attn_mask": padding(0, 0, k_len=0)}),
+    "neither": ((2, 4, 0, 16), (2, 4, 0, 16), {"attn_mask": bits(0, 0)}),
+    "no entries": ((0, 4, 6, 16), (0, 4, 9, 16), {"attn_mask": bits(0, 1, 6, 9)}),
+    "no heads": ((2, 0, 6, 16), (2, 0, 9, 16), {"attn_mask": bits(2, 1, 6, 9)}),
+    "five dimensions without queries": ((2, 3, 4, 0, 16), (2, 3, 4, 9, 16), {}),
+    "five dimensions without keys": ((2, 3, 4, 6, 16), (2, 3, 4, 0, 16), {"attn_mask": bits(6, 0)}),
+    "five dimensions without entries": ((2, 0, 4, 6, 16), (2, 0, 4, 9, 16), {"attn_mask": bits(2, 1, 1, 6, 9)}),
+    "three dimensions without queries": ((5, 0, 16), (5, 9, 16), {"attn_mask": bits(0, 9)}),
+    "two dimensions without queries": ((0, 16), (9, 16), {"attn_mask": bits(0, 9)}),
 }
 
 
@@ -172,6 +184,7 @@ ERRORS = {
     ),
     "mask and causal": ({"attn_mask": bits(24, 24), "is_causal": True}, ValueError, "exclude each other"),
     "shape of the mask": ({"attn_mask": bits(23, 24)}, ValueError, "does not broadcast to"),
+    "shape of a mask without elements": ({"attn_mask": bits(0, 24)}, ValueError, "does not broadcast to"),
     "too many dimensions": ({"attn_mask": bits(1, 1, 1, 24, 24)}, ValueError, "does not broadcast to"),
     "heads": ({"key": Q[:, :2], "value": Q[:, :2]}, ValueError, "enable_gqa=True"),
     "dimensions": ({"key": Q[0]}, ValueError, "query has 4 dimensions and key 3"),

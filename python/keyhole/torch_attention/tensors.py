@@ -71,17 +71,22 @@ def empty_in_order_of(like: torch.Tensor, heads: int, length: int, head_dim: int
     return like.new_empty_strided(shape, (max(length, 1) * row, head_dim, row, 1))
 
 
+def _empty_contiguous(like: torch.Tensor) -> torch.Tensor:
+    """Strides are not those of `like`: an expanded tensor without elements counts as contiguous, and has some of 0."""
+    return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
 def empty_out(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Memory for [batch, q_heads, q_len, v_head_dim]."""
     if q.is_contiguous() and q.shape[3] == v.shape[3]:
-        return torch.empty_like(q)  # the same, in half the time
+        return _empty_contiguous(q)  # the same, in half the time
     return empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3])
 
 
 def empty_gradient(tensor: torch.Tensor) -> torch.Tensor:
     """Memory for the gradient of a tensor."""
     if tensor.is_contiguous():
-        return torch.empty_like(tensor)
+        return _empty_contiguous(tensor)
     return empty_in_order_of(tensor, tensor.shape[1], tensor.shape[2], tensor.shape[3])
 
 
