@@ -324,6 +324,45 @@ def test_transforms_are_refused(transform, function):
         transform(function)
 
 
+def is_grads_batched(function, x, gradients):
+    return torch.autograd.grad(function(x), x, gradients, is_grads_batched=True)[0]
+
+
+def vectorized_jacobian(function, x, gradients):
+    jacobian = torch.autograd.functional.jacobian(function, x, vectorize=True)
+    return torch.einsum("gabcd,abcdefhi->gefhi", gradients, jacobian)
+
+
+def mapped_gradients(function, x, gradients):
+    out = function(x)
+    return torch.vmap(lambda gradient: torch.autograd.grad(out, x, gradient, retain_graph=True)[0])(gradients)
+
+
+BATCHED = [is_grads_batched, vectorized_jacobian, mapped_gradients]
+MAPPED = {"x": draw(1, 2, 40, 16).requires_grad_(), "gradients": draw(3, 1, 2, 40, 16)}
+
+
+@pytest.mark.parametrize("function", [attend_to, gather_from], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("way", BATCHED, ids=lambda way: way.__name__)
+def test_batched_gradients_are_refused(way, function):
+    with pytest.raises(NotImplementedError, match=r"^attention: batched gradients .* not supported.*once for each"):
+        way(function, **MAPPED)
+
+
+@pytest.mark.parametrize("function", [attend_to, gather_from], ids=lambda function: function.__name__)
+def test_gradcheck_tells_why_it_cannot_batch(function):
+    with pytest.raises(RuntimeError, match="While computing batched gradients, got: attention: batched gradients"):
+        torch.autograd.gradcheck(function, MAPPED["x"], eps=0.1, atol=1, fast_mode=True, check_batched_grad=True)
+
+
+@pytest.mark.parametrize("way", BATCHED, ids=lambda way: way.__name__)
+def test_batched_gradients_of_merge(way):
+    """Whose backward pass torch computes."""
+    x, gradients = MAPPED.values()
+    each = [torch.autograd.grad(merge_with(x), x, gradient)[0] for gradient in gradients]
+    torch.testing.assert_close(way(merge_with, x, gradients), torch.stack(each))
+
+
 def second_derivative(function=attend):
     q, k, v = (x.requires_grad_() for x in draw_qkv())
     (gradient,) = torch.autograd.grad(function(q, k, v, LOCAL).square().sum(), q, create_graph=True)

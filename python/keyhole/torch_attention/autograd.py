@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import kernels
-from .refusals import no_second_derivative
+from .refusals import no_second_derivative, refuse_batched_gradients
 
 __all__ = ["Attention"]
 
@@ -49,7 +49,11 @@ class Attention(torch.autograd.Function):
         if dout is None:
             dout = torch.zeros_like(out)
         follows = ctx.plan if indices is None else indices
-        dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, follows, ctx.options)
+        try:
+            dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, follows, ctx.options)
+        except Exception:
+            refuse_batched_gradients(dout, dlse)
+            raise
         return dq, dk, dv, dsink, None, None, None, None, None
 
 

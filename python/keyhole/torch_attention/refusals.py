@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 
 __all__ = [
     "no_second_derivative",
+    "refuse_batched_gradients",
     "refuse_forward_mode",
     "refuse_learned",
     "refuse_other",
@@ -90,6 +91,18 @@ def refuse_vmap(*_: Any) -> NoReturn:
         "attention: torch.vmap is not supported; attention has a batch dimension already. Fold the mapped one into it, "
         "q.flatten(0, 1), call once, and unfold the result with out.unflatten(0, (mapped, batch))"
     )
+
+
+def refuse_batched_gradients(*gradients: Tensor | None) -> None:
+    """Raises where torch.autograd maps the backward pass over several gradients: what comes then has no memory. Asked
+    where a backward pass has failed: the others do not wait for it.
+    """
+    if any(gradient is not None and "Batched" in str(torch._C._dispatch_keys(gradient)) for gradient in gradients):
+        raise NotImplementedError(
+            "attention: batched gradients (is_grads_batched=True, jacobian(vectorize=True), check_batched_grad=True) "
+            "are not supported, as torch.vmap is not; call torch.autograd.grad once for each gradient, with "
+            "retain_graph=True"
+        ) from None  # torch's words are a page of C++
 
 
 def refuse_forward_mode(function: str) -> NoReturn:
