@@ -114,7 +114,7 @@ def test_from_mask_mod_finds_what_a_function_looks_at(function, expected):
     text = str(keyhole.from_mask_mod(counted, 300, 300, batch=B, heads=H))
     assert text.startswith(expected or "bitmaps")
     asked = {"": 1, "per_batch": B, "per_head": H, "per_batch(per_head": B * H}[expected]
-    assert len(calls) == asked + 1  # and once to be traced
+    assert len(calls) == asked + 1  # and once to be watched
 
 
 TABLE = [0, 3, 1]
@@ -388,12 +388,12 @@ def test_to_block_mask_says_what_was_passed():
         ({"batch": 0}, ValueError, "batch is 0; expected 1 or more"),
         ({"batch": -1}, ValueError, "batch is -1; expected 1 or more"),
         ({"heads": 0}, ValueError, "heads is 0; expected 1 or more"),
-        ({"heads": 2.0}, TypeError, "heads must be an int, found float"),
+        ({"heads": 2.0}, TypeError, "heads: expected an int, found float"),
         ({"block_size": 0}, ValueError, "block_size is 0; expected 1 or more"),
         ({"block_size": (32, -1)}, ValueError, "block_size is -1; expected 1 or more"),
         ({"block_size": (32, 32, 32)}, ValueError, r"block_size has 3 sides; expected an int, or two for \(q, k\)"),
-        ({"block_size": 32.0}, TypeError, "block_size must be an int, found float"),
-        ({"block_size": None}, TypeError, "block_size must be an int, found NoneType"),
+        ({"block_size": 32.0}, TypeError, "block_size: expected an int, found float"),
+        ({"block_size": None}, TypeError, "block_size: expected an int, found NoneType"),
     ],
 )
 def test_to_block_mask_refuses_shapes_that_are_none(options, error, match):

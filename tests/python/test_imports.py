@@ -309,7 +309,7 @@ class TestFromMaskModNumpy:
             with pytest.raises(ValueError, match=f"{parameter} is {count}; expected 1 or more"):
                 keyhole.from_mask_mod(function, 4, xp=np, **{parameter: count})
         for count in ("x", 2.0, True):
-            with pytest.raises(TypeError, match=f"{parameter} must be an int, found {type(count).__name__}"):
+            with pytest.raises(TypeError, match=f"{parameter}: expected an int, found {type(count).__name__}"):
                 keyhole.from_mask_mod(function, 4, xp=np, **{parameter: count})
 
 

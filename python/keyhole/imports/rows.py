@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..leaves import at, per_batch, per_head
-from ..pattern import Pattern
+from ..pattern import Pattern, as_integer
 
 __all__ = ["joined", "length_of", "row_by_row"]
 
@@ -35,9 +35,7 @@ def joined(entries: Sequence[Sequence[Pattern]]) -> Pattern:
 
 def length_of(name: str, parameter: str, value: Any, least: int = 0) -> int:
     """A length: an int, of Python or of NumPy, that is `least` or more."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: {parameter} must be an int, found {type(value).__name__}")
-    number = int(value.__index__())
+    number = as_integer(value, f"{name}: {parameter}")
     if number < least:
         raise ValueError(f"{name}: {parameter} is {number}; expected {least} or more")
     return number
