@@ -57,6 +57,16 @@ CASES = {  # shapes of q and of k and v, then the arguments
 }
 
 
+def expected_of(q, k, v, **options):
+    """By torch. Without heads by the definition, which leaves no elements: there torch divides by the number of heads,
+    and on x86_64 that ends the process.
+    """
+    q, k, v = q.double(), k.double(), v.double()
+    if q.dim() > 2 and q.shape[-3] == 0:
+        return q @ k.transpose(-1, -2) @ v
+    return torchs(q, k, v, **options)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_torch(name, device):
@@ -65,7 +75,7 @@ def test_agrees_with_torch(name, device):
     q, k, v = (
         draw(*shape, device=device, seed=i).requires_grad_() for i, shape in enumerate((q_shape, k_shape, k_shape))
     )
-    out, expected = ours(q, k, v, **options), torchs(q.double(), k.double(), v.double(), **options)
+    out, expected = ours(q, k, v, **options), expected_of(q, k, v, **options)
     check_close("out", out, expected, torch.float32)
     dout = draw(*out.shape, device=device, seed=8)
     got = torch.autograd.grad(out, (q, k, v), dout)
