@@ -188,8 +188,9 @@ TensorView tensor_from(nb::handle tensor, const char* name) {
   const int64_t dtype = integer_from(item(tensor, 1), name);
   KEYHOLE_CHECK(dtype >= 0 && dtype <= int64_t(DType::f64), name, ": dtype ", dtype,
                 "; accepted are 0 (f16), 1 (bf16), 2 (f32) and 3 (f64)");
-  return tensor_of(pointer_from(item(tensor, 0), name), DType(dtype), item(tensor, 2),
-                   item(tensor, 3), integer_from(item(tensor, 4), name), name);
+  void* const data = pointer_from(item(tensor, 0), name);
+  const int64_t device = integer_from(item(tensor, 4), name);
+  return tensor_of(data, DType(dtype), item(tensor, 2), item(tensor, 3), device, name);
 }
 
 Input::Input(nb::handle tensor, const char* name) : view_(tensor_from(tensor, name)) {
@@ -216,9 +217,10 @@ IndexView indices_from(nb::handle tuple, int64_t q_len) {
   const int64_t dtype = integer_from(item(tuple, 1), "indices");
   KEYHOLE_CHECK(dtype == 0 || dtype == 1, "indices: dtype ", dtype,
                 "; accepted are 0 (int32) and 1 (int64)");
+  void* const data = pointer_from(item(tuple, 0), "indices");
+  const int64_t device = integer_from(item(tuple, 4), "indices");
   const TensorView tensor =
-      tensor_of(pointer_from(item(tuple, 0), "indices"), DType::f32, item(tuple, 2), item(tuple, 3),
-                integer_from(item(tuple, 4), "indices"), "indices");
+      tensor_of(data, DType::f32, item(tuple, 2), item(tuple, 3), device, "indices");
   KEYHOLE_CHECK(tensor.rank == 4, "attention: indices have ", tensor.rank,
                 " dimensions; expected 4: [batch, heads, lists, entries]");
   IndexView indices;

@@ -103,7 +103,8 @@ std::string kernel_for(nb::handle q, nb::handle v, const Plan& plan, nb::handle 
   const TensorView sink_view = optional_tensor_from(sink, "sink");
   AttentionOptions options = python::options_from(scale, softcap, backend);
   options.sink = sink_view;
-  return kernel_for_forward(tensor_from(q, "q"), tensor_from(v, "v"), plan, options);
+  const TensorView q_view = tensor_from(q, "q"), v_view = tensor_from(v, "v");
+  return kernel_for_forward(q_view, v_view, plan, options);
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ bool reads_back(const Pattern& pattern, const std::string& text) {
 }
 
 Shape shape_for(const Pattern& pattern, nb::handle q_len, nb::handle k_len, nb::handle offset) {
-  Shape shape = smallest_shape(pattern, integer_from(q_len, "q_len"), integer_from(k_len, "k_len"));
+  const int64_t queries = integer_from(q_len, "q_len"), keys = integer_from(k_len, "k_len");
+  Shape shape = smallest_shape(pattern, queries, keys);
   shape.offset = optional_integer_from(offset, "offset");
   return shape;
 }
@@ -124,7 +125,9 @@ void add_patterns(nb::module_& module) {
           "(batch, heads): the fewest for which the pattern makes sense.")
       .def("picture",
            [](const Pattern& self, nb::handle q_len, nb::handle k_len) {
-             return picture(self, integer_from(q_len, "q_len"), integer_from(k_len, "k_len"));
+             const int64_t queries = integer_from(q_len, "q_len"),
+                           keys = integer_from(k_len, "k_len");
+             return picture(self, queries, keys);
            })
       .def("count_pairs", [](const Pattern& self, nb::handle q_len, nb::handle k_len) {
         const int64_t queries = integer_from(q_len, "q_len"), keys = integer_from(k_len, "k_len");

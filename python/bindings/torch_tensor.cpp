@@ -126,11 +126,11 @@ TensorView from_attributes(nb::handle tensor, const char* name) {
   const nb::object dtype = attribute(tensor, names().dtype);
   const auto* found = std::find(dtypes.begin(), dtypes.end(), dtype.ptr());
   if (found == dtypes.end()) refuse_dtype(tensor, name);
-  const nb::object data = call(tensor, names().data_ptr), shape = attribute(tensor, names().shape);
+  void* const data = pointer_from(call(tensor, names().data_ptr), name);
+  const nb::object shape = attribute(tensor, names().shape);
   const nb::object strides = call(tensor, names().stride);
-  const nb::object device = call(tensor, names().get_device);
-  return tensor_of(pointer_from(data, name), DType(found - dtypes.begin()), shape, strides,
-                   integer_from(device, name), name);
+  const int64_t device = integer_from(call(tensor, names().get_device), name);
+  return tensor_of(data, DType(found - dtypes.begin()), shape, strides, device, name);
 }
 
 }  // namespace

@@ -180,8 +180,8 @@ Positions checked(const char* name, std::vector<Position> positions) {
 
 Pattern at(std::vector<int64_t> q_positions, std::vector<int64_t> k_positions,
            const Pattern& pattern) {
-  return Pattern(std::make_shared<At>(checked("q", std::move(q_positions)),
-                                      checked("k", std::move(k_positions)), pattern.node()));
+  Positions q = checked("q", std::move(q_positions)), k = checked("k", std::move(k_positions));
+  return Pattern(std::make_shared<At>(std::move(q), std::move(k), pattern.node()));
 }
 
 }  // namespace keyhole

@@ -186,7 +186,8 @@ int64_t draw_integer(Random& random, int64_t around) {
   if (kind < 7) {
     const int64_t unit = random.pick({8, 16, 32, 64, 128, 192, 256});
     const int64_t multiples = std::max<int64_t>(1, most / unit);
-    const int64_t value = unit * random.between(1, multiples) + random.between(-1, 1);
+    const int64_t multiple = unit * random.between(1, multiples);
+    const int64_t value = multiple + random.between(-1, 1);
     return value <= most ? value : random.between(0, most);
   }
   if (kind <
@@ -236,7 +237,10 @@ Case draw_case(uint64_t seed, int64_t work) {
   c.scale = draw_scale(random);
   c.softcap = draw_softcap(random);
   c.has_sink = random.chance(20);
-  if (random.chance(15)) c.offset = random.between(-3, 3) + (random.chance(50) ? c.k_len : 0);
+  if (random.chance(15)) {
+    const int64_t near = random.between(-3, 3);
+    c.offset = near + (random.chance(50) ? c.k_len : 0);
+  }
   c.regime = random.chance(40) ? Regime::normal : Regime(random.below(kNumRegimes));
   c.threads = int(random.between(1, 3));
   c.forms = int(random.between(0, 4));
