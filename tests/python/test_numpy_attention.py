@@ -9,8 +9,7 @@ import keyhole
 import numpy as np
 import numpy_reference as reference
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from properties import given, settings, st
 
 
 @dataclass(frozen=True)

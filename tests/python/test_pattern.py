@@ -13,12 +13,11 @@ import re
 import keyhole
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from keyhole import _core
 from keyhole.pattern import from_recipe
 from keyhole.recipe import decode_value, encode_value
 from notebook_html import svg_inside
+from properties import given, settings, st
 
 CATALOG = {row["name"]: row for row in _core.catalog()}
 

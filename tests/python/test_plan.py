@@ -14,10 +14,9 @@ import weakref
 import keyhole
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from keyhole.cache import Cache
 from notebook_html import svg_inside
+from properties import HealthCheck, given, settings, st
 
 
 @pytest.fixture(autouse=True)
