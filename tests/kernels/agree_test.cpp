@@ -73,14 +73,19 @@ TEST(Kernels, TheTableHasForwardAndBackwardForEveryDtype) {
 
 TEST(Kernels, AgreeWithTheReferenceOnTheHostileTable) {
   CheckStats stats;
-  int forms = 0;
+  const std::set<DType> dtypes = dtypes_of_the_table();
+  const bool is_slow = scaled(100) < 100;  // a sanitizer: dtypes take turns, one a line
+  int forms = 0, line_number = 0;
   for (const char* line : kHostileCases) {
-    for (const DType dtype : dtypes_of_the_table()) {
+    int dtype_number = 0;
+    for (const DType dtype : dtypes) {
       Case c = parse_case(line);
       c.dtype = dtype;
       c.forms = forms++ % 5;  // every form of plan in turn, over the dtypes and lines
+      if (is_slow && dtype_number++ != line_number % int(dtypes.size())) continue;
       expect_agreement(c, stats);
     }
+    ++line_number;
   }
   print("hostile table", stats);
 }
