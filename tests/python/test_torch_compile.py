@@ -284,6 +284,19 @@ def merge_with(x):
     return keyhole.merge(x, LSE, K, LSE)[0]
 
 
+def merge_by_its_op(x):
+    return torch.ops.keyhole.merge(x, LSE, K, LSE)[0]
+
+
+def attend_by_its_op(x):
+    plan = keyhole.parse("causal").tensor()
+    return torch.ops.keyhole.attention_forward(x, K, K, plan, None, None, 0.0, False, "auto")[0]
+
+
+def gather_by_its_op(x):
+    return torch.ops.keyhole.gather_forward(x, K, K, ALL_KEYS, None, None, 0.0, False, "auto")[0]
+
+
 def functional_gradient(function):
     torch.func.grad(lambda x: function(x).sum())(draw(1, 2, 40, 16))
 
@@ -322,6 +335,29 @@ TRANSFORMS = {
 def test_transforms_are_refused(transform, function):
     with pytest.raises(NotImplementedError, match=TRANSFORMS[transform]):
         transform(function)
+
+
+def dual_with_gradient(function):
+    x = draw(1, 2, 40, 16)
+    with torch.autograd.forward_ad.dual_level():
+        function(torch.autograd.forward_ad.make_dual(x.clone().requires_grad_(), x))
+
+
+@pytest.mark.parametrize(
+    "function", [merge_by_its_op, attend_by_its_op, gather_by_its_op], ids=lambda function: function.__name__
+)
+@pytest.mark.parametrize("transform", [dual, dual_with_gradient, jvp, compiled_jvp])
+def test_ops_called_directly_do_not_drop_tangents(transform, function):
+    name = {merge_by_its_op: "merge", attend_by_its_op: "attention"}.get(function, "gather_attention")
+    with pytest.raises(NotImplementedError, match=f"^{name}: forward-mode differentiation"):
+        transform(function)
+
+
+def test_ops_called_directly_take_tensors_without_tangents_beside_others_that_have_them():
+    x = draw(1, 2, 40, 16)
+    with torch.autograd.forward_ad.dual_level():
+        torch.autograd.forward_ad.make_dual(x, x)
+        torch.testing.assert_close(merge_by_its_op(x), merge_with(x))
 
 
 def is_grads_batched(function, x, gradients):

@@ -14,7 +14,7 @@ import torch
 
 from . import kernels
 from .encoded import plan_of
-from .refusals import no_second_derivative, refuse_vmap
+from .refusals import no_second_derivative, refuse_tangents, refuse_vmap
 from .tensors import empty_in_order_of
 
 __all__ = ["attention_backward", "attention_forward", "gather_backward", "gather_forward", "merge"]
@@ -167,6 +167,20 @@ def _register(name: str, run: Run, fake: Run, differentiate: Run, keep: Run | No
     torch.library.register_fake(f"keyhole::{name}", fake, lib=_library)
     torch.library.register_autograd(f"keyhole::{name}", differentiate, setup_context=keep, lib=_library)
     torch.library.register_vmap(f"keyhole::{name}", refuse_vmap, lib=_library)
+    _library.impl(name, _without_tangents(name), "ADInplaceOrView", with_keyset=True)
+
+
+def _without_tangents(name: str) -> Run:
+    """The step behind autograd's own, which hands tensors on as they came and would leave their tangents behind."""
+    function = {"merge": "merge", "gather": "gather_attention"}.get(name.split("_")[0], "attention")
+
+    def go_on(keyset: torch._C.DispatchKeySet, *arguments: Any) -> Any:
+        refuse_tangents(function, *arguments)
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            op = getattr(torch.ops.keyhole, name).default
+            return op.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *arguments)
+
+    return go_on
 
 
 _register("attention_forward", _forward, _fake_forward, _differentiate, _keep_for_backward)

@@ -14,6 +14,7 @@ __all__ = [
     "refuse_forward_mode",
     "refuse_learned",
     "refuse_other",
+    "refuse_tangents",
     "refuse_transforms",
     "refuse_unreadable",
     "refuse_vmap",
@@ -110,6 +111,18 @@ def refuse_forward_mode(function: str) -> NoReturn:
         f"{function}: forward-mode differentiation (torch.func.jvp, forward_ad) is not implemented; Keyhole's kernels "
         "give gradients in reverse mode: use backward() or torch.autograd.grad"
     )
+
+
+def refuse_tangents(function: str, *tensors: Any) -> None:
+    """Raises inside of torch.func.jvp, and where a tensor carries a tangent: for ops, which may be called directly."""
+    if forward_ad._current_level < 0:
+        return
+    interpreter = torch._C._functorch.peek_interpreter_stack()
+    if interpreter is not None and interpreter.key() == torch._C._functorch.TransformType.Jvp:
+        refuse_forward_mode(function)
+    with forward_ad._set_fwd_grad_enabled(True):  # inside of an autograd.Function it is not
+        if any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+            refuse_forward_mode(function)
 
 
 def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
