@@ -4,7 +4,7 @@
 import math
 
 import torch
-from attention import Refused
+from attention import Wrong
 from patterns import TILE
 
 # Of the size of a sampled row. Scores rounded to bf16 cost up to 1 %; one wrong key among n changes a row by sqrt(2 / n).
@@ -45,7 +45,7 @@ class Agreement:
         self.first, self.results = None, None
 
     def check(self, name, attention):
-        """Raises Refused when a result is not that of the pattern. Attentions without a gradient have only an output."""
+        """Raises Wrong when a result is not that of the pattern. Attentions without a gradient have only an output."""
         out = attention(*self.problem.inputs)
         results = {"out": out.detach()}
         if out.requires_grad:
@@ -67,7 +67,7 @@ class Agreement:
     def refuse_beyond(self, tolerance, error, what):
         worst = error.max().item()
         if not worst <= tolerance:
-            raise Refused(f"{what} {worst:.2g} of its size: another mask, or a wrong result")
+            raise Wrong(f"{what} {worst:.2g} of its size: another mask, or a wrong result")
 
 
 def difference(got, want):

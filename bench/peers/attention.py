@@ -21,7 +21,11 @@ functorch_config.donated_buffer = False
 
 
 class Refused(Exception):
-    """This attention cannot do the case; the text says why."""
+    """This attention does not take the case; the text says why."""
+
+
+class Wrong(Refused):
+    """It took the case, and its result is not that of the pattern."""
 
 
 class Problem:
@@ -137,8 +141,13 @@ def sdpa(backend):
             options["attn_mask"] = problem.allowed(torch.arange(problem.case.length, device=problem.device))
 
         def attention(q, k, v):
-            with sdpa_kernel(backend):
-                return scaled_dot_product_attention(q, k, v, **options)
+            try:
+                with sdpa_kernel(backend):
+                    return scaled_dot_product_attention(q, k, v, **options)
+            except RuntimeError as error:
+                if "No available kernel" in str(error):  # PyTorch's words for a case that the backend does not take
+                    raise Refused(str(error)) from error
+                raise
 
         return attention
 

@@ -13,6 +13,12 @@
 
 On the cases named own-* Keyhole stands alone: bars hold its times against those of its other cases.
 
+exit status:
+  0   everybody who was asked was right, or does not take the case
+  1   somebody who was asked failed the check; or keyhole, or another whom --who names, could not run: there was an error
+      on some case, or it takes none of them. Keyhole's backends take every case: one that they refuse is an error
+  2   the words of the command line are wrong
+
 example:
   bench/peers/compare.py --out out/peers --seconds 500             the cases that bars name come first
   bench/peers/compare.py --out out/peers --seconds 500 --resume    what is missing there, into the same records
@@ -34,7 +40,7 @@ import tables
 import timing
 import torch
 from agreement import Agreement
-from attention import ATTENTIONS, Problem, Refused
+from attention import ATTENTIONS, Problem, Refused, Wrong
 from cases import CASE_FILE, OPERATIONS, OURS, PASSES, is_about_memory, is_own, most_telling_first, read_bars, read_cases
 from records import Log
 
@@ -47,6 +53,13 @@ def first_line(error):
     """Of a message that may be a page long; an exception of Python's own kind is named."""
     text = next(iter(str(error).strip().splitlines()), "")[:200]
     return text if text and isinstance(error, (RuntimeError, OSError, Refused)) else f"{type(error).__name__}: {text}"
+
+
+def how_it_failed(error):
+    """Fields of a record beside why_not; none where it was said that the case is not taken."""
+    if isinstance(error, Wrong):
+        return {"failed": "check"}
+    return {} if isinstance(error, Refused) else {"failed": "run"}
 
 
 def git(*words):
@@ -146,7 +159,7 @@ class Run:
             yield
         except Exception as error:
             for who in names:
-                self.log.add(case=case.name, who=who, why_not=first_line(error))
+                self.log.add(case=case.name, who=who, why_not=first_line(error), **how_it_failed(error))
         if self.arguments.device == "cuda":
             try:
                 torch.cuda.synchronize()
@@ -199,18 +212,31 @@ class Run:
             names = ", ".join(case.name for case in left)
             print(f"{len(left)} of {len(self.cases)} cases are not done: {names}; the same command with --resume goes on")
 
-    def is_keyhole_right(self):
+    def failures(self):
+        """In words, what the exit status is about."""
+        return [line for who in self.arguments.who for line in self.failures_of(who)]
+
+    def failures_of(self, who):
         known = self.log.cases()
-        refused = [f"{name}: {c.value('keyhole', 'why_not')}" for name, c in known.items() if c.value("keyhole", "why_not")]
-        refused += [f"{name}: the plan keeps other pairs than the pattern" for name, c in known.items() if not c.same_pairs()]
-        for line in refused:
-            print(f"Keyhole on {line}", file=sys.stderr)
-        return not refused
+        must_run = who == "keyhole" or self.arguments.is_named
+        refused = {name: case for name, case in known.items() if case.value(who, "why_not")}
+        found = []
+        for name, case in refused.items():
+            failed = case.value(who, "failed") or ("run" if who in OURS else None)
+            if failed == "check" or (failed == "run" and must_run):
+                found.append(f"{who} on {name}: {case.value(who, 'why_not')}")
+        if who in OURS:
+            other_pairs = [name for name, case in known.items() if not case.same_pairs(who)]
+            found += [f"{who} on {name}: the plan keeps other pairs than the pattern" for name in other_pairs]
+        is_timed = any(case.value(who, "forward_ms") for case in known.values())
+        if must_run and refused and not found and not is_timed:
+            found.append(f"{who} takes none of the cases: {next(iter(refused.values())).value(who, 'why_not')}")
+        return found
 
 
 def parse_arguments(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--who", default=",".join(BY_DEFAULT), help="default: %(default)s")
+    parser.add_argument("--who", help=f"default: {','.join(BY_DEFAULT)}; whom this names has to run, see exit status")
     parser.add_argument("--cases", default="*", help="names, comma-separated; * stands for anything")
     parser.add_argument("--case-file", default=str(CASE_FILE), help="default: that of the repository")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/peers"), help="for records, tables and figures")
@@ -227,7 +253,8 @@ def parse_arguments(words):
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the script, at small sizes")
     arguments = parser.parse_args(words)
-    arguments.who = arguments.who.split(",")
+    arguments.is_named = arguments.who is not None
+    arguments.who = arguments.who.split(",") if arguments.is_named else BY_DEFAULT
     unknown = [who for who in arguments.who if who not in ATTENTIONS]
     if unknown:
         parser.error(f"nobody is called {', '.join(unknown)}; there are {', '.join(ATTENTIONS)}")
@@ -260,7 +287,10 @@ def main(words=None):
     if arguments.masks:
         run.time_masks()
     run.tell()
-    return 0 if run.is_keyhole_right() else 1
+    failures = run.failures()
+    for line in failures:
+        print(line, file=sys.stderr)
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -216,10 +216,66 @@ class Program(unittest.TestCase):
         with unittest.mock.patch.dict(compare.ATTENTIONS, {"fa2": fail}):
             for words in (("--who", "fa2,math"), ("--who", "fa2,math,flex", "--resume")):
                 status, told = self.run_it(*words, "--cases", "causal-tiny")
-                self.assertEqual(status, 0, told)
+                self.assertEqual(status, 1, told)
+                self.assertIn("fa2 on causal-tiny: out of memory", told)
         self.assertEqual(asked, ["causal-tiny"])
         self.assertEqual([who for _, who in self.timed()], ["math", "math", "flex"])
         self.assertRegex((self.folder / "tables.txt").read_text(), r"FA2 +all +out of memory +causal-tiny")
+
+    def status_of(self, maker, *words, cases="causal-tiny"):
+        """With `maker` for fa2; math stands for Keyhole, whose package need not be there."""
+        made = {"keyhole": compare.ATTENTIONS["math"], "fa2": maker}
+        with (
+            unittest.mock.patch.dict(compare.ATTENTIONS, made),
+            unittest.mock.patch.object(compare, "BY_DEFAULT", ["keyhole", "fa2", "math"]),
+            unittest.mock.patch.object(attention, "import_keyhole"),
+        ):
+            return self.run_it("--cases", cases, *words)
+
+    def test_who_is_wrong_fails_the_run_whether_named_or_not(self):
+        def wrong(problem):
+            return lambda q, k, v: 2 * compare.ATTENTIONS["math"](problem)(q, k, v)
+
+        for words in ((), ("--who", "math,fa2")):
+            status, told = self.status_of(wrong, *words)
+            self.assertEqual(status, 1, told)
+            self.assertRegex(told, "fa2 on causal-tiny: out is wrong by")
+
+    def test_who_cannot_run_fails_the_run_where_it_was_named(self):
+        def broken(problem):
+            raise RuntimeError("no driver")
+
+        for words, want in (((), 0), (("--who", "fa2,math"), 1)):
+            status, told = self.status_of(broken, *words)
+            self.assertEqual(status, want, told)
+            self.assertEqual("fa2 on causal-tiny: no driver" in told, want == 1, told)
+
+    def test_who_does_not_take_a_case_fails_the_run_only_where_it_takes_none(self):
+        def plain_only(problem):
+            if problem.case.name != "causal-tiny":
+                raise attention.Refused("takes no such pattern")
+            return compare.ATTENTIONS["math"](problem)
+
+        for words, cases, want in (
+            ((), "window-tiny", 0),
+            (("--who", "fa2"), "causal-tiny,window-tiny", 0),
+            (("--who", "fa2"), "window-tiny", 1),
+        ):
+            status, told = self.status_of(plain_only, *words, cases=cases)
+            self.assertEqual(status, want, told)
+        self.assertIn("fa2 takes none of the cases: takes no such pattern", told)
+
+    def test_a_backend_without_a_kernel_for_the_case_does_not_take_it(self):
+        problem = attention.Problem(Case("x", 1, 1, 128, 16, "f32", "causal"), "cpu")
+        error = RuntimeError("No available kernel. Aborting execution.")
+        with unittest.mock.patch.object(attention, "scaled_dot_product_attention", side_effect=error):
+            with self.assertRaisesRegex(attention.Refused, "^No available kernel"):
+                attention.ATTENTIONS["fa2"](problem)(*problem.inputs)
+
+    def test_the_help_tells_the_exit_status(self):
+        status, told = self.run_it("--help")
+        self.assertEqual(status, 0)
+        self.assertIn("exit status:", told)
 
     def test_dram_traffic_is_told_call_by_call(self):
         rows = "".join(f'echo \'"{2 * i}","spin_kernel","0","0"\'\necho \'"{2 * i + 1}","k","{i}","10"\'\n' for i in range(4))
@@ -266,7 +322,8 @@ class Program(unittest.TestCase):
     def test_a_backend_that_is_not_there_says_so_and_the_others_are_timed(self):
         (self.folder / "cases.txt").write_text("dense-4k 1 2 256 32 bf16 dense\n")
         status, told = self.run_it("--who", "keyhole,sm80")
-        self.assertEqual(status, 0, told)
+        self.assertEqual(status, 1, told)
+        self.assertRegex(told, "sm80 on dense-4k: .*sm80")
         self.assertEqual(self.timed(), [("dense-4k", "keyhole")])
         why = compare.Log(self.folder / "records.jsonl", True).cases()["dense-4k"].value("sm80", "why_not")
         self.assertIn("sm80", why)
