@@ -1,7 +1,7 @@
 // fuzz/plan.cpp
 // libFuzzer: the plan loader. The checksum is repaired first, so that the checks behind it are
-// reached; what loads must verify, and compiling another tile shape from its text must not crash
-// either.
+// reached; what loads must verify, and compiling another tile shape from the texts of its parts
+// must not crash either.
 #include <cstdint>
 #include <cstring>
 #include <vector>

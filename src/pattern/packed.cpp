@@ -175,9 +175,7 @@ class Packed final : public Node {
       documents.push_back({queries, keys, child->second});
     }
     // The text of this head alone: heads that see other pairs must not look equal to the planner.
-    std::string texts;
-    for (const NodePtr& child : children) texts += say(texts.empty() ? "" : ", ", child->text());
-    return std::make_shared<ResolvedPacked>(text_of(texts), std::move(documents),
+    return std::make_shared<ResolvedPacked>(text_of(text_of_all(children)), std::move(documents),
                                             std::move(children), scope.shape.q_offset());
   }
   bool is_resolved() const override { return false; }
@@ -185,6 +183,21 @@ class Packed final : public Node {
   bool is_opaque() const override { return child_->is_opaque(); }
 
  private:
+  // One text where all children share it (they differ in lengths alone), so that parse() reads it
+  // back; else all of them, which it does not read.
+  static std::string text_of_all(const std::vector<NodePtr>& children) {
+    if (children.empty()) return "dense";  // no document has pairs
+    const std::string first = children.front()->text();
+    std::string all;
+    bool are_equal = true;
+    for (const NodePtr& child : children) {
+      const std::string text = child->text();
+      are_equal = are_equal && text == first;
+      all += (all.empty() ? "" : ", ") + text;
+    }
+    return are_equal ? first : all;
+  }
+
   std::string text_of(const std::string& child) const {
     return say("packed(", list_text(q_lengths_, "lengths"), ", ", list_text(k_lengths_, "lengths"),
                ", ", child, ")");

@@ -89,8 +89,13 @@ NodePtr simplify(const NodePtr& node) {
       return simplify_chain(node->kind(), node);
     case Kind::negation:
       return simplify_not(node);
-    case Kind::named:
-      return simplify(node->children().front());
+    case Kind::named: {
+      const NodePtr meaning = node->children().front(), simple = simplify(meaning);
+      // Arrays given as text have that text as their name; of their own they tell only a hash.
+      const bool is_array = simple == meaning && meaning->kind() == Kind::leaf &&
+                            as_band(meaning) == nullptr && meaning->children().empty();
+      return is_array ? node : simple;
+    }
     default:
       break;
   }

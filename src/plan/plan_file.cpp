@@ -6,18 +6,22 @@
 //   version        uint32, kVersion
 //   byte order     uint32, 0x01020304 as this machine writes it
 //   header bytes   uint64
-//   header         JSON: pattern, shape, tile shapes, how many entries each array has
+//   header         JSON: pattern, shape, the parts of the split with their patterns as text, tile
+//                  shapes, how many entries each array has
 //   arrays         raw, in the order of the header, each padded to 8 bytes
 //   checksum       uint64, FNV-1a of everything before it
 #include "plan/plan_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/int_math.h"
+#include "pattern/node.h"
 #include "plan/compile.h"
 #include "plan/plan_state.h"
 #include "plan/residues.h"
@@ -28,11 +32,12 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kMagic[8] = {'k', 'h', 'p', 'l', 'a', 'n', '\r', '\n'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kByteOrder = 0x01020304;
 constexpr size_t kPreamble = 8 + 4 + 4 + 8, kChecksum = 8;
 constexpr int64_t kMaxFileBytes = int64_t{8} << 30;
 constexpr int64_t kMaxHeaderBytes = 16 << 20;
+constexpr size_t kMaxPartTextBytes = kMaxHeaderBytes / 4;  // JSON escapes, the rest of the header
 
 class Writer {
  public:
@@ -185,14 +190,77 @@ Shape read_shape(const Json& json, const std::string& path) {
   return shape;
 }
 
-// Arrays and functions have names in a pattern's text, and are not in it.
-bool tells_the_pattern(const std::string& pattern_text) {
+// The node that a group of a part follows, from its text. A resolved node speaks of one head.
+NodePtr node_of(const std::string& text, const Shape& shape) {
+  const Shape one_head{1, 1, shape.q_len, shape.k_len, shape.q_offset()};
+  return parse(text).for_head(one_head).node();
+}
+
+// Arrays and functions have names in a node's text, and are not in it.
+bool tells_the_node(const std::string& text, const Shape& shape) {
   try {
-    parse(pattern_text);
+    return node_of(text, shape)->text() == text;
   } catch (const Error&) {
     return false;
   }
-  return true;
+}
+
+// The parts in tiles form, or null where a text would not tell one of their nodes. The other parts
+// need no text: all their lists are in the file.
+Json describe_parts(const PlanState& state) {
+  if (!state.parts()) return nullptr;
+  Json parts = Json::array();
+  size_t bytes = 0;
+  for (const PartSpec& part : *state.parts()) {
+    if (part.key.form != PartForm::tiles) continue;
+    Json groups = Json::array();
+    for (const NodePtr& node : part.group_nodes) {
+      std::string text = node->text();
+      bytes += text.size();
+      if (bytes > kMaxPartTextBytes || !tells_the_node(text, state.shape())) return nullptr;
+      groups.push_back(std::move(text));
+    }
+    parts.push_back({{"stride", part.key.stride}, {"groups", std::move(groups)}});
+  }
+  return parts;
+}
+
+void put_group_of(Writer& arrays, const std::vector<PartSpec>& parts) {
+  for (const PartSpec& part : parts) {
+    if (part.key.form == PartForm::tiles) arrays.put_array(part.group_of);
+  }
+}
+
+PartSpec read_part(Reader& reader, const Json& json, const Shape& shape, const std::string& path) {
+  PartSpec part;
+  part.key.stride = json.at("stride").get<int64_t>();
+  KEYHOLE_CHECK(part.key.stride >= 1 && part.key.stride <= std::max(shape.q_len, shape.k_len),
+                "plan file ", path, ": a part with stride ", part.key.stride, " for lengths ",
+                shape.q_len, " and ", shape.k_len);
+  for (const Json& text : json.at("groups")) {
+    try {
+      part.group_nodes.push_back(node_of(text.get<std::string>(), shape));
+    } catch (const Error& error) {
+      throw Error(error.kind(), say("plan file ", path, ": the pattern of a part: ", error.what()));
+    }
+  }
+  part.group_of = reader.take_array<int32_t>(shape.batch * shape.heads, "group_of of a part");
+  for (const int32_t group : part.group_of) {
+    KEYHOLE_CHECK(group >= -1 && group < int64_t(part.group_nodes.size()), "plan file ", path,
+                  ": group ", group, " of a part with ", part.group_nodes.size());
+  }
+  return part;
+}
+
+// Lists in the file and lists compiled from its parts must be about the same heads and classes.
+void check_fits(const PartSpec& part, const TileLists& lists, const std::string& path) {
+  const auto has_head = [](int32_t group) { return group >= 0; };
+  KEYHOLE_CHECK(part.key.stride == lists.stride &&
+                    std::equal(part.group_of.begin(), part.group_of.end(), lists.group_of.begin(),
+                               lists.group_of.end(),
+                               [&](int32_t a, int32_t b) { return has_head(a) == has_head(b); }),
+                "plan file ", path, ": lists of tile ", to_string(lists.tile),
+                " are not of the parts that the file tells");
 }
 
 }  // namespace
@@ -202,8 +270,8 @@ std::vector<std::byte> plan_file_bytes(const Plan& plan) {
   // Lists of a shape that every backend can follow: a plan nobody has used yet has none at all, and
   // one that was only looked at may have others, from which no reader of the file gets these.
   constexpr TileShape kEverybodys = {64, 64};
-  const bool needs_lists =
-      state.compiled_shapes().empty() || !tells_the_pattern(state.pattern_text());
+  const Json parts = describe_parts(state);
+  const bool needs_lists = state.compiled_shapes().empty() || parts.is_null();
   if (needs_lists && state.can_compile(kEverybodys)) state.tiles(kEverybodys);
   const Shape& shape = state.shape();
   Json header;
@@ -213,11 +281,12 @@ std::vector<std::byte> plan_file_bytes(const Plan& plan) {
                      {"q_len", shape.q_len},
                      {"k_len", shape.k_len},
                      {"offset", shape.q_offset()}};
-  // Lists of another tile shape, made from the text later, must be split in the same way.
-  header["forms"] = int(state.policy());
+  // Lists of another tile shape, compiled after loading, must be of the same split.
+  header["parts"] = parts;
   header["tiles"] = Json::array();
   header["gathers"] = Json::array();
   Writer arrays;
+  if (!parts.is_null()) put_group_of(arrays, *state.parts());
   for (const TileShape& tile : state.compiled_shapes()) {
     Json entry = {{"q", tile.q}, {"k", tile.k}, {"parts", Json::array()}};
     for (const TileLists& part : state.tiles(tile).parts) {
@@ -281,9 +350,13 @@ Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {
     reader.skip_padding();
     const Shape shape = read_shape(header.at("shape"), path);
     const std::string text = header.at("pattern").get<std::string>();
-    const int64_t forms = header.at("forms").get<int64_t>();
-    KEYHOLE_CHECK(forms >= 0 && forms <= int64_t(SplitPolicy::mixed), "plan file ", path,
-                  ": forms ", forms);
+    std::optional<std::vector<PartSpec>> parts;
+    if (!header.at("parts").is_null()) {
+      parts.emplace();
+      for (const Json& part : header.at("parts")) {
+        parts->push_back(read_part(reader, part, shape, path));
+      }
+    }
     const Source source{"of plan file " + path, ErrorKind::usage};
     std::map<TileShape, CompiledTiles> tiles;
     for (const Json& entry : header.at("tiles")) {
@@ -294,7 +367,15 @@ Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {
       CompiledTiles compiled;
       for (const Json& part : entry.at("parts")) {
         compiled.parts.push_back(read_tiles(reader, part, shape, tile, source));
+        if (!parts) continue;
+        const size_t index = compiled.parts.size() - 1;
+        KEYHOLE_CHECK(index < parts->size(), "plan file ", path, ": tile ", to_string(tile),
+                      " has more parts than the ", parts->size(), " that the file tells");
+        check_fits((*parts)[index], compiled.parts.back(), path);
       }
+      KEYHOLE_CHECK(!parts || compiled.parts.size() == parts->size(), "plan file ", path, ": tile ",
+                    to_string(tile), " has ", compiled.parts.size(), " of the ", parts->size(),
+                    " parts that the file tells");
       tiles[tile] = std::move(compiled);
     }
     std::vector<KeyLists> gathers;
@@ -303,7 +384,7 @@ Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {
     }
     KEYHOLE_CHECK(reader.at_end(), "plan file ", path, " has bytes behind its last array");
     KEYHOLE_CHECK(!tiles.empty(), "plan file ", path, " holds no lists");
-    return Plan(std::make_shared<PlanState>(text, shape, SplitPolicy(forms), std::move(tiles),
+    return Plan(std::make_shared<PlanState>(text, shape, std::move(parts), std::move(tiles),
                                             std::move(gathers)));
   } catch (const Json::exception& broken) {
     throw Error(ErrorKind::usage,

@@ -31,15 +31,12 @@ std::string join_shapes(const std::vector<TileShape>& shapes) {
 }  // namespace
 
 PlanState::PlanState(const Pattern& pattern, const Shape& shape, SplitPolicy policy)
-    : pattern_text_(pattern.text()),
-      shape_(shape),
-      policy_(policy),
-      parts_(split_parts(pattern, shape, policy)) {}
+    : pattern_text_(pattern.text()), shape_(shape), parts_(split_parts(pattern, shape, policy)) {}
 
-PlanState::PlanState(std::string pattern_text, const Shape& shape, SplitPolicy policy,
+PlanState::PlanState(std::string pattern_text, const Shape& shape,
+                     std::optional<std::vector<PartSpec>> tile_parts,
                      std::map<TileShape, CompiledTiles> tiles, std::vector<KeyLists> gathers)
-    : pattern_text_(std::move(pattern_text)), shape_(shape), policy_(policy) {
-  parts_are_known_ = false;
+    : pattern_text_(std::move(pattern_text)), shape_(shape), parts_(std::move(tile_parts)) {
   for (auto& [tile, compiled] : tiles) {
     compiled.views = views_of(compiled.parts);
     tiles_[tile] = std::make_unique<CompiledTiles>(std::move(compiled));
@@ -49,19 +46,9 @@ PlanState::PlanState(std::string pattern_text, const Shape& shape, SplitPolicy p
   gathers_are_compiled_ = true;
 }
 
-bool PlanState::has_parts() {
-  if (parts_are_known_) return true;
-  try {
-    parts_ = split_parts(parse(pattern_text_), shape_, policy_);
-    parts_are_known_ = true;
-  } catch (const Error&) {
-    return false;
-  }
-  return true;
-}
-
 bool PlanState::is_opaque() const {
-  return std::any_of(parts_.begin(), parts_.end(), [](const PartSpec& part) {
+  if (!parts_) return false;
+  return std::any_of(parts_->begin(), parts_->end(), [](const PartSpec& part) {
     return std::any_of(part.group_nodes.begin(), part.group_nodes.end(),
                        [](const NodePtr& node) { return node->is_opaque(); });
   });
@@ -71,7 +58,7 @@ CompiledTiles& PlanState::compiled(TileShape tile) {
   KEYHOLE_CHECK(tile.q >= 1 && tile.k >= 1 && tile.q <= 1024 && tile.k <= 1024, "plan: tile ",
                 to_string(tile), " is outside 1x1 .. 1024x1024");
   if (const auto known = tiles_.find(tile); known != tiles_.end()) return *known->second;
-  if (!has_parts()) {
+  if (!parts_) {
     throw Error(ErrorKind::unsupported,
                 say("plan: it was loaded from a file and its pattern ", pattern_text_,
                     " cannot be made again from that text, so there are no lists for tile ",
@@ -80,7 +67,7 @@ CompiledTiles& PlanState::compiled(TileShape tile) {
   }
   const auto begin = std::chrono::steady_clock::now();
   auto result = std::make_unique<CompiledTiles>();
-  for (const PartSpec& part : parts_) {
+  for (const PartSpec& part : *parts_) {
     if (is_tiles(part)) result->parts.push_back(compile_tiles(part, shape_, tile));
   }
   result->views = views_of(result->parts);
@@ -97,7 +84,7 @@ std::vector<TileShape> PlanState::shapes_locked() const {
 
 bool PlanState::can_compile(TileShape tile) {
   const std::lock_guard lock(mutex_);
-  return tiles_.contains(tile) || has_parts();
+  return tiles_.contains(tile) || parts_.has_value();
 }
 
 TileShape PlanState::usual_tile() {
@@ -120,7 +107,7 @@ const CompiledTiles& PlanState::tiles(TileShape tile) {
 void PlanState::compile_gathers() {
   if (gathers_are_compiled_) return;
   std::vector<KeyLists> lists;
-  for (const PartSpec& part : parts_) {
+  for (const PartSpec& part : *parts_) {
     if (!is_tiles(part)) lists.push_back(compile_keys(part, shape_));
   }
   gathers_ = std::move(lists);
@@ -178,10 +165,10 @@ double PlanState::estimate_tiles(TileShape tile) {
       for (const int32_t group : part.group_of)
         total += group < 0 ? 0 : tiles_of_group[size_t(group)];
     }
-  } else if (!has_parts()) {
+  } else if (!parts_) {
     return -1;
   } else {
-    for (const PartSpec& part : parts_) {
+    for (const PartSpec& part : *parts_) {
       if (!is_tiles(part)) continue;
       std::vector<double> tiles_of_group;
       for (const NodePtr& node : part.group_nodes) {

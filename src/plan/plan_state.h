@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,15 +33,20 @@ class PlanState {
  public:
   // From a pattern.
   PlanState(const Pattern& pattern, const Shape& shape, SplitPolicy policy);
-  // From a file: lists that were compiled before. Other tile shapes are compiled from the pattern's
-  // text, where that can be parsed; arrays and functions cannot be had from a text.
-  PlanState(std::string pattern_text, const Shape& shape, SplitPolicy policy,
+  // From a file: lists that were compiled before, and the parts in tiles form they were compiled
+  // from. Other tile shapes are compiled from those, never from a new split: what that chooses may
+  // differ from release to release, and the key lists of the file fit the old one only. No parts:
+  // the file could not tell them (arrays, functions), and its lists are all there is.
+  PlanState(std::string pattern_text, const Shape& shape,
+            std::optional<std::vector<PartSpec>> tile_parts,
             std::map<TileShape, CompiledTiles> tiles, std::vector<KeyLists> gathers);
 
   const Shape& shape() const { return shape_; }
   const std::string& pattern_text() const { return pattern_text_; }
-  SplitPolicy policy() const { return policy_; }
   bool is_opaque() const;  // some part was drawn pair by pair
+  // What tile lists are compiled from; of a plan from a file without key-list parts, whose lists it
+  // has. Nothing: the file could not tell them.
+  const std::optional<std::vector<PartSpec>>& parts() const { return parts_; }
 
   const CompiledTiles& tiles(TileShape tile);
   const std::vector<KeyLists>& gathers();
@@ -53,7 +59,7 @@ class PlanState {
   double estimate_tiles(TileShape tile);
   // The tile shapes compiled so far.
   std::vector<TileShape> compiled_shapes();
-  // A plan from a file has the lists of the file; others need a pattern that its text tells.
+  // A plan from a file has the lists of the file; others need parts that the file could tell.
   bool can_compile(TileShape tile);
   // What a plan is told in: 128x128, or, where a plan from a file cannot have that, what it has.
   TileShape usual_tile();
@@ -65,15 +71,13 @@ class PlanState {
 
  private:
   // These run with the mutex held.
-  bool has_parts();  // false: from a file, and the pattern cannot be made again
   CompiledTiles& compiled(TileShape tile);
   void compile_gathers();
   std::vector<TileShape> shapes_locked() const;
 
   std::string pattern_text_;
   Shape shape_;
-  SplitPolicy policy_;
-  std::vector<PartSpec> parts_;
+  const std::optional<std::vector<PartSpec>> parts_;  // never changes: read without the mutex
   std::mutex mutex_;
   std::map<TileShape, std::unique_ptr<CompiledTiles>> tiles_;
   std::map<TileShape, double> estimates_;
@@ -81,7 +85,6 @@ class PlanState {
   std::vector<GatherView> gather_views_;
   std::vector<GatherView> transposed_gather_views_;
   bool gathers_are_compiled_ = false, gathers_are_transposed_ = false;
-  bool parts_are_known_ = true;
   std::mutex attached_mutex_;  // its own: whatever is attached may ask for lists
   std::map<std::string, std::shared_ptr<void>> attached_;
 };

@@ -23,10 +23,10 @@ using Json = nlohmann::ordered_json;  // keys keep the order in which they are w
 constexpr int64_t kMostCells = 2048;
 
 // The leaves whose definition the page evaluates itself (LEAVES in page_script.cpp); of all others
-// it gets a bitmap.
+// it gets a bitmap. As a leaf, bigbird has no random and no global blocks.
 constexpr std::array kDefinedInPage = {
-    "dense", "causal",  "window",  "sinks", "blocks",      "block_band", "prefix",    "global",
-    "tree",  "dilated", "strided", "fixed", "exponential", "grid",       "global_at", "documents"};
+    "dense", "causal",  "window",  "sinks", "blocks",      "bigbird", "prefix",    "global",
+    "tree",  "dilated", "strided", "fixed", "exponential", "grid",    "global_at", "documents"};
 
 class BitPacker {
  public:

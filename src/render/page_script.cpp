@@ -30,8 +30,8 @@ const LEAVES = {
     const a = div(q, s), b = div(k, s);
     return [a === b, `q / ${s} = ${a}, k / ${s} = ${b}`];
   },
-  block_band: (q, k, [s, r]) => {
-    const d = Math.abs(div(q, s) - div(k, s));
+  bigbird: (q, k, [s, w]) => {
+    const r = (w - 1) / 2, d = Math.abs(div(q, s) - div(k, s));
     return [d <= r, `|q / ${s} - k / ${s}| = ${d} ${sign(d <= r, '<=', '>')} ${r}`];
   },
   prefix: (q, k, [n]) => [k <= q || k < n, k <= q ? `k <= q: ${k} <= ${q}` : `k ${sign(k < n, '<', '>=')} ${n}`],

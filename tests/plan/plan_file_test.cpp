@@ -14,7 +14,10 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "pattern/catalog.h"
+#include "pattern/node.h"
+#include "plan/compile.h"
 #include "plan/plan_state.h"
+#include "support/plan_compare.h"
 
 namespace keyhole {
 namespace {
@@ -69,7 +72,7 @@ TEST_F(PlanFiles, KeepEveryListOfEverySample) {
     EXPECT_EQ(loaded.pattern_text(), made.pattern_text());
     expect_same_lists(made, loaded, {64, 64});
     expect_same_lists(made, loaded, {16, 16});
-    expect_same_lists(made, loaded, {32, 32});  // not stored: compiled from the text
+    expect_same_lists(made, loaded, {32, 32});  // not stored: compiled from the texts of its parts
   }
 }
 
@@ -142,7 +145,9 @@ TEST_F(PlanFiles, DamageUnderAValidChecksumNeverPassesUnverifiedLists) {
       const uint64_t checksum = fnv1a64(bad.data(), bad.size() - 8);
       std::memcpy(bad.data() + bad.size() - 8, &checksum, 8);
       try {
-        load_plan(bad, "p").verify();
+        const Plan loaded = load_plan(bad, "p");
+        loaded.state().tiles({8, 8});  // from the texts of its parts
+        loaded.verify();
       } catch (const Error& error) {
         ASSERT_EQ(error.kind(), ErrorKind::usage) << error.what();
       }
@@ -157,6 +162,113 @@ TEST_F(PlanFiles, OtherTilesAreCompiledInTheFormsOfTheFile) {
   expect_same_lists(made, Plan::load(path("plan")), {8, 8});
 }
 
+// A plan of parts as another release may have split the pattern: in no order or form that this one
+// chooses under any policy.
+Plan plan_of_parts(const Pattern& pattern, const Shape& shape, const std::vector<PartSpec>& parts) {
+  std::vector<PartSpec> tile_parts;
+  std::map<TileShape, CompiledTiles> tiles;
+  std::vector<KeyLists> gathers;
+  for (const PartSpec& part : parts) {
+    if (part.key.form == PartForm::gather) {
+      gathers.push_back(compile_keys(part, shape));
+      continue;
+    }
+    tile_parts.push_back(part);
+    tiles[{16, 16}].parts.push_back(compile_tiles(part, shape, {16, 16}));
+  }
+  return Plan(std::make_shared<PlanState>(pattern.text(), shape, tile_parts, std::move(tiles),
+                                          std::move(gathers)));
+}
+
+TEST_F(PlanFiles, ASplitThatThisReleaseWouldNotMakeLosesAndDoublesNoPair) {
+  const Pattern pattern =
+      parse("per_head(causal & (window(3) | exponential | dilated(4)), causal & window(5))");
+  const Shape shape{1, 2, 50, 70, {}};
+  const auto node = [&](const char* text) { return parse(text).for_head(shape).node(); };
+  // What the first head keeps in key lists is what this release keeps in plain tiles.
+  const std::vector<PartSpec> parts = {
+      {{PartForm::tiles, 1},
+       {node("causal & window(5)"), node("causal & exponential & ~window(3)")},
+       {1, 0}},
+      {{PartForm::tiles, 4}, {node("causal & dilated(4) & ~(window(3) | exponential)")}, {0, -1}},
+      {{PartForm::gather, 1}, {node("causal & window(3)")}, {0, -1}},
+  };
+  plan_of_parts(pattern, shape, parts).save(path("plan"));
+  const Plan loaded = Plan::load(path("plan"));
+  loaded.save(path("again"));
+  const Plan again = Plan::load(path("again"));
+  for (const TileShape tile : {TileShape{16, 16}, {8, 8}, {5, 32}, {64, 64}}) {
+    EXPECT_EQ(test::compare_plan_with_pattern(loaded, pattern, tile), "") << to_string(tile);
+    EXPECT_EQ(test::compare_plan_with_pattern(again, pattern, tile), "") << to_string(tile);
+  }
+  EXPECT_GT(loaded.state().estimate_tiles({24, 24}), 0);
+}
+
+// Arrays in key lists need no text: the lists of every tile shape follow from the other parts.
+TEST_F(PlanFiles, OnlyThePartsInTilesNeedTexts) {
+  std::vector<int64_t> offsets = {0}, keys;
+  for (int64_t q = 0; q < 40; ++q) {
+    keys.push_back(q * 7 % 40);
+    offsets.push_back(int64_t(keys.size()));
+  }
+  const Pattern listed = csr(offsets, keys), pattern = window(2) | listed;
+  const Shape shape{1, 1, 40, 40, {}};
+  const std::vector<PartSpec> parts = {
+      {{PartForm::tiles, 1}, {window(2).node()}, {0}},
+      {{PartForm::gather, 1}, {(listed & ~window(2)).node()}, {0}},
+  };
+  plan_of_parts(pattern, shape, parts).save(path("plan"));
+  EXPECT_EQ(test::compare_plan_with_pattern(Plan::load(path("plan")), pattern, {8, 8}), "");
+}
+
+// The file with `from` replaced by `to` in its header, sizes and checksum mended.
+std::vector<std::byte> with_header(const std::vector<std::byte>& file, const std::string& from,
+                                   const std::string& to) {
+  constexpr size_t kBegin = 24;  // behind mark, version, byte order and the header's size
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, file.data() + 16, sizeof header_bytes);
+  std::string header(reinterpret_cast<const char*>(file.data()) + kBegin, header_bytes);
+  const size_t at = header.find(from);
+  EXPECT_NE(at, std::string::npos) << from << " is not in " << header;
+  header.replace(at == std::string::npos ? 0 : at, from.size(), to);
+  const auto padded = [](size_t bytes) { return (bytes + 7) / 8 * 8; };
+
+  std::vector<std::byte> out(file.begin(), file.begin() + 16);
+  const auto put = [&](const void* data, size_t size) {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    out.insert(out.end(), bytes, bytes + size);
+  };
+  const uint64_t new_bytes = header.size();
+  put(&new_bytes, sizeof new_bytes);
+  put(header.data(), header.size());
+  out.resize(padded(out.size()));
+  const size_t arrays = padded(kBegin + header_bytes);
+  put(file.data() + arrays, file.size() - 8 - arrays);
+  const uint64_t checksum = fnv1a64(out.data(), out.size());
+  put(&checksum, sizeof checksum);
+  return out;
+}
+
+TEST_F(PlanFiles, PartsOfAStrangerAreChecked) {
+  save_plan_of_every_form(path("plan"));
+  const std::vector<std::byte> good = read_file(path("plan"), 1 << 20);
+  EXPECT_EQ(error_of(with_header(good, "\"stride\":4", "\"stride\":4")), "loaded");
+  const auto expect_refused = [&](const char* from, const char* to, const char* why) {
+    const std::string error = error_of(with_header(good, from, to));
+    EXPECT_NE(error.find(why), std::string::npos) << to << ": " << error;
+  };
+  expect_refused("causal & window(3)\"]", "causal & windw(3)\"]",
+                 "plan file p: the pattern of a part: unknown pattern \"windw\"");
+  expect_refused("\"causal & window(3)\"]", "\"per_head(causal, dense)\"]",
+                 "per_head: got 2 patterns for 1 query heads");
+  expect_refused("\"causal & window(3)\"]", "\"lambda(<f>)\"]", "the pattern of a part");
+  expect_refused("\"causal & window(3)\"]", "3]", "its header is not valid");
+  expect_refused("[\"causal & window(3)\"]", "[]", "group 0 of a part with 0");
+  expect_refused("\"stride\":1}", "\"stride\":0}", "a part with stride 0");
+  expect_refused("\"stride\":1}", "\"stride\":31}", "a part with stride 31 for lengths 20 and 30");
+  expect_refused("\"stride\":1}", "\"stride\":2}", "are not of the parts that the file tells");
+}
+
 TEST_F(PlanFiles, SayWhatIsWrongWithThem) {
   plan(causal(), 8, 8).save(path("plan"));
   const std::vector<std::byte> good = read_file(path("plan"), 1 << 20);
@@ -169,7 +281,7 @@ TEST_F(PlanFiles, SayWhatIsWrongWithThem) {
             "p is not a plan file: it does not begin with the mark of one; plans are written by "
             "Plan::save or `keyhole plan --save`");
   EXPECT_EQ(error_of(with(8, 7)),
-            "plan file p has format version 7, this library reads 1; make the plan again from its "
+            "plan file p has format version 7, this library reads 2; make the plan again from its "
             "pattern");
   EXPECT_EQ(
       error_of(with(12, 0x04030201)),

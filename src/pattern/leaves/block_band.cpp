@@ -24,10 +24,10 @@ class BlockBand final : public IntervalLeaf {
     const Position block_begin = q - floor_mod(q, size_);
     return {block_begin - radius_ * size_, block_begin + (radius_ + 1) * size_};
   }
-  // With a radius it is always inside bigbird, which prints itself: parse() knows no block_band.
+  // With a radius it is what bigbird means without random and global blocks.
   std::string text() const override {
     if (radius_ == 0) return say("blocks(", size_, ")");
-    return say("block_band(", size_, ", ", radius_, ")");
+    return say("bigbird(", size_, ", ", 2 * radius_ + 1, ", 0, 0, 0)");
   }
   bool sign(const Rect& rect, Signature& signature) const override {
     signature.add(floor_mod(rect.q.begin, size_));

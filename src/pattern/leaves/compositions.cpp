@@ -48,8 +48,9 @@ Pattern bigbird(int64_t block, int64_t width, int64_t randoms, int64_t globals, 
   KEYHOLE_CHECK(std::max(width, globals) <= kUnbounded / block,
                 "bigbird: ", std::max(width, globals), " blocks of ", block,
                 " tokens are too many; accepted: ", kUnbounded, " tokens in all");
-  const Pattern near(make_block_band(block, (width - 1) / 2));
-  const Pattern meaning = near | global(globals * block) | random(block, randoms, seed);
+  Pattern meaning(make_block_band(block, (width - 1) / 2));
+  if (globals > 0) meaning = meaning | global(globals * block);
+  if (randoms > 0) meaning = meaning | random(block, randoms, seed);
   return Pattern(
       make_named(say("bigbird(", block, ", ", width, ", ", randoms, ", ", globals, ", ", seed, ")"),
                  meaning.node()));
