@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -267,6 +268,26 @@ TEST_F(PlanFiles, PartsOfAStrangerAreChecked) {
   expect_refused("\"stride\":1}", "\"stride\":0}", "a part with stride 0");
   expect_refused("\"stride\":1}", "\"stride\":31}", "a part with stride 31 for lengths 20 and 30");
   expect_refused("\"stride\":1}", "\"stride\":2}", "are not of the parts that the file tells");
+}
+
+// The thread sanitizer reads along: nothing that a question looks at may be made by another one.
+TEST_F(PlanFiles, ALoadedPlanIsAskedFromSeveralThreads) {
+  save_plan_of_every_form(path("plan"));
+  for (int round = 0; round < 8; ++round) {
+    const Plan loaded = Plan::load(path("plan"));
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&loaded, t] {
+        const TileShape tile{8 << t % 2, 8};
+        EXPECT_FALSE(loaded.state().is_opaque());
+        EXPECT_GT(loaded.state().estimate_tiles(tile), 0);
+        EXPECT_TRUE(loaded.state().can_compile(tile));
+        EXPECT_FALSE(loaded.explain(tile).draws_pair_by_pair);
+        EXPECT_EQ(loaded.state().view(tile, /*with_transposed=*/true).tiles.size(), 2u);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 TEST_F(PlanFiles, SayWhatIsWrongWithThem) {
