@@ -57,6 +57,10 @@ class Pattern {
 
   std::string text() const;  // what parse() reads
   HeadPattern for_head(const Shape& shape, int64_t batch = 0, int64_t head = 0) const;
+  // Whether heads or batch entries of these lengths may see different pairs (per_head, per_batch,
+  // `at` with positions for each of them). Where not, a plan for one head of one batch entry serves
+  // any number of them.
+  bool depends_on_heads(int64_t q_len, int64_t k_len) const;
   const NodePtr& node() const { return node_; }
 
   friend Pattern operator&(const Pattern& a, const Pattern& b);

@@ -123,6 +123,13 @@ void add_patterns(nb::module_& module) {
             return nb::make_tuple(shape.batch, shape.heads);
           },
           "(batch, heads): the fewest for which the pattern makes sense.")
+      .def(
+          "depends_on_heads",
+          [](const Pattern& self, nb::handle q_len, nb::handle k_len) {
+            const int64_t queries = integer_from(q_len, "q_len");
+            return self.depends_on_heads(queries, integer_from(k_len, "k_len"));
+          },
+          "Whether heads or batch entries of these lengths may see different pairs.")
       .def("picture",
            [](const Pattern& self, nb::handle q_len, nb::handle k_len) {
              const int64_t queries = integer_from(q_len, "q_len"),

@@ -245,15 +245,21 @@ def plan(
     return _cached(as_pattern(pattern), q_len, k_len, batch, heads, offset)
 
 
-def plan_for(what: PlanLike, q_len: int, k_len: int, batch: int, heads: int) -> Plan:
-    """The plan that a call with tensors of this shape follows. A plan is taken as it is: the kernels check it."""
+def plan_for(what: PlanLike, q_len: int, k_len: int, batch: int, heads: int, offset: int | None = None) -> Plan:
+    """The plan that a call with tensors of this shape follows. A plan is taken as it is: the kernels check it.
+
+    A pattern that is the same for all heads and batch entries has one plan for any number of them.
+    """
     if isinstance(what, Plan):
         return what
     if not isinstance(what, (Pattern, str)):
         raise TypeError(
             f"attention: expected a pattern, its text or a plan as fourth argument, found {type(what).__name__}"
         )
-    return _cached(as_pattern(what), q_len, k_len, batch, heads, k_len - q_len)
+    pattern = as_pattern(what)
+    if not pattern.core.depends_on_heads(q_len, k_len):
+        batch = heads = 1
+    return _cached(pattern, q_len, k_len, batch, heads, k_len - q_len if offset is None else offset)
 
 
 def _cached(pattern: Pattern, q_len: int, k_len: int, batch: int, heads: int, offset: int) -> Plan:

@@ -130,6 +130,11 @@ class At final : public Node {
                                         PositionRuns(k), shape.q_offset());
   }
   bool is_resolved() const override { return false; }
+  // Arrays of another size are [batch, length] or [batch, heads, length], or fit nothing.
+  bool depends_on_heads(int64_t q_len, int64_t k_len) const override {
+    return int64_t(q_->size()) != q_len || int64_t(k_->size()) != k_len ||
+           child_->depends_on_heads(q_len, k_len);
+  }
   Kind kind() const override { return Kind::at; }
   std::vector<NodePtr> children() const override { return {child_}; }
   bool is_opaque() const override { return child_->is_opaque(); }

@@ -104,6 +104,13 @@ void Node::draw(const Rect& rect, BitRows& bits) const {
   }
 }
 
+bool Node::depends_on_heads(int64_t q_len, int64_t k_len) const {
+  if (is_resolved()) return false;
+  const std::vector<NodePtr> parts = children();
+  return std::any_of(parts.begin(), parts.end(),
+                     [&](const NodePtr& part) { return part->depends_on_heads(q_len, k_len); });
+}
+
 NodePtr Node::in_residue(int64_t stride, int64_t residue) const {
   KEYHOLE_ASSERT(stride >= 1 && residue >= 0 && residue < stride, "residue ", residue, " modulo ",
                  stride);

@@ -93,6 +93,9 @@ class Node : public std::enable_shared_from_this<Node> {
   }
   // True when allows() may be asked without resolve().
   virtual bool is_resolved() const { return true; }
+  // Whether resolve() looks at the batch entry or the head, or at how many there are, for these
+  // lengths. By default: whether that of a child does.
+  virtual bool depends_on_heads(int64_t q_len, int64_t k_len) const;
 
   // For the passes that take unions apart, and for printing.
   enum class Kind : uint8_t {

@@ -179,6 +179,15 @@ class Packed final : public Node {
                                             std::move(children), scope.shape.q_offset());
   }
   bool is_resolved() const override { return false; }
+  // The child is asked about the lengths of documents.
+  bool depends_on_heads(int64_t, int64_t) const override {
+    if (child_->is_resolved()) return false;
+    for (size_t d = 0; d < q_lengths_.size(); ++d) {
+      if (q_lengths_[d] == 0 || k_lengths_[d] == 0) continue;
+      if (child_->depends_on_heads(q_lengths_[d], k_lengths_[d])) return true;
+    }
+    return false;
+  }
   std::vector<NodePtr> children() const override { return {child_}; }
   bool is_opaque() const override { return child_->is_opaque(); }
 

@@ -43,6 +43,10 @@ HeadPattern Pattern::for_head(const Shape& shape, int64_t batch, int64_t head) c
   return HeadPattern(std::move(resolved), shape.q_offset());
 }
 
+bool Pattern::depends_on_heads(int64_t q_len, int64_t k_len) const {
+  return node_->depends_on_heads(q_len, k_len);
+}
+
 Pattern operator&(const Pattern& a, const Pattern& b) {
   return Pattern(make_and(a.node_, b.node_));
 }

@@ -30,6 +30,7 @@ class Choice final : public Node {
     return children_[size_t(by_head ? scope.head : scope.batch)]->resolve(scope);
   }
   bool is_resolved() const override { return false; }
+  bool depends_on_heads(int64_t, int64_t) const override { return true; }
   bool is_opaque() const override {
     return std::any_of(children_.begin(), children_.end(),
                        [](const NodePtr& child) { return child->is_opaque(); });

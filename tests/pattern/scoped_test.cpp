@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "keyhole/error.h"
+#include "pattern/catalog.h"
 #include "pattern/node.h"
 #include "pattern/truth.h"
 #include "support/message_of.h"
@@ -33,6 +34,48 @@ TEST(PerHead, SaysHowManyAreWanted) {
             "per_batch: got 1 patterns for 2 batch entries; give one for each of them");
   EXPECT_EQ(message_of([&] { per_head({}); }), "per_head: got no patterns; give at least one");
   EXPECT_NE(message_of([&] { per_head({causal()}).node()->allows(0, 0); }), "no error");
+}
+
+TEST(DependsOnHeads, IsWhatResolvingLooksAt) {
+  struct Row {
+    const char* text;
+    bool depends;
+  };
+  const Row rows[] = {
+      {"causal & (window(2) | random(2, 1, 7))", false},
+      {"per_head(causal, dense)", true},
+      {"per_batch(causal)", true},
+      {"causal | ~per_head(causal, dense)", true},
+      {"at(q=[0, 1, 2, 3], k=[3, 2, 1, 0], causal)", false},
+      {"at(q=[0, 1, 2, 3], k=[3, 2, 1, 0, 0, 1, 2, 3], causal)", true},  // [batch, length]
+      {"at(q=[0, 1, 2, 3], k=[3, 2, 1, 0], per_head(causal, dense))", true},
+      {"at(q=[0, 1], k=[3, 2, 1, 0], causal)",
+       true},  // fits nothing: to be said for the real shape
+      {"packed([1, 3], [2, 2], random(1, 1, 3))", false},
+      {"packed([1, 3], [2, 2], per_batch(causal, dense))", true},
+      {"packed([2, 2], [2, 2], at(q=[1, 0], k=[0, 1], causal))", false},
+      {"packed([2, 2], [2, 2], at(q=[1, 0, 0, 1], k=[0, 1], causal))", true},
+  };
+  for (const Row& row : rows) {
+    EXPECT_EQ(parse(row.text).depends_on_heads(4, 4), row.depends) << row.text;
+  }
+  EXPECT_FALSE(lambda([](Position, Position) { return true; }).depends_on_heads(4, 4));
+}
+
+// Where a pattern does not depend on heads, each of them sees what the only one of a shape does.
+TEST(DependsOnHeads, AllHeadsOfTheOthersSeeTheSame) {
+  const Shape one{.q_len = 9, .k_len = 12}, many{.batch = 2, .heads = 3, .q_len = 9, .k_len = 12};
+  int64_t independent = 0;
+  for (const std::string& text : sample_texts()) {
+    const Pattern pattern = parse(text);
+    if (pattern.depends_on_heads(one.q_len, one.k_len)) continue;
+    ++independent;
+    const std::string expected = pattern.for_head(one).node()->text();
+    for (int64_t i = 0; i < many.batch * many.heads; ++i) {
+      EXPECT_EQ(pattern.for_head(many, i / many.heads, i % many.heads).node()->text(), expected);
+    }
+  }
+  EXPECT_GT(independent, 20);
 }
 
 // By definition: the child's answer at the given positions, nothing outside the arrays.

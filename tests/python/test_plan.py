@@ -13,8 +13,10 @@ import weakref
 
 import keyhole
 import numpy as np
+import numpy_reference
 import pytest
 from keyhole.cache import Cache
+from keyhole.plan import plan_for
 from notebook_html import svg_inside
 from properties import HealthCheck, given, settings, st
 
@@ -239,7 +241,45 @@ def test_the_cache_makes_each_plan_once():
     q, k, v = np.zeros((3, 2, 3, 64, 8), np.float32)
     keyhole.attention(q, k, v, "causal")
     keyhole.attention(q, k, v, keyhole.causal())
-    assert keyhole.plan_cache.info()[:3] == (2, 2, 2)
+    assert keyhole.plan_cache.info()[:3] == (3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "causal & (window(5) | sinks(2))",
+        keyhole.packed([10, 6], [8, 8], "random(2, 1, 3)"),
+        keyhole.at(np.arange(16)[::-1], np.arange(16), "causal"),
+        keyhole.mask(np.tri(16, dtype=bool)),
+    ],
+    ids=["text", "packed", "at", "mask"],
+)
+def test_one_plan_serves_every_batch_size_and_number_of_heads(pattern):
+    rng = np.random.default_rng(1)
+    pairs = (keyhole.parse(pattern) if isinstance(pattern, str) else pattern).mask(16)
+    for batch, heads in ((1, 1), (2, 3), (4, 2), (1, 6), (0, 2)):
+        q, k, v = rng.standard_normal((3, batch, heads, 16, 8), np.float32)
+        out = keyhole.attention(q, k, v, pattern)
+        np.testing.assert_allclose(out, numpy_reference.forward(q, k, v, pairs).out, atol=1e-5)
+    assert keyhole.plan_cache.info()[:3] == (4, 1, 1)
+    assert plan_for(pattern, 16, 16, 7, 8) is plan_for(pattern, 16, 16, 1, 2)
+
+
+def test_patterns_of_heads_and_batch_entries_have_a_plan_for_each_shape():
+    positions = np.arange(16)
+    for pattern, batch, heads in (
+        ("per_head(causal, window(3))", 1, 2),
+        ("per_batch(causal, window(3)) & window(9)", 2, 1),
+        (keyhole.at(np.stack([positions, positions[::-1]]), positions, "causal"), 2, 3),
+    ):
+        made = plan_for(pattern, 16, 16, batch, heads)
+        assert (made.batch, made.heads) == (batch, heads)
+        with pytest.raises(ValueError, match="per_head: got 2|per_batch: got 2|at: q has 32"):
+            plan_for(pattern, 16, 16, batch + 1, heads + 1)
+
+
+def test_a_plan_by_hand_keeps_its_shape():
+    assert keyhole.plan("causal", 8, batch=2, heads=3).explain().pairs == 6 * 36
 
 
 def test_the_cache_is_bounded_and_an_evicted_plan_lives_on():

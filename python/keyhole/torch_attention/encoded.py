@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import _core
 from ..cache import Cache
 from ..pattern import Pattern, from_recipe
-from ..plan import Plan, plan, plan_for
+from ..plan import Plan, plan_for
 from ..recipe import decode_value, encode_value
 
 __all__ = ["Anchored", "core_plan", "plan_of", "tensor_of"]
@@ -60,7 +60,7 @@ def core_plan(what: Any, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
         return what.core
     batch, heads, q_len, _ = q.shape
     if type(what) is Anchored:
-        return plan(what.pattern, q_len, k.shape[2], batch=batch, heads=heads, offset=what.offset).core
+        return plan_for(what.pattern, q_len, k.shape[2], batch, heads, what.offset).core
     return plan_for(what, q_len, k.shape[2], batch, heads).core
 
 
