@@ -103,8 +103,10 @@ struct ShapeOptions {
   void add_to(CLI::App& app);
   bool is_given() const { return len || q_len || k_len; }
   // Heads and batch entries that were not given are as many as the pattern needs. Throws
-  // Error(usage) when lengths are missing or absurd.
-  Shape shape(std::string_view verb, const Pattern& pattern) const;
+  // Error(usage) when lengths are missing or absurd. Products of lengths up to kMostTokens fit 64
+  // bits with room to spare.
+  static constexpr int64_t kMostTokens = int64_t{1} << 40;
+  Shape shape(std::string_view verb, const Pattern& pattern, int64_t longest = kMostTokens) const;
 };
 
 // Throws Error(usage) with an example when the text is empty. Reads files for mask(file=...).

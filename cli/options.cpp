@@ -35,7 +35,7 @@ void ShapeOptions::add_to(CLI::App& app) {
   add_integer(app, "--batch", batch, "batch entries; default: what the pattern needs");
 }
 
-Shape ShapeOptions::shape(std::string_view verb, const Pattern& pattern) const {
+Shape ShapeOptions::shape(std::string_view verb, const Pattern& pattern, int64_t longest) const {
   KEYHOLE_CHECK(len || (q_len && k_len), verb,
                 is_given() ? ": --q-len and --k-len go together" : " needs a length",
                 "; pass --len N, or --q-len N and --k-len N");
@@ -46,14 +46,13 @@ Shape ShapeOptions::shape(std::string_view verb, const Pattern& pattern) const {
   shape.batch = batch.value_or(shape.batch), shape.heads = heads.value_or(shape.heads);
   shape.offset = offset;
   shape.q_len = q_len.value_or(len.value_or(0)), shape.k_len = k_len.value_or(len.value_or(0));
-  // 2^40: what the library promises for one length. Products then fit 64 bits with room to spare.
-  constexpr int64_t kMostTokens = int64_t{1} << 40, kMostHeads = 1 << 16;
+  constexpr int64_t kMostHeads = 1 << 16;
   const auto check = [&](const char* name, int64_t value, int64_t least, int64_t most) {
     KEYHOLE_CHECK(value >= least && value <= most, verb, ": ", name, " is ", value,
                   "; accepted are ", least, " to ", most);
   };
-  check(q_len ? "--q-len" : "--len", shape.q_len, 0, kMostTokens);
-  check(k_len ? "--k-len" : "--len", shape.k_len, 0, kMostTokens);
+  check(q_len ? "--q-len" : "--len", shape.q_len, 0, longest);
+  check(k_len ? "--k-len" : "--len", shape.k_len, 0, longest);
   check("--heads", shape.heads, 1, kMostHeads);
   check("--batch", shape.batch, 1, kMostHeads);
   if (offset) check("--offset", *offset, -kMostTokens, kMostTokens);

@@ -12,6 +12,7 @@
 #include "cli/verbs.h"
 #include "pattern/node.h"
 #include "pattern/smallest_shape.h"
+#include "plan/compile.h"
 
 namespace keyhole::cli {
 namespace {
@@ -69,7 +70,7 @@ int compare(const Options& options, const Context& context) {
   const Pattern b = pattern_from("plan", options.compare);
   // Heads and batch entries must suit both.
   const Shape of_b = smallest_shape(b, 0, 0);
-  Shape shape = options.shape.shape("plan", a);
+  Shape shape = options.shape.shape("plan", a, kMaxPlanLength);
   if (!options.shape.heads) shape.heads = std::max(shape.heads, of_b.heads);
   if (!options.shape.batch) shape.batch = std::max(shape.batch, of_b.batch);
   const PlanReport first = explain(plan(a, shape), options).report;
@@ -126,8 +127,9 @@ int plan_verb(const Options& options, const Context& context) {
   }
   Pattern pattern = dense();
   if (options.load.empty()) pattern = pattern_from("plan", options.pattern);
-  const Plan made = options.load.empty() ? plan(pattern, options.shape.shape("plan", pattern))
-                                         : Plan::load(options.load);
+  const Plan made = options.load.empty()
+                        ? plan(pattern, options.shape.shape("plan", pattern, kMaxPlanLength))
+                        : Plan::load(options.load);
   const Report report = explain(made, options);
   options.environment.log("{} compiled in {:.2f} ms with tile {}", made.pattern_text(),
                           report.report.compile_ms, to_string(report.report.tile));

@@ -63,12 +63,12 @@ Extent check_tensor(const TensorView& tensor, const char* name, int rank, const 
 }
 
 void check_sizes(const TensorView& tensor, const char* name, std::initializer_list<int64_t> want,
-                 const char* meaning) {
+                 const char* meaning, const char* of = "") {
   if (std::equal(want.begin(), want.end(), tensor.shape)) return;
   std::string expected;
   for (const int64_t size : want) expected += say(expected.empty() ? "[" : ", ", size);
   KEYHOLE_CHECK(false, "attention: ", name, " has shape ", shape_text(tensor), "; expected ",
-                expected, "], ", meaning);
+                expected, "], ", meaning, of);
 }
 
 std::string place_text(const Device& device) {
@@ -175,13 +175,16 @@ InputExtents check_inputs(const TensorView& q, const TensorView& k, const Tensor
   return extents;
 }
 
-Extent check_lse(const TensorView& lse, const TensorView& q) {
-  const Extent extent = check_tensor(lse, "lse", 3, "[batch, heads, length]");
-  check_same_device(lse, "lse", q);
-  check_sizes(lse, "lse", {q.shape[0], q.shape[1], q.shape[2]}, "batch, heads and length of q");
-  const DType want = q.dtype == DType::f64 ? DType::f64 : DType::f32;
-  KEYHOLE_CHECK(lse.dtype == want, "attention: lse is ", to_string(lse.dtype), "; it must be ",
-                to_string(want), " for ", to_string(q.dtype), " inputs");
+// `like`: q, or the out that it belongs to where there is no q.
+Extent check_lse(const TensorView& lse, const char* name, const TensorView& like,
+                 const char* like_name) {
+  const Extent extent = check_tensor(lse, name, 3, "[batch, heads, length]");
+  check_same_device(lse, name, like, like_name);
+  check_sizes(lse, name, {like.shape[0], like.shape[1], like.shape[2]},
+              "batch, heads and length of ", like_name);
+  const DType want = like.dtype == DType::f64 ? DType::f64 : DType::f32;
+  KEYHOLE_CHECK(lse.dtype == want, "attention: ", name, " is ", to_string(lse.dtype),
+                "; it must be ", to_string(want), " for ", to_string(like.dtype), " inputs");
   return extent;
 }
 
@@ -218,7 +221,7 @@ void check_forward(const TensorView& q, const TensorView& k, const TensorView& v
   check_output(out, "out");
   Extent lse_extent;
   if (lse.is_given()) {
-    lse_extent = check_lse(lse, q);
+    lse_extent = check_lse(lse, "lse", q, "q");
     check_output(lse, "lse");
   }
   for (const auto& [extent, name] :
@@ -235,7 +238,7 @@ void check_backward(const TensorView& dout, const TensorView& q, const TensorVie
   check_inputs(q, k, v, options);
   check_out(dout, "dout", q, v);
   check_out(out, "out", q, v);
-  check_lse(lse, q);
+  check_lse(lse, "lse", q, "q");
   constexpr const char* kFour = "[batch, heads, length, head_dim]";
   const std::pair<const TensorView*, const char*> outputs[] = {
       {&gradients.dq, "dq"}, {&gradients.dk, "dk"}, {&gradients.dv, "dv"}};
@@ -286,9 +289,9 @@ void check_merge(const TensorView& into_out, const TensorView& into_lse, const T
   check_sizes(from_out, "the other out",
               {into_out.shape[0], into_out.shape[1], into_out.shape[2], into_out.shape[3]},
               "the shape of out");
-  check_lse(into_lse, into_out);
+  check_lse(into_lse, "lse", into_out, "out");
   check_output(into_lse, "lse");
-  check_lse(from_lse, into_out);
+  check_lse(from_lse, "the other lse", into_out, "out");
 }
 
 }  // namespace keyhole

@@ -11,17 +11,18 @@ namespace keyhole {
 
 namespace {
 
-// Positions are sums of lengths and offsets; far below the ends of int64 none of them can wrap.
-constexpr int64_t kMaxLength = int64_t{1} << 40;
-
 void check_shape(const Shape& shape) {
   KEYHOLE_CHECK(shape.batch >= 0 && shape.heads >= 0 && shape.q_len >= 0 && shape.k_len >= 0,
                 "plan: batch ", shape.batch, ", heads ", shape.heads, ", q_len ", shape.q_len,
                 " and k_len ", shape.k_len, " must not be negative");
-  KEYHOLE_CHECK(shape.q_len <= kMaxLength && shape.k_len <= kMaxLength, "plan: lengths ",
-                shape.q_len, " and ", shape.k_len, " pass the limit of ", kMaxLength);
-  KEYHOLE_CHECK(shape.q_offset() >= -kMaxLength && shape.q_offset() <= kMaxLength, "plan: offset ",
-                shape.q_offset(), " is outside -", kMaxLength, " .. ", kMaxLength);
+  KEYHOLE_CHECK(
+      shape.q_len <= kMaxPlanLength && shape.k_len <= kMaxPlanLength, "plan: q_len is ",
+      shape.q_len, " and k_len is ", shape.k_len, "; accepted are 0 to ", kMaxPlanLength,
+      "; plan longer sequences in pieces: some of the queries at a time (offset places them), and "
+      "pieces of the keys whose results merge joins");
+  KEYHOLE_CHECK(shape.q_offset() >= -kMaxPlanOffset && shape.q_offset() <= kMaxPlanOffset,
+                "plan: offset is ", shape.q_offset(), "; accepted are -", kMaxPlanOffset, " to ",
+                kMaxPlanOffset, ": count positions from nearer to the queries");
   KEYHOLE_CHECK(checked_mul(shape.batch, shape.heads, "plan: batch x heads") <= int64_t{1} << 31,
                 "plan: ", shape.batch, " x ", shape.heads, " heads pass the limit of 2147483648");
 }

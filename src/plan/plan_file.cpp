@@ -179,12 +179,12 @@ Shape read_shape(const Json& json, const std::string& path) {
   Shape shape{json.at("batch").get<int64_t>(), json.at("heads").get<int64_t>(),
               json.at("q_len").get<int64_t>(), json.at("k_len").get<int64_t>(),
               json.at("offset").get<int64_t>()};
-  constexpr int64_t kMost = int64_t{1} << 40;
   for (const int64_t size : {shape.batch, shape.heads, shape.q_len, shape.k_len}) {
-    KEYHOLE_CHECK(size >= 0 && size <= kMost, "plan file ", path, ": size ", size,
-                  " is outside 0 .. ", kMost);
+    KEYHOLE_CHECK(size >= 0 && size <= kMaxPlanLength, "plan file ", path, ": size ", size,
+                  " is outside 0 .. ", kMaxPlanLength);
   }
-  KEYHOLE_CHECK(std::abs(*shape.offset) <= kMost, "plan file ", path, ": offset ", *shape.offset);
+  KEYHOLE_CHECK(*shape.offset >= -kMaxPlanOffset && *shape.offset <= kMaxPlanOffset, "plan file ",
+                path, ": offset ", *shape.offset);
   KEYHOLE_CHECK(checked_mul(shape.batch, shape.heads, "plan file: heads") <= int64_t{1} << 31,
                 "plan file ", path, ": too many heads");
   return shape;

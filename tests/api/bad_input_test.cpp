@@ -21,8 +21,8 @@ constexpr int64_t kHuge = int64_t{1} << 62;
 
 // A sound call: batch 2, 4 heads over 2, 5 queries, 7 keys, head_dim 8, v_head_dim 6.
 struct Call {
-  std::vector<float> memory[10];
-  TensorView q, k, v, out, lse, dout;
+  std::vector<float> memory[11];
+  TensorView q, k, v, out, lse, dout, other_lse;
   Gradients gradients;
   AttentionOptions options;
   Plan made = plan(causal(), Shape{2, 4, 5, 7, {}});
@@ -39,7 +39,7 @@ struct Call {
     out = tensor({2, 4, 5, 6}), lse = tensor({2, 4, 5}), dout = tensor({2, 4, 5, 6});
     gradients.dq = tensor({2, 4, 5, 8}), gradients.dk = tensor({2, 2, 7, 8});
     gradients.dv = tensor({2, 2, 7, 6});
-    options.sink = tensor({4});
+    options.sink = tensor({4}), other_lse = tensor({2, 4, 5});
   }
   void forward() const { attention_forward(q, k, v, made, out, lse, options); }
   void backward() const { attention_backward(dout, q, k, v, out, lse, made, gradients, options); }
@@ -266,7 +266,12 @@ const std::vector<Row> kMergeRows = {
     {"null other out", [](Call& c) { c.dout.data = nullptr; },
      "attention: the other out has shape [2, 4, 5, 6] but its data pointer is null"},
     {"lse of another shape", [](Call& c) { c.lse = reshaped(c.lse, {2, 4, 4}); },
-     "attention: lse has shape [2, 4, 4]; expected [2, 4, 5], batch, heads and length of q"},
+     "attention: lse has shape [2, 4, 4]; expected [2, 4, 5], batch, heads and length of out"},
+    {"other lse of another shape", [](Call& c) { c.other_lse = reshaped(c.lse, {2, 4, 4}); },
+     "attention: the other lse has shape [2, 4, 4]; expected [2, 4, 5], batch, heads and length of "
+     "out"},
+    {"other lse of another dtype", [](Call& c) { c.other_lse.dtype = DType::f16; },
+     "attention: the other lse is f16; it must be f32 for f32 inputs"},
 };
 
 void check_rows(const char* what, const std::vector<Row>& rows,
@@ -299,7 +304,7 @@ TEST(BadInput, Backward) {
 }
 
 TEST(BadInput, Merge) {
-  check_rows("merge", kMergeRows, [](const Call& c) { merge(c.out, c.lse, c.dout, c.lse); });
+  check_rows("merge", kMergeRows, [](const Call& c) { merge(c.out, c.lse, c.dout, c.other_lse); });
 }
 
 TEST(BadInput, ABackendThatIsNotThereOrOfTheOtherSide) {

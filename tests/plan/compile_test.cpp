@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "plan/estimate.h"
 #include "plan/plan_state.h"
+#include "support/message_of.h"
 
 namespace keyhole {
 namespace {
@@ -25,6 +26,28 @@ TEST(CompilePlan, CountsTilesOfTheStyleExample) {
   EXPECT_EQ(report.parts[0].bitmaps, 2);
   EXPECT_EQ(report.parts[0].bitmap_bytes, 2 * 128 * 128 / 8);
   EXPECT_NEAR(report.waste, 0.331, 0.001);
+}
+
+TEST(CompilePlan, LengthsThatListsCannotNumberAreRefusedAtOnce) {
+  const auto message = [](int64_t q_len, int64_t k_len) {
+    return test::message_of([&] { plan(causal(), q_len, k_len); });
+  };
+  const int64_t most = INT32_MAX;
+  EXPECT_EQ(message(1, most), "no error");
+  EXPECT_EQ(message(most, most), "no error");
+  EXPECT_EQ(message(1, most + 1),
+            "plan: q_len is 1 and k_len is 2147483648; accepted are 0 to 2147483647; plan longer "
+            "sequences in pieces: some of the queries at a time (offset places them), and pieces "
+            "of the keys whose results merge joins");
+  for (const int64_t length : {most + 1, int64_t{1} << 38, int64_t{1} << 40, INT64_MAX}) {
+    EXPECT_NE(message(length, length).find("accepted are 0 to 2147483647; plan longer"),
+              std::string::npos)
+        << message(length, length);
+  }
+  // What is accepted can be compiled for any tile shape, whatever the number of its tiles.
+  const Plan longest = plan(window(0), 1, most);
+  EXPECT_EQ(longest.explain({1, 1}).pairs, 1);
+  EXPECT_EQ(longest.explain().pairs, 1);
 }
 
 TEST(CompilePlan, TilesThatHoldAPairAreCountedInPlainCoordinates) {

@@ -282,6 +282,14 @@ def test_a_plan_by_hand_keeps_its_shape():
     assert keyhole.plan("causal", 8, batch=2, heads=3).explain().pairs == 6 * 36
 
 
+@pytest.mark.parametrize("length", [2**31, 2**38, 2**40])
+def test_lengths_that_no_list_can_number_are_refused_when_the_plan_is_made(length):
+    with pytest.raises(ValueError, match=f"k_len is {length}; accepted are 0 to 2147483647; plan longer .* in pieces"):
+        keyhole.plan("causal", 1, length)
+    with pytest.raises(ValueError, match=f"q_len is {length} and k_len is {length}; accepted are"):
+        keyhole.plan("causal", length)
+
+
 def test_the_cache_is_bounded_and_an_evicted_plan_lives_on():
     keyhole.plan_cache.resize(2)
     plans = [keyhole.plan("causal", length) for length in (1, 2, 3)]
