@@ -51,9 +51,6 @@ struct BackwardArgs {
 enum class Operation : uint8_t { forward, backward };
 const char* to_string(Operation operation);
 
-// How the bits of a partial tile lie; docs/gpu.md has the picture.
-enum class BitmapLayout : uint8_t { row_major, mma };
-
 // What is asked of a kernel.
 struct Request {
   std::string backend;  // "auto" or a backend's name

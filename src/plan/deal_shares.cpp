@@ -10,23 +10,11 @@
 
 #include "base/check.h"
 #include "base/int_math.h"
+#include "plan/direction.h"
+#include "plan/schedule.h"
 
 namespace keyhole {
 namespace {
-
-// The tiles whose lists are dealt out: those of queries or, of a backward pass, of keys.
-struct Side {
-  const TileRun* runs;
-  int32_t tiles;      // per class
-  int32_t tile_rows;  // of a tile
-  int64_t length;
-  int64_t ResidueClass::* num_rows;  // of a class
-};
-Side side_of(const TileView& view, bool is_transposed) {
-  if (!is_transposed)
-    return {view.runs, view.q_tiles, view.tile.q, view.q_len, &ResidueClass::num_q};
-  return {view.t_runs, view.k_tiles, view.tile.k, view.k_len, &ResidueClass::num_k};
-}
 
 // Costs are counted in hundredths of a tile: whole numbers, so that equal loads are equal.
 constexpr int64_t kTileCost = 100;
@@ -69,8 +57,7 @@ class Loads {
 class Dealer {
  public:
   Dealer(const TileView& view, const DealtWork& work, const ShareDeal& deal)
-      : view_(view),
-        side_(side_of(view, deal.is_transposed)),
+      : lists_(view, deal.is_transposed),
         work_(work),
         deal_(deal),
         // At least something: every CTA must get an item, also of empty lists.
@@ -107,8 +94,8 @@ class Dealer {
  private:
   // A chunk is given the run it begins in: the one thread that reads lists should not walk there.
   void skip_runs(WorkItem& item) const {
-    while (item.num_runs > 0 && side_.runs[item.first_run].count <= item.first_tile) {
-      item.first_tile -= side_.runs[item.first_run].count;
+    while (item.num_runs > 0 && lists_.runs[item.first_run].count <= item.first_tile) {
+      item.first_tile -= lists_.runs[item.first_run].count;
       ++item.first_run;
       --item.num_runs;
     }
@@ -121,13 +108,12 @@ class Dealer {
   // more to do: neighbours read the same, and a cache that does not hold a whole section holds what
   // some neighbours read.
   Order order_of(const std::vector<WorkItem>& all) const {
-    const int64_t lists = int64_t{view_.classes} * side_.tiles;
     int64_t longest = 0, total = 0, behind_the_middle = 0;
     for (const WorkItem& item : all) {
       const int64_t cost = cost_of(item);
       longest = std::max(longest, cost);
       total += cost;
-      behind_the_middle += 2 * item.list >= lists ? cost : -cost;
+      behind_the_middle += 2 * item.list >= lists_.lists_per_group ? cost : -cost;
     }
     if (longest * kSmallPart > total / deal_.num_ctas) return is_longer;
     return behind_the_middle > 0 ? is_behind : is_before;
@@ -139,7 +125,7 @@ class Dealer {
     for (int32_t place = 0; place < work_.items_per_group; ++place) {
       for (int32_t head = first_head; head < end_head; ++head) {
         WorkItem item = item_of(head, place);
-        if (item.list < 0 || !has_rows(item.list)) continue;
+        if (item.list < 0 || !lists_.has_rows(item.list)) continue;
         item.head = head;
         all.push_back(item);
       }
@@ -184,15 +170,7 @@ class Dealer {
   WorkItem item_of(int32_t head, int32_t place) const {
     const int32_t group = deal_.group_of[size_t(head)];
     if (group >= 0) return items_[size_t(group) * size_t(work_.items_per_group) + size_t(place)];
-    return {place < view_.classes * side_.tiles ? place : -1, 0, 0, -1};
-  }
-
-  // Classes have room for the longest of them.
-  bool has_rows(int32_t list) const {
-    const int32_t class_index = list / side_.tiles, tile = list % side_.tiles;
-    const int64_t rows =
-        view_.stride == 1 ? side_.length : view_.residues[class_index].*side_.num_rows;
-    return int64_t{tile} * side_.tile_rows < rows;
+    return {place < lists_.lists_per_group ? place : -1, 0, 0, -1};
   }
 
   DealtShares by_cta(const std::vector<WorkItem>& all, const std::vector<int32_t>& cta_of) const {
@@ -217,12 +195,11 @@ class Dealer {
   }
   TileRun first_run(const WorkItem& item) const {
     if (item.num_tiles == 0) return {0, 0, kFull};
-    const TileRun& run = side_.runs[item.first_run];
+    const TileRun& run = lists_.runs[item.first_run];
     return {run.tile + item.first_tile, run.count - item.first_tile, run.bitmap};
   }
 
-  const TileView& view_;
-  const Side side_;
+  const Direction lists_;
   const DealtWork& work_;
   const ShareDeal& deal_;
   const int64_t item_cost_;
@@ -237,6 +214,20 @@ DealtShares deal_shares(const TileView& view, const DealtWork& work, const Share
                  "work for ", deal.num_ctas, " CTAs in sections of ", deal.heads_per_section, " / ",
                  deal.heads_per_kv_head, " heads");
   return Dealer(view, work, deal).deal();
+}
+
+// A kernel whose CTAs stay follows the lists of one direction.
+void deal_shares(ScheduleDraft& draft) {
+  const Target& target = draft.target;
+  if (target.ctas.num_ctas == 0) return;
+  ScheduledWork& followed = target.with_transposed ? draft.made.transposed : draft.made.forward;
+  followed.shares = deal_shares(draft.lists, followed.work,
+                                {.group_of = draft.made.group_of,
+                                 .is_transposed = target.with_transposed,
+                                 .num_ctas = target.ctas.num_ctas,
+                                 .heads_per_section = target.ctas.heads_per_section,
+                                 .heads_per_kv_head = target.ctas.heads_per_kv_head,
+                                 .tiles_per_item = target.ctas.tiles_per_item});
 }
 
 }  // namespace keyhole

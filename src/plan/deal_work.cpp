@@ -5,6 +5,8 @@
 
 #include "base/check.h"
 #include "base/int_math.h"
+#include "plan/direction.h"
+#include "plan/schedule.h"
 
 namespace keyhole {
 namespace {
@@ -20,29 +22,16 @@ constexpr int64_t kChunksPerProcessor = 2;
 // Longer than any list, and half as much again still fits.
 constexpr int64_t kUncut = int64_t{1} << 60;
 
-struct Lists {
-  const int64_t* begin;
-  const int32_t* count;
-  const TileRun* runs;
-  int64_t per_group;
-
-  int64_t tiles(int64_t list) const {
-    int64_t total = 0;
-    for (int32_t r = 0; r < count[list]; ++r) total += runs[begin[list] + r].count;
-    return total;
-  }
-};
-
-int64_t chunk_tiles(const TileView& view, const Lists& lists, const Deal& deal) {
+int64_t chunk_tiles(const TileView& view, const Direction& lists, const Deal& deal) {
   std::vector<int64_t> of_group(size_t(view.groups), 0);
-  for (int64_t list = 0; list < view.groups * lists.per_group; ++list) {
-    of_group[size_t(list / lists.per_group)] += lists.tiles(list);
+  for (int64_t list = 0; list < view.groups * lists.lists_per_group; ++list) {
+    of_group[size_t(list / lists.lists_per_group)] += lists.num_tiles(list);
   }
   int64_t total = 0, num_lists = 0;
   for (const int32_t group : deal.group_of) {
     if (group < 0) continue;
     total += of_group[size_t(group)];
-    num_lists += lists.per_group;
+    num_lists += lists.lists_per_group;
   }
   const int64_t outlier = kOutlier * ceil_div(total, std::max<int64_t>(1, num_lists));
   const int64_t fair = ceil_div(total, kChunksPerProcessor * deal.num_processors);
@@ -52,10 +41,7 @@ int64_t chunk_tiles(const TileView& view, const Lists& lists, const Deal& deal) 
 }  // namespace
 
 DealtWork deal_work(const TileView& view, const Deal& deal) {
-  const Lists lists = deal.is_transposed ? Lists{view.t_list_begin, view.t_list_count, view.t_runs,
-                                                 int64_t{view.classes} * view.k_tiles}
-                                         : Lists{view.list_begin, view.list_count, view.runs,
-                                                 int64_t{view.classes} * view.q_tiles};
+  const Direction lists(view, deal.is_transposed);
   const int64_t chunk = deal.may_split ? chunk_tiles(view, lists, deal) : kUncut;
 
   struct Group {
@@ -67,16 +53,16 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
   DealtWork dealt;
   for (int32_t g = 0; g < view.groups; ++g) {
     Group& group = groups[size_t(g)];
-    for (int64_t list = 0; list < lists.per_group; ++list) {
-      const int64_t index = g * lists.per_group + list, tiles = lists.tiles(index);
+    for (int64_t list = 0; list < lists.lists_per_group; ++list) {
+      const int64_t index = g * lists.lists_per_group + list, tiles = lists.num_tiles(index);
       // A little over one chunk is not worth two partial results.
       const int64_t pieces = tiles <= chunk + chunk / 2 ? 1 : ceil_div(tiles, chunk);
       if (pieces > 1) group.splits.push_back({int32_t(list), group.slots, int32_t(pieces)});
       for (int64_t piece = 0; piece < pieces; ++piece) {
         const int64_t begin = tiles * piece / pieces, end = tiles * (piece + 1) / pieces;
         group.items.push_back({int32_t(list), int32_t(begin), int32_t(end - begin),
-                               pieces > 1 ? group.slots++ : -1, lists.begin[index],
-                               lists.count[index]});
+                               pieces > 1 ? group.slots++ : -1, lists.list_begin[index],
+                               lists.list_count[index]});
       }
     }
     std::sort(group.items.begin(), group.items.end(), [](const WorkItem& a, const WorkItem& b) {
@@ -88,7 +74,7 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
     dealt.slots_per_group = std::max(dealt.slots_per_group, group.slots);
   }
   // Heads of no group still have their (empty) lists to finish.
-  dealt.items_per_group = std::max(dealt.items_per_group, int32_t(lists.per_group));
+  dealt.items_per_group = std::max(dealt.items_per_group, int32_t(lists.lists_per_group));
   for (Group& group : groups) {
     group.items.resize(size_t(dealt.items_per_group), {-1, 0, 0, -1});
     group.splits.resize(size_t(dealt.splits_per_group), {0, 0, 0});
@@ -96,6 +82,16 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
     dealt.splits.insert(dealt.splits.end(), group.splits.begin(), group.splits.end());
   }
   return dealt;
+}
+
+void deal_work(ScheduleDraft& draft) {
+  const Target& target = draft.target;
+  Deal deal{.group_of = draft.made.group_of, .num_processors = target.num_processors};
+  draft.made.forward.work = deal_work(draft.lists, deal);
+  if (!target.with_transposed) return;
+  deal.is_transposed = true;
+  deal.may_split = target.may_split_transposed;
+  draft.made.transposed.work = deal_work(draft.lists, deal);
 }
 
 }  // namespace keyhole

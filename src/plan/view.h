@@ -19,6 +19,9 @@ struct TileRun {
 };
 inline constexpr int32_t kFull = -1;  // tiles where nobody attends are simply not listed
 
+// How the bits of a partial tile lie; docs/gpu.md has the picture.
+enum class BitmapLayout : uint8_t { row_major, mma };
+
 // The rows of a residue class: positions first, first + stride, ... A plain part has one class of
 // stride 1. Queries and keys of one class see each other; classes never meet.
 struct ResidueClass {
@@ -102,7 +105,7 @@ struct TileView {
   const int64_t* t_list_begin;  // [groups * classes * k_tiles]
   const int32_t* t_list_count;
   const TileRun* t_runs;
-  // For device kernels, dealt out when a plan is uploaded.
+  // For device kernels: made by schedule() when a plan is uploaded.
   WorkView work, t_work;
   const uint64_t* t_bitmaps;  // the bitmaps of transposed tiles, where the layout is not row_major
 

@@ -27,7 +27,7 @@ int32_t heads_to_keep(const BackwardArgs&) { return 1; }
 
 // How work is dealt out for a kernel whose CTAs stay.
 template <class Args>
-ShareKey shares_of(const KernelEntry& kernel, TileShape tile, const Args& args) {
+PersistentCtas ctas_of(const KernelEntry& kernel, TileShape tile, const Args& args) {
   if (kernel.persistence == nullptr || args.q.shape[0] * args.q.shape[1] == 0) return {};
   const Persistence persistence = kernel.persistence(tile);
   if (persistence.ctas_per_processor == 0) return {};
@@ -46,13 +46,13 @@ Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool i
   const UploadKey key{
       .ordinal = args.q.device.ordinal,
       .tile = tile,
-      .layout = kernel.bitmaps,
-      .num_heads = args.q.shape[0] * args.q.shape[1],
-      .with_transposed = is_backward,
-      // Query heads that share a kv head are added up list by list, in order.
-      .may_split_transposed = !is_deterministic || args.q.shape[1] == args.k.shape[1],
-      .num_processors = args.launch.num_processors,
-      .shares = shares_of(kernel, tile, args)};
+      .target = {.layout = kernel.bitmaps,
+                 .num_heads = args.q.shape[0] * args.q.shape[1],
+                 .with_transposed = is_backward,
+                 // Query heads that share a kv head are added up list by list, in order.
+                 .may_split_transposed = !is_deterministic || args.q.shape[1] == args.k.shape[1],
+                 .num_processors = args.launch.num_processors,
+                 .ctas = ctas_of(kernel, tile, args)}};
   Call call{uploaded(plan, key, stream), stream};
   args.plan = call.plan->view();
   return call;

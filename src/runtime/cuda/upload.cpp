@@ -1,5 +1,5 @@
 // src/runtime/cuda/upload.cpp
-// All arrays of a plan go into one block of memory, by one copy.
+// All arrays of a scheduled plan go into one block of memory, by one copy.
 #include "runtime/cuda/upload.h"
 
 #include <algorithm>
@@ -8,10 +8,7 @@
 
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
-#include "plan/deal_shares.h"
-#include "plan/deal_work.h"
 #include "plan/plan_state.h"
-#include "runtime/cuda/bitmap_layout.h"
 #include "runtime/cuda/call.h"
 
 namespace keyhole {
@@ -47,53 +44,20 @@ class Block {
   std::vector<Placed> places_;
 };
 
-void add_shares(Block& block, const TileView& host, const Deal& deal, const DealtWork& work,
-                const ShareKey& key, Shares& to) {
-  const DealtShares dealt = deal_shares(host, work,
-                                        {.group_of = deal.group_of,
-                                         .is_transposed = deal.is_transposed,
-                                         .num_ctas = key.num_ctas,
-                                         .heads_per_section = key.heads_per_section,
-                                         .heads_per_kv_head = key.heads_per_kv_head,
-                                         .tiles_per_item = key.tiles_per_item});
-  to.num_ctas = dealt.num_ctas;
-  block.add(dealt.items.data(), int64_t(dealt.items.size()), &to.items);
+template <class T>
+void add(Block& block, const std::vector<T>& array, const T** place) {
+  block.add(array.data(), int64_t(array.size()), place);
 }
 
-void add_work(Block& block, const TileView& host, const Deal& deal, const ShareKey& shares,
-              WorkView& to) {
-  const DealtWork dealt = deal_work(host, deal);
-  to.items_per_group = dealt.items_per_group;
-  to.splits_per_group = dealt.splits_per_group;
-  to.slots_per_group = dealt.slots_per_group;
-  to.is_one_group = std::all_of(deal.group_of.begin(), deal.group_of.end(),
-                                [](int32_t group) { return group == 0; });
-  block.add(dealt.items.data(), int64_t(dealt.items.size()), &to.items);
-  block.add(dealt.splits.data(), int64_t(dealt.splits.size()), &to.splits);
-  if (shares.num_ctas > 0) add_shares(block, host, deal, dealt, shares, to.shares);
-}
-
-void add_bitmaps(Block& block, const TileView& host, const UploadKey& key, TileView& to) {
-  if (key.layout == BitmapLayout::row_major) {
-    const int64_t words = int64_t{host.tile.q} * ((host.tile.k + 63) / 64);
-    block.add(host.bitmaps, host.num_bitmaps * words, &to.bitmaps);
-    return;
-  }
-  const auto add = [&](bool is_transposed, const uint64_t** place) {
-    std::vector<uint32_t> words = mma_bitmaps(host, is_transposed);
-    words.resize(size_t(round_up(int64_t(words.size()), 2)));
-    block.add(reinterpret_cast<const uint64_t*>(words.data()), int64_t(words.size()) / 2, place);
-  };
-  add(/*is_transposed=*/false, &to.bitmaps);
-  if (key.with_transposed) add(/*is_transposed=*/true, &to.t_bitmaps);
-}
-
-// The heads of the call: a plan made for one head serves them all.
-std::vector<int32_t> groups_of_heads(const int32_t* group_of, const Plan& plan, int64_t num_heads) {
-  const int64_t planned = plan.shape().batch * plan.shape().heads;
-  std::vector<int32_t> groups(static_cast<size_t>(num_heads));
-  for (int64_t i = 0; i < num_heads; ++i) groups[size_t(i)] = group_of[planned == 1 ? 0 : i];
-  return groups;
+void add_work(Block& block, const ScheduledWork& from, bool is_one_group, WorkView& to) {
+  to.items_per_group = from.work.items_per_group;
+  to.splits_per_group = from.work.splits_per_group;
+  to.slots_per_group = from.work.slots_per_group;
+  to.is_one_group = is_one_group;
+  to.shares.num_ctas = from.shares.num_ctas;
+  add(block, from.work.items, &to.items);
+  add(block, from.work.splits, &to.splits);
+  add(block, from.shares.items, &to.shares.items);
 }
 
 int64_t num_runs(const int64_t* begin, const int32_t* count, int64_t lists) {
@@ -102,42 +66,34 @@ int64_t num_runs(const int64_t* begin, const int32_t* count, int64_t lists) {
   return end;
 }
 
-void add_tiles(Block& block, const TileView& host, const Plan& plan, const UploadKey& key,
+void add_tiles(Block& block, const TileView& host, const Target& target, const ScheduledTiles& made,
                TileView& to) {
-  const auto groups = groups_of_heads(host.group_of, plan, key.num_heads);
   const int64_t lists = int64_t{host.groups} * host.classes * host.q_tiles;
   const int64_t t_lists = int64_t{host.groups} * host.classes * host.k_tiles;
   block.add(host.residues, host.classes, &to.residues);
-  block.add(groups.data(), int64_t(groups.size()), &to.group_of);
+  add(block, made.group_of, &to.group_of);
   block.add(host.list_begin, lists, &to.list_begin);
   block.add(host.list_count, lists, &to.list_count);
   block.add(host.runs, num_runs(host.list_begin, host.list_count, lists), &to.runs);
   to.order = nullptr;  // the work items have it
-  add_bitmaps(block, host, key, to);
-  // A kernel whose CTAs stay follows the lists of one direction.
-  add_work(block, host, {.group_of = groups, .num_processors = key.num_processors},
-           key.with_transposed ? ShareKey{} : key.shares, to.work);
-  if (!key.with_transposed) return;
+  add(block, made.bitmaps, &to.bitmaps);
+  add(block, made.t_bitmaps, &to.t_bitmaps);
+  add_work(block, made.forward, made.is_one_group, to.work);
+  if (!target.with_transposed) return;
   block.add(host.t_list_begin, t_lists, &to.t_list_begin);
   block.add(host.t_list_count, t_lists, &to.t_list_count);
   block.add(host.t_runs, num_runs(host.t_list_begin, host.t_list_count, t_lists), &to.t_runs);
-  add_work(block, host,
-           {.group_of = groups,
-            .num_processors = key.num_processors,
-            .is_transposed = true,
-            .may_split = key.may_split_transposed},
-           key.shares, to.t_work);
+  add_work(block, made.transposed, made.is_one_group, to.t_work);
 }
 
-void add_gather(Block& block, const GatherView& host, const Plan& plan, const UploadKey& key,
-                GatherView& to) {
-  const auto groups = groups_of_heads(host.group_of, plan, key.num_heads);
+void add_gather(Block& block, const GatherView& host, const Target& target,
+                const std::vector<int32_t>& group_of, GatherView& to) {
   const int64_t lists = host.groups * host.lists, t_lists = host.groups * host.k_len;
-  block.add(groups.data(), int64_t(groups.size()), &to.group_of);
+  add(block, group_of, &to.group_of);
   block.add(host.list_begin, lists, &to.list_begin);
   block.add(host.list_count, lists, &to.list_count);
   block.add(host.keys, num_runs(host.list_begin, host.list_count, lists), &to.keys);
-  if (!key.with_transposed) return;
+  if (!target.with_transposed) return;
   block.add(host.t_list_begin, t_lists, &to.t_list_begin);
   block.add(host.t_list_count, t_lists, &to.t_list_count);
   block.add(host.t_lists, num_runs(host.t_list_begin, host.t_list_count, t_lists), &to.t_lists);
@@ -208,13 +164,20 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
             " is not yet on the GPU, and lists cannot be copied there while a CUDA graph is "
             "captured; call once before the capture"));
   }
-  const PlanView host = plan.state().view(key.tile, key.with_transposed);
+  const Target& target = key.target;
+  const int64_t planned_heads = plan.shape().batch * plan.shape().heads;
+  const PlanView host = plan.state().view(key.tile, target.with_transposed);
   tiles_.assign(host.tiles.begin(), host.tiles.end());
   gathers_.assign(host.gathers.begin(), host.gathers.end());
   Block block;
-  for (size_t i = 0; i < tiles_.size(); ++i) add_tiles(block, host.tiles[i], plan, key, tiles_[i]);
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    add_tiles(block, host.tiles[i], target, schedule(host.tiles[i], planned_heads, target),
+              tiles_[i]);
+  }
   for (size_t i = 0; i < gathers_.size(); ++i) {
-    add_gather(block, host.gathers[i], plan, key, gathers_[i]);
+    const std::span planned_of(host.gathers[i].group_of, size_t(planned_heads));
+    add_gather(block, host.gathers[i], target, groups_of_heads(planned_of, target.num_heads),
+               gathers_[i]);
   }
   const size_t bytes = block.bytes().size();
   if (bytes == 0) return;

@@ -1,7 +1,6 @@
 // src/runtime/cuda/upload.h
-// The lists of a plan in the memory of a GPU: copied once for (GPU, tile, bitmap layout, heads, and
-// how they are dealt out), kept with the plan, and freed when the last kernel that follows them has
-// ended.
+// The lists of a plan in the memory of a GPU: scheduled (plan/schedule.h) and copied once for (GPU,
+// tile, target), kept with the plan, and freed when the last kernel that follows them has ended.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,28 +11,15 @@
 #include <mutex>
 #include <vector>
 
-#include "kernels/contract.h"
 #include "keyhole/plan.h"
+#include "plan/schedule.h"
 
 namespace keyhole {
-
-// How work is dealt out to CTAs that stay; of no CTAs, not at all.
-struct ShareKey {
-  int32_t num_ctas = 0;
-  int32_t heads_per_section = 1, heads_per_kv_head = 1;
-  double tiles_per_item = 0;
-  auto operator<=>(const ShareKey&) const = default;
-};
 
 struct UploadKey {
   int ordinal = 0;
   TileShape tile;
-  BitmapLayout layout = BitmapLayout::row_major;
-  int64_t num_heads = 0;  // batch x heads of the call
-  bool with_transposed = false;
-  bool may_split_transposed = true;
-  int num_processors = 1;
-  ShareKey shares;
+  Target target;
   auto operator<=>(const UploadKey&) const = default;
 };
 
