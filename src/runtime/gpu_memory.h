@@ -14,7 +14,7 @@ class GpuMemory {
   GpuMemory(const Device& device, int64_t bytes);
   ~GpuMemory();
   GpuMemory(GpuMemory&& other) noexcept;
-  GpuMemory& operator=(GpuMemory&& other) noexcept;
+  GpuMemory& operator=(GpuMemory&& other) noexcept;  // frees what it held
 
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
@@ -24,6 +24,8 @@ class GpuMemory {
   void fill(int byte) const;
 
  private:
+  void swap(GpuMemory& other) noexcept;
+
   Device device_;
   void* data_ = nullptr;
   int64_t bytes_ = 0;

@@ -4,12 +4,63 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 #include "base/check.h"
 #include "kernels/contract.h"
 #include "kernels/device/check_cuda.h"
 #include "runtime/gpu.h"
 
 namespace keyhole {
+
+// The current GPU for as long as this lives.
+class OnGpu {
+ public:
+  explicit OnGpu(int ordinal) : ordinal_(ordinal) {
+    check_cuda(cudaGetDevice(&before_), "asking for the current GPU");
+    if (before_ != ordinal_) check_cuda(cudaSetDevice(ordinal_), "switching to another GPU");
+  }
+  ~OnGpu() {
+    if (before_ != ordinal_) cudaSetDevice(before_);
+  }
+  OnGpu(const OnGpu&) = delete;
+  OnGpu& operator=(const OnGpu&) = delete;
+
+ private:
+  int before_ = 0, ordinal_;
+};
+
+// For destructors: nothing is thrown, and what a driver refuses that is shutting down is forgotten.
+void on_gpu_quietly(int ordinal, auto action) noexcept {
+  int before = ordinal;
+  if (cudaGetDevice(&before) == cudaSuccess &&
+      (before == ordinal || cudaSetDevice(ordinal) == cudaSuccess)) {
+    action();
+  }
+  if (before != ordinal) cudaSetDevice(before);
+  cudaGetLastError();
+}
+
+// Memory of the driver's pool on the current GPU, given back in stream order.
+class PoolMemory {
+ public:
+  // what: it is for, in the words of an error message.
+  PoolMemory(size_t bytes, const char* what, cudaStream_t stream) : stream_(stream) {
+    check_cuda(cudaMallocAsync(&data_, bytes, stream), "allocating ", bytes, " bytes for ", what);
+  }
+  ~PoolMemory() {
+    if (data_ != nullptr) cudaFreeAsync(data_, stream_);
+  }
+  PoolMemory(const PoolMemory&) = delete;
+  PoolMemory& operator=(const PoolMemory&) = delete;
+
+  void* data() const { return data_; }
+  void* release() { return std::exchange(data_, nullptr); }  // to who gives it back instead
+
+ private:
+  void* data_ = nullptr;
+  cudaStream_t stream_;
+};
 
 inline void describe_gpu(const Device& on, Launch& launch) {
   const Gpu& device = gpu(on);

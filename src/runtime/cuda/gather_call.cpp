@@ -2,7 +2,6 @@
 // One call on a GPU over an index tensor: there is nothing to copy, and nothing to wait for.
 #include "kernels/device/find_bad_entry.h"
 #include "runtime/cuda/call.h"
-#include "runtime/cuda/upload.h"
 
 namespace keyhole {
 namespace {
@@ -19,21 +18,6 @@ int64_t workspace_of(const KernelEntry& kernel, const ForwardArgs& args) {
 int64_t workspace_of(const KernelEntry& kernel, const BackwardArgs& args) {
   return kernel.backward_workspace != nullptr ? kernel.backward_workspace(args) : 0;
 }
-
-// Memory of the driver's pool, given back in stream order.
-class Scratch {
- public:
-  Scratch(size_t bytes, cudaStream_t stream) : stream_(stream) {
-    check_cuda(cudaMallocAsync(&data, bytes, stream), "allocating ", bytes, " bytes");
-  }
-  ~Scratch() { cudaFreeAsync(data, stream_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* data = nullptr;
-
- private:
-  cudaStream_t stream_;
-};
 
 template <class Number>
 Number wait_for(const void* on_gpu, cudaStream_t stream) {
@@ -85,9 +69,9 @@ std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView& lists, const Dev
                 "graph is captured; check the indices before, or leave it out");
   if (lists.groups * lists.lists * lists.table.count == 0) return {};
   forget_old_errors();
-  const Scratch found(sizeof(uint64_t), stream);
-  device::launch_find_bad_entry(lists, static_cast<uint64_t*>(found.data), stream);
-  const auto number = wait_for<uint64_t>(found.data, stream);
+  const PoolMemory found(sizeof(uint64_t), "what is found in the indices", stream);
+  device::launch_find_bad_entry(lists, static_cast<uint64_t*>(found.data()), stream);
+  const auto number = wait_for<uint64_t>(found.data(), stream);
   if (number == device::kNoBadEntry) return {};
   BadEntry bad = entry_of(lists, int64_t(number));
   const KeyTable& table = lists.table;

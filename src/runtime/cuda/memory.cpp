@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "kernels/device/check_cuda.h"
-#include "runtime/cuda/upload.h"
+#include "runtime/cuda/call.h"
 #include "runtime/gpu_memory.h"
 
 namespace keyhole {
@@ -15,14 +15,19 @@ GpuMemory::GpuMemory(const Device& device, int64_t bytes) : device_(device), byt
 }
 GpuMemory::~GpuMemory() {
   if (data_ == nullptr) return;
-  cudaFreeAsync(data_, nullptr);
+  // The default stream is that of the current GPU.
+  on_gpu_quietly(device_.ordinal, [this] { cudaFreeAsync(data_, nullptr); });
 }
-GpuMemory::GpuMemory(GpuMemory&& other) noexcept { *this = std::move(other); }
+GpuMemory::GpuMemory(GpuMemory&& other) noexcept { swap(other); }
 GpuMemory& GpuMemory::operator=(GpuMemory&& other) noexcept {
+  GpuMemory taken(std::move(other));
+  swap(taken);  // what this one held goes at once, not with the other
+  return *this;
+}
+void GpuMemory::swap(GpuMemory& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
-  return *this;
 }
 
 void GpuMemory::copy_from_host(const void* from, int64_t bytes) const {

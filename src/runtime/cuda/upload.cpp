@@ -147,14 +147,6 @@ class Uploads {
 
 }  // namespace
 
-OnGpu::OnGpu(int ordinal) : ordinal_(ordinal) {
-  check_cuda(cudaGetDevice(&before_), "asking for the current GPU");
-  if (before_ != ordinal_) check_cuda(cudaSetDevice(ordinal_), "switching to another GPU");
-}
-OnGpu::~OnGpu() {
-  if (before_ != ordinal_) cudaSetDevice(before_);
-}
-
 UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t stream)
     : ordinal_(key.ordinal) {
   if (is_capturing(stream)) {
@@ -184,31 +176,28 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
   // A stream of its own: what is waited for here, once, is this copy and nothing else. From then on
   // the lists are there for every stream.
   const OwnStream own;
-  check_cuda(cudaMallocAsync(&memory_, bytes, own.stream), "allocating ", bytes,
-             " bytes for the lists of a plan");
-  block.point_into(memory_);
-  check_cuda(
-      cudaMemcpyAsync(memory_, block.bytes().data(), bytes, cudaMemcpyHostToDevice, own.stream),
-      "copying the lists of a plan to the GPU");
+  // Given back on that stream where the copy fails.
+  PoolMemory memory(bytes, "the lists of a plan", own.stream);
+  check_cuda(cudaMemcpyAsync(memory.data(), block.bytes().data(), bytes, cudaMemcpyHostToDevice,
+                             own.stream),
+             "copying the lists of a plan to the GPU");
   check_cuda(cudaStreamSynchronize(own.stream), "copying the lists of a plan to the GPU");
+  memory_ = memory.release();
+  block.point_into(memory_);
 }
 
-// Nothing can be thrown here, and a driver that is shutting down may refuse: then, and where a
-// stream cannot be waited for, the memory goes with the process.
+// Where a stream cannot be waited for, the memory goes with the process.
 UploadedPlan::~UploadedPlan() {
-  int before = 0;
-  cudaGetDevice(&before);
-  cudaSetDevice(ordinal_);
-  cudaStream_t last = nullptr;
-  if (memory_ != nullptr &&
-      cudaStreamCreateWithFlags(&last, cudaStreamNonBlocking) == cudaSuccess) {
-    for (const Use& use : uses_) cudaStreamWaitEvent(last, use.last, 0);
-    if (!is_used_on_default_ || wait_for_default_stream(last)) cudaFreeAsync(memory_, last);
-    cudaStreamDestroy(last);  // its work is still done
-  }
-  for (const Use& use : uses_) cudaEventDestroy(use.last);
-  cudaSetDevice(before);
-  cudaGetLastError();
+  on_gpu_quietly(ordinal_, [this] {
+    cudaStream_t last = nullptr;
+    if (memory_ != nullptr &&
+        cudaStreamCreateWithFlags(&last, cudaStreamNonBlocking) == cudaSuccess) {
+      for (const Use& use : uses_) cudaStreamWaitEvent(last, use.last, 0);
+      if (!is_used_on_default_ || wait_for_default_stream(last)) cudaFreeAsync(memory_, last);
+      cudaStreamDestroy(last);  // its work is still done
+    }
+    for (const Use& use : uses_) cudaEventDestroy(use.last);
+  });
 }
 
 void UploadedPlan::was_used_on(cudaStream_t stream) {

@@ -54,16 +54,4 @@ class UploadedPlan {
 // The plan's upload for this key, made on first use.
 std::shared_ptr<UploadedPlan> uploaded(const Plan& plan, const UploadKey& key, cudaStream_t stream);
 
-// The current GPU for as long as this lives.
-class OnGpu {
- public:
-  explicit OnGpu(int ordinal);
-  ~OnGpu();
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
-
- private:
-  int before_ = 0, ordinal_;
-};
-
 }  // namespace keyhole
