@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <optional>
 
 #include "base/int_math.h"
+#include "base/recent_map.h"
 #include "kernels/device/check_cuda.h"
 #include "plan/plan_state.h"
 #include "runtime/cuda/call.h"
@@ -130,19 +131,22 @@ bool wait_for_default_stream(cudaStream_t waiting) {
   return will_wait;
 }
 
-// What a plan keeps of its uploads.
+// What a plan keeps of its uploads: without an end, calls of ever other batch sizes would fill the
+// GPU.
 class Uploads {
  public:
   std::shared_ptr<UploadedPlan> of(const Plan& plan, const UploadKey& key, cudaStream_t stream) {
+    std::optional<std::shared_ptr<UploadedPlan>> evicted;  // goes after the lock
     const std::lock_guard lock(mutex_);
-    std::shared_ptr<UploadedPlan>& found = plans_[key];
-    if (found == nullptr) found = std::make_shared<UploadedPlan>(plan, key, stream);
-    return found;
+    if (const auto* found = plans_.find(key)) return *found;
+    const auto made = std::make_shared<UploadedPlan>(plan, key, stream);
+    evicted = plans_.insert(key, made);
+    return made;
   }
 
  private:
   std::mutex mutex_;
-  std::map<UploadKey, std::shared_ptr<UploadedPlan>> plans_;
+  RecentMap<UploadKey, std::shared_ptr<UploadedPlan>> plans_{kMostUploads};
 };
 
 }  // namespace

@@ -51,6 +51,10 @@ class UploadedPlan {
   std::vector<Use> uses_;
 };
 
+// Of a plan, those used most recently are kept: forward and backward of some shapes of calls. One
+// that is asked for again later is copied again.
+inline constexpr size_t kMostUploads = 16;
+
 // The plan's upload for this key, made on first use.
 std::shared_ptr<UploadedPlan> uploaded(const Plan& plan, const UploadKey& key, cudaStream_t stream);
 
