@@ -29,6 +29,7 @@ class GpuMemory {
   Device device_;
   void* data_ = nullptr;
   int64_t bytes_ = 0;
+  uint64_t context_ = 0;  // cudaDeviceReset() ends it, and the memory with it
 };
 
 // Waits for all work on a GPU; an error of that work shows here.

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/device/backward_call.h"
 #include "kernels/device/forward_call.h"
+#include "kernels/device/gpu_context.h"
 #include "kernels/device/merge.h"
 #include "plan/plan_state.h"
 #include "runtime/cuda/call.h"
@@ -45,6 +46,7 @@ Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool i
   describe_gpu(args.q.device, args.launch);
   const UploadKey key{
       .ordinal = args.q.device.ordinal,
+      .context = device::current_context(),
       .tile = tile,
       .target = {.layout = kernel.bitmaps,
                  .num_heads = args.q.shape[0] * args.q.shape[1],

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "kernels/device/check_cuda.h"
+#include "kernels/device/gpu_context.h"
 #include "runtime/cuda/call.h"
 #include "runtime/gpu_memory.h"
 
@@ -10,13 +11,16 @@ namespace keyhole {
 GpuMemory::GpuMemory(const Device& device, int64_t bytes) : device_(device), bytes_(bytes) {
   if (bytes == 0) return;
   const OnGpu here(device_.ordinal);
+  context_ = device::current_context();
   check_cuda(cudaMallocAsync(&data_, size_t(bytes), nullptr), "allocating ", bytes,
              " bytes on GPU ", device.ordinal);
 }
 GpuMemory::~GpuMemory() {
   if (data_ == nullptr) return;
   // The default stream is that of the current GPU.
-  on_gpu_quietly(device_.ordinal, [this] { cudaFreeAsync(data_, nullptr); });
+  on_gpu_quietly(device_.ordinal, [this] {
+    if (device::living_context(device_.ordinal) == context_) cudaFreeAsync(data_, nullptr);
+  });
 }
 GpuMemory::GpuMemory(GpuMemory&& other) noexcept { swap(other); }
 GpuMemory& GpuMemory::operator=(GpuMemory&& other) noexcept {
@@ -28,6 +32,7 @@ void GpuMemory::swap(GpuMemory& other) noexcept {
   std::swap(device_, other.device_);
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(context_, other.context_);
 }
 
 void GpuMemory::copy_from_host(const void* from, int64_t bytes) const {

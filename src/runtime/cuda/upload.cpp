@@ -9,6 +9,7 @@
 #include "base/int_math.h"
 #include "base/recent_map.h"
 #include "kernels/device/check_cuda.h"
+#include "kernels/device/gpu_context.h"
 #include "plan/plan_state.h"
 #include "runtime/cuda/call.h"
 
@@ -152,7 +153,7 @@ class Uploads {
 }  // namespace
 
 UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t stream)
-    : ordinal_(key.ordinal) {
+    : ordinal_(key.ordinal), context_(key.context) {
   if (is_capturing(stream)) {
     throw Error(
         ErrorKind::usage,
@@ -193,6 +194,8 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
 // Where a stream cannot be waited for, the memory goes with the process.
 UploadedPlan::~UploadedPlan() {
   on_gpu_quietly(ordinal_, [this] {
+    // Reset: the memory and the events have gone, and their addresses may be those of others.
+    if (device::living_context(ordinal_) != context_) return;
     cudaStream_t last = nullptr;
     if (memory_ != nullptr &&
         cudaStreamCreateWithFlags(&last, cudaStreamNonBlocking) == cudaSuccess) {

@@ -18,6 +18,7 @@ namespace keyhole {
 
 struct UploadKey {
   int ordinal = 0;
+  uint64_t context = 0;  // of that GPU: after cudaDeviceReset() lists are copied again
   TileShape tile;
   Target target;
   auto operator<=>(const UploadKey&) const = default;
@@ -37,6 +38,7 @@ class UploadedPlan {
 
  private:
   int ordinal_;
+  uint64_t context_;             // with which its memory and events go
   std::vector<TileView> tiles_;  // device pointers inside
   std::vector<GatherView> gathers_;
   void* memory_ = nullptr;
