@@ -2,8 +2,14 @@
 // Calls captured in a CUDA graph: replayed on other numbers in the same places they give the bits
 // of a plain call, and what cannot be captured is refused without harm.
 #include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
 
 #include "gpu/gpu_problem.h"
+#include "gpu/pool.h"
+#include "runtime/cuda/upload.h"
 
 namespace keyhole::test {
 namespace {
@@ -33,12 +39,16 @@ class Graph {
   }
   ~Graph() {
     cudaGraphExecDestroy(ready_);
-    cudaGraphDestroy(graph_);
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);
   }
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   void launch(const Stream& stream) const {
     check_cuda(cudaGraphLaunch(ready_, stream.get()), "launching a graph");
+  }
+  // What was captured goes; what was made of it stays.
+  void keep_instance_only() {
+    check_cuda(cudaGraphDestroy(std::exchange(graph_, nullptr)), "destroying a graph");
   }
 
  private:
@@ -116,6 +126,106 @@ TEST_F(Graphs, ATrainingStepIsOneGraph) {
           << backend << ", seed " << seed;
     }
   }
+}
+
+// Takes as much memory as is in use, and more, and fills it with NaN: what was given back would be
+// overwritten.
+void overwrite_free_memory() {
+  std::vector<GpuMemory> taken;
+  for (int i = 0; i < 200; ++i) {
+    taken.emplace_back(kGpu, int64_t{1} << (10 + i % 14)).fill(0xff);
+  }
+  synchronize(kGpu);
+}
+
+// CUDA tells of a graph's end some time after it; the next call then frees what the graph held.
+void expect_pool_falls_to(int64_t bytes, const std::function<void()>& call) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  do {
+    call();
+    if (pool_bytes() == bytes) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  } while (std::chrono::steady_clock::now() < end);
+  EXPECT_EQ(pool_bytes(), bytes) << "a graph that has gone keeps its plan";
+}
+
+// A plan that a graph follows, and how it is lost.
+void replay_without_plan(Operation operation, const char* text,
+                         const std::function<void(std::optional<Plan>&)>& lose) {
+  SCOPED_TRACE(std::string(to_string(operation)) + ", " + text);
+  const GpuProblem problem({.q_len = kLength, .k_len = kLength});
+  const GpuMemory workspace(kGpu, int64_t{64} << 20);
+  const GpuProblem other({.heads = 1, .q_len = 100, .k_len = 100});
+  const Plan other_plan = plan(parse("causal"), 100, 100);
+  const auto other_call = [&] { other.forward(other_plan); };
+  other_call();
+  const int64_t before = pool_bytes();
+
+  std::optional<Plan> lost = square_plan(text);
+  const Stream stream;
+  AttentionOptions options = on_stream(stream);
+  options.workspace = {workspace.data(), workspace.bytes()};
+  const auto call = [&] {
+    operation == Operation::forward ? problem.forward(*lost, options)
+                                    : problem.backward(*lost, options);
+  };
+  problem.forward(*lost, for_forward(options));  // what a backward pass reads
+  call();
+  const auto want = problem.results(operation);
+  {
+    Graph graph(stream, [&] {
+      call();
+      call();  // kept once
+    });
+    lose(lost);
+    overwrite_free_memory();
+    other_call();  // frees what nobody keeps
+    for (int replay = 0; replay < 3; ++replay) {
+      problem.spoil(operation);
+      graph.launch(stream);
+      EXPECT_TRUE(problem.results(operation) == want) << "replay " << replay;
+      if (replay == 0) graph.keep_instance_only();
+    }
+    EXPECT_GT(pool_bytes(), before) << "the graph has the lists";
+    graph.launch(stream);  // and ends while it runs
+  }
+  lost.reset();
+  expect_pool_falls_to(before, other_call);
+}
+
+TEST_F(Graphs, AGraphKeepsThePlansItFollows) {
+  for (const Operation operation : {Operation::forward, Operation::backward}) {
+    for (const char* text : kTexts) {
+      replay_without_plan(operation, text, [](std::optional<Plan>& plan) { plan.reset(); });
+    }
+  }
+}
+
+TEST_F(Graphs, AGraphKeepsWhatItsPlanHasPushedOut) {
+  std::vector<GpuProblem> others;
+  for (int64_t heads = 3; heads < 3 + int64_t{kMostUploads}; ++heads) {
+    others.emplace_back(ProblemSizes{.heads = heads, .q_len = kLength, .k_len = kLength});
+  }
+  replay_without_plan(Operation::forward, kSplitText, [&](std::optional<Plan>& plan) {
+    for (const GpuProblem& other : others) other.forward(*plan);
+    synchronize(kGpu);
+  });
+}
+
+TEST_F(Graphs, APlanMayGoBeforeTheCaptureEnds) {
+  const GpuProblem problem({.q_len = kLength, .k_len = kLength});
+  std::optional<Plan> lost = square_plan(kSplitText);
+  const Stream stream;
+  problem.forward(*lost, on_stream(stream));
+  const auto want = problem.results(Operation::forward);
+  const Graph graph(stream, [&] {
+    problem.forward(*lost, on_stream(stream));
+    lost.reset();
+  });
+  overwrite_free_memory();
+  problem.spoil(Operation::forward);
+  graph.launch(stream);
+  EXPECT_TRUE(problem.results(Operation::forward) == want);
 }
 
 TEST_F(Graphs, APlanThatWasNeverUsedIsRefusedAndNothingIsBroken) {

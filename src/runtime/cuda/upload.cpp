@@ -12,6 +12,7 @@
 #include "kernels/device/gpu_context.h"
 #include "plan/plan_state.h"
 #include "runtime/cuda/call.h"
+#include "runtime/cuda/kept_by_graphs.h"
 
 namespace keyhole {
 namespace {
@@ -208,7 +209,7 @@ UploadedPlan::~UploadedPlan() {
 }
 
 void UploadedPlan::was_used_on(cudaStream_t stream) {
-  if (!is_default(stream) && is_capturing(stream)) return;  // the plan must outlive the graph
+  if (!is_default(stream) && is_capturing(stream)) return stay_for_graph_of(stream);
   // PerThread is one handle for the streams of all threads, all of which the default stream waits
   // for.
   if (is_default(stream) || stream == cudaStreamPerThread) {
@@ -222,8 +223,22 @@ void UploadedPlan::was_used_on(cudaStream_t stream) {
   check_cuda(cudaEventRecord(use->last, stream), "recording the use of a plan");
 }
 
+void UploadedPlan::stay_for_graph_of(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long capture = 0;  // no two captures have the same
+  cudaGraph_t graph = nullptr;
+  check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture, &graph),
+             "asking for the graph that is captured");
+  if (status != cudaStreamCaptureStatusActive) return;  // it failed: there will be no graph
+  const std::lock_guard lock(mutex_);
+  if (last_capture_ == capture) return;
+  keep_in_graph(graph, shared_from_this());
+  last_capture_ = capture;
+}
+
 std::shared_ptr<UploadedPlan> uploaded(const Plan& plan, const UploadKey& key,
                                        cudaStream_t stream) {
+  free_what_graphs_left(stream);
   const auto uploads = std::static_pointer_cast<Uploads>(
       plan.state().attached("gpu uploads", [] { return std::make_shared<Uploads>(); }));
   return uploads->of(plan, key, stream);

@@ -9,6 +9,7 @@
 #include <compare>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "keyhole/plan.h"
@@ -24,7 +25,7 @@ struct UploadKey {
   auto operator<=>(const UploadKey&) const = default;
 };
 
-class UploadedPlan {
+class UploadedPlan : public std::enable_shared_from_this<UploadedPlan> {
  public:
   UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t stream);
   ~UploadedPlan();
@@ -33,10 +34,12 @@ class UploadedPlan {
 
   PlanView view() const { return {tiles_, gathers_}; }
 
-  // After the launches that follow it were queued.
+  // After the launches that follow it were queued, or captured: then the graph keeps it.
   void was_used_on(cudaStream_t stream);
 
  private:
+  void stay_for_graph_of(cudaStream_t stream);
+
   int ordinal_;
   uint64_t context_;             // with which its memory and events go
   std::vector<TileView> tiles_;  // device pointers inside
@@ -51,6 +54,7 @@ class UploadedPlan {
     cudaEvent_t last;  // recorded after the last launch there
   };
   std::vector<Use> uses_;
+  std::optional<unsigned long long> last_capture_;  // whose graph keeps it
 };
 
 // Of a plan, those used most recently are kept: forward and backward of some shapes of calls. One
