@@ -1,0 +1,91 @@
+// src/base/weight_rule.h
+// The weight rule: what becomes of the product q . k of a pair, against the statistic of its row.
+//
+//   product --bend--> bent --score--> score --weight--> weight      the share of the pair's value
+//               |                                 |
+//           steepness                           slope               factors of its gradient
+//
+//   softmax    weight = base^(score - lse), slope = weight; the statistic of a row is its lse
+//   softcap    bends the product: score = softcap * tanh(scale * product / softcap)
+//
+// Written once: the reference and every backend compute by SoftmaxRule (weight_rule-inl.h). `Math`
+// says with which numbers: fp64, the fp32 of a GPU, the vectors of a CPU.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+#include "base/check.h"
+
+#ifdef __CUDACC__
+#define KEYHOLE_RULE __host__ __device__ __forceinline__
+#else
+#define KEYHOLE_RULE inline
+#endif
+
+namespace keyhole {
+
+// How weights are made of scores.
+enum class Normalizer : uint8_t { softmax };
+
+// The rule of a call, as its options say it.
+struct WeightRule {
+  Normalizer normalizer = Normalizer::softmax;
+  double scale = 1;    // of q . k
+  double softcap = 0;  // 0: none
+
+  bool has_softcap() const { return softcap > 0; }
+};
+
+// What others must know of a rule.
+struct RuleFacts {
+  const char* name;
+  // Results over disjoint sets of keys can be joined from their statistics alone.
+  bool statistics_add_up;
+};
+constexpr RuleFacts facts_of(Normalizer) { return {"softmax", true}; }
+
+// For what joins results: split lists, plans of several parts, merge, sinks.
+inline void check_statistics_add_up(const RuleFacts& rule, const char* who, const char* way_out) {
+  if (rule.statistics_add_up) return;
+  throw Error(ErrorKind::unsupported,
+              say("attention: ", who, " joins results over different keys, and those of ", rule.name,
+                  " cannot be joined; ", way_out));
+}
+
+// What a kernel is compiled for.
+enum class Bend : uint8_t {
+  none,     // calls without a softcap
+  softcap,  // calls with one
+  either,   // a look at each product tells
+};
+
+// Arithmetic on plain numbers. A Math adds to it
+//   power(x)    base^x, for scores of that base
+//   tanh(y)     the hyperbolic tangent of y / kTanhScale
+template <class Number>
+struct PlainArithmetic {
+  using Real = Number;  // a number of the call, the same for all pairs
+
+  static KEYHOLE_RULE Number all(Real x) { return x; }
+  static KEYHOLE_RULE Number times(Number a, Real b) { return a * b; }
+  static KEYHOLE_RULE Number minus(Number a, Number b) { return a - b; }
+  static KEYHOLE_RULE Number times_plus(Number a, Real b, Number c) { return a * b + c; }
+  static KEYHOLE_RULE Number one_minus_square(Number x) { return 1 - x * x; }
+};
+
+// Scores in base e, by the functions of the standard library.
+template <class Number>
+struct NaturalMath : PlainArithmetic<Number> {
+  static constexpr double kLogE = 1;       // log(e) in the base of the scores
+  static constexpr double kTanhScale = 1;  // what tanh's argument is multiplied with beforehand
+  static Number power(Number x) { return std::exp(x); }
+  static Number tanh(Number x) { return std::tanh(x); }
+};
+
+inline constexpr double kLog2E = std::numbers::log2e;
+
+#include "base/weight_rule-inl.h"
+
+}  // namespace keyhole
