@@ -21,7 +21,7 @@
 #ifdef __CUDACC__
 #define KEYHOLE_RULE __host__ __device__ __forceinline__
 #else
-#define KEYHOLE_RULE inline
+#define KEYHOLE_RULE inline __attribute__((always_inline))
 #endif
 
 namespace keyhole {
@@ -50,8 +50,8 @@ constexpr RuleFacts facts_of(Normalizer) { return {"softmax", true}; }
 inline void check_statistics_add_up(const RuleFacts& rule, const char* who, const char* way_out) {
   if (rule.statistics_add_up) return;
   throw Error(ErrorKind::unsupported,
-              say("attention: ", who, " joins results over different keys, and those of ", rule.name,
-                  " cannot be joined; ", way_out));
+              say("attention: ", who, " joins results over different keys, and those of ",
+                  rule.name, " cannot be joined; ", way_out));
 }
 
 // What a kernel is compiled for.
@@ -85,6 +85,15 @@ struct NaturalMath : PlainArithmetic<Number> {
 };
 
 inline constexpr double kLog2E = std::numbers::log2e;
+
+// Scores in base 2: a power of 2 takes the least work.
+template <class Number>
+struct Base2Math : PlainArithmetic<Number> {
+  static constexpr double kLogE = kLog2E;
+  static constexpr double kTanhScale = 1;
+  static Number power(Number x) { return std::exp2(x); }
+  static Number tanh(Number x) { return std::tanh(x); }
+};
 
 #include "base/weight_rule-inl.h"
 
