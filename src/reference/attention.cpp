@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/int_math.h"
+#include "base/weight_rule.h"
 
 namespace keyhole {
 namespace {
@@ -49,7 +50,7 @@ class HeadRows {
 struct Problem {
   Shape shape;
   int64_t kv_heads, head_dim, v_head_dim;
-  double scale, softcap;
+  WeightRule rule;
   const float* sink;  // [q_heads], or null
   int64_t sink_stride;
 
@@ -78,18 +79,21 @@ Problem describe(const TensorView& q, const TensorView& k, const TensorView& v,
           .kv_heads = k.shape[1],
           .head_dim = q.shape[3],
           .v_head_dim = v.shape[3],
-          .scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
-          .softcap = options.softcap,
+          .rule = {.scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
+                   .softcap = options.softcap},
           .sink = has_sink ? static_cast<const float*>(options.sink.data) : nullptr,
           .sink_stride = has_sink ? options.sink.strides[0] : 0};
 }
+
+template <class Sum>
+using Rule = SoftmaxRule<NaturalMath<Sum>>;
 
 // What one query gives to each key it attends to. Vectors run parallel to `keys`.
 template <class Sum>
 struct Row {
   std::vector<int64_t> keys;
-  std::vector<Sum> score;   // after the softcap
-  std::vector<Sum> weight;  // exp(score) / sum
+  std::vector<Sum> bent, score;  // of q . k, by the rule
+  std::vector<Sum> weight;       // exp(score) / sum
   Sum sink_weight = 0;
   Sum lse = 0;
 };
@@ -104,16 +108,19 @@ Sum dot(const double* a, const double* b, int64_t size) {
 template <class Sum>
 void attend(const Problem& problem, const HeadPattern& pattern, int64_t head, int64_t query,
             const double* q, const HeadRows& k, Row<Sum>& row) {
+  const auto rule = Rule<Sum>::of(problem.rule);
   row.keys.clear();
+  row.bent.clear();
   row.score.clear();
   row.weight.clear();
   Sum top = -kInfinity;
   for (int64_t key = 0; key < problem.shape.k_len; ++key) {
     if (!pattern.allows(query, key)) continue;
-    Sum score = Sum(problem.scale) * dot<Sum>(q, k.row(key), problem.head_dim);
-    if (problem.softcap > 0) score = problem.softcap * std::tanh(score / problem.softcap);
+    const Sum bent = rule.bend(dot<Sum>(q, k.row(key), problem.head_dim));
+    const Sum score = rule.score(bent);
     if (score > top) top = score;
     row.keys.push_back(key);
+    row.bent.push_back(bent);
     row.score.push_back(score);
   }
   const Sum sink = problem.sink ? Sum(problem.sink[head * problem.sink_stride]) : Sum(-kInfinity);
@@ -122,13 +129,13 @@ void attend(const Problem& problem, const HeadPattern& pattern, int64_t head, in
   // Subtracting a base changes nothing but the range; where it is not finite, nothing is subtracted
   // and the definition takes its course (an attended NaN or infinity shows).
   const Sum base = std::isfinite(top) ? top : Sum(0);
-  Sum sum = std::exp(sink - base);
-  for (const Sum score : row.score) sum += std::exp(score - base);
+  Sum sum = rule.weight(sink, base);
+  for (const Sum score : row.score) sum += rule.weight(score, base);
   row.lse = base + std::log(sum);  // log(0) = -inf: the empty row
   for (const Sum score : row.score) {
-    row.weight.push_back(sum == 0 ? Sum(0) : std::exp(score - base) / sum);
+    row.weight.push_back(sum == 0 ? Sum(0) : rule.weight(score, base) / sum);
   }
-  row.sink_weight = sum == 0 ? Sum(0) : std::exp(sink - base) / sum;
+  row.sink_weight = sum == 0 ? Sum(0) : rule.weight(sink, base) / sum;
 }
 
 template <class Sum>
@@ -159,12 +166,13 @@ ReferenceOutput forward(const Problem& problem, const Pattern& pattern, const Te
   return output;
 }
 
-// With p the weights, o the output and do its gradient:
-//   dv_j += p_j do          ds_j = p_j (do . v_j - do . o)         dsink -= p_sink (do . o)
-//   dq   += ds_j s' k_j     dk_j += ds_j s' q                      s' = scale * d softcap / d score
+// With p the weights, o the output, do its gradient, and p', s' the rule's slope and steepness:
+//   dv_j += p_j do          ds_j = p'_j (do . v_j - do . o)        dsink -= p_sink (do . o)
+//   dq   += ds_j s'_j k_j   dk_j += ds_j s'_j q
 template <class Sum>
 ReferenceGradients backward(const Problem& problem, const Pattern& pattern, const TensorView& dout,
                             const TensorView& q, const TensorView& k, const TensorView& v) {
+  const auto rule = Rule<Sum>::of(problem.rule);
   const int64_t d = problem.head_dim, vd = problem.v_head_dim;
   const int64_t q_len = problem.shape.q_len, k_len = problem.shape.k_len;
   const size_t all_keys = size_t(problem.shape.batch * problem.kv_heads * k_len);
@@ -198,15 +206,11 @@ ReferenceGradients backward(const Problem& problem, const Pattern& pattern, cons
         std::fill(dq.begin(), dq.end(), Sum(0));
         for (size_t j = 0; j < row.keys.size(); ++j) {
           const int64_t key = row.keys[j];
-          Sum slope = problem.scale;
-          if (problem.softcap > 0) {
-            const Sum capped = row.score[j] / problem.softcap;
-            slope *= 1 - capped * capped;
-          }
-          const Sum dscore = row.weight[j] * (dweight[j] - delta) * slope;
+          const Sum dscore = rule.slope(row.weight[j]) * (dweight[j] - delta);
+          const Sum dproduct = dscore * rule.steepness(row.bent[j]);
           const double* k_row = k_rows.row(key);
-          for (int64_t x = 0; x < d; ++x) dq[size_t(x)] += dscore * k_row[x];
-          for (int64_t x = 0; x < d; ++x) dk_head[key * d + x] += dscore * q_row[x];
+          for (int64_t x = 0; x < d; ++x) dq[size_t(x)] += dproduct * k_row[x];
+          for (int64_t x = 0; x < d; ++x) dk_head[key * d + x] += dproduct * q_row[x];
           for (int64_t x = 0; x < vd; ++x) dv_head[key * vd + x] += row.weight[j] * do_row[x];
         }
         if (problem.sink) dsink[size_t(head)] -= row.sink_weight * delta;
