@@ -70,6 +70,7 @@ inline constexpr const char* kHostileCases[] = {
     "pattern=causal heads=3 kv_heads=3 q_len=40 k_len=40 sink=1",
     "pattern=window(2) heads=2 kv_heads=1 q_len=70 k_len=70 sink=1 softcap=30 regime=deep",
     "pattern=causal q_len=40 k_len=40 scale=0",
+    "pattern=causal q_len=40 k_len=40 scale=0 softcap=2",
     "pattern=causal q_len=40 k_len=40 scale=-1.5",
     // numbers
     "pattern=causal q_len=70 k_len=70 regime=deep",

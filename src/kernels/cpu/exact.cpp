@@ -7,6 +7,7 @@
 
 #include "base/bits.h"
 #include "base/dtype.h"
+#include "base/weight_rule.h"
 #include "kernels/cpu/problem.h"
 #include "kernels/cpu/tile_walk.h"
 
@@ -93,16 +94,7 @@ double dot(const Storage* a, const Storage* b, int64_t size) {
   return sum;
 }
 
-struct Score {
-  double score, slope;  // after the softcap; d score / d (q . k)
-};
-template <class Storage>
-Score score_of(const Problem& p, const Storage* q, const Storage* k) {
-  const double plain = p.scale * dot(q, k, p.head_dim);
-  if (p.softcap <= 0) return {plain, p.scale};
-  const double bent = std::tanh(plain / p.softcap);
-  return {p.softcap * bent, p.scale * (1 - bent * bent)};
-}
+using Rule = SoftmaxRule<NaturalMath<double>>;
 
 // What one pair contributes to the gradients: p to dv, and ds to dq and dk.
 struct PairGradient {
@@ -111,10 +103,11 @@ struct PairGradient {
 template <class Storage>
 PairGradient pair_gradient(const Problem& problem, const Storage* q, const Storage* k,
                            const Storage* v, const Storage* dout, const Storage* out, double lse) {
-  const auto [score, slope] = score_of(problem, q, k);
-  const double p = std::exp(score - lse);
+  const Rule rule = Rule::of(problem.rule);
+  const double bent = rule.bend(dot(q, k, problem.head_dim));
+  const double p = rule.weight(rule.score(bent), lse);
   const double dp = dot(dout, v, problem.v_head_dim), delta = dot(dout, out, problem.v_head_dim);
-  return {p, p * (dp - delta) * slope};
+  return {p, rule.slope(p) * (dp - delta) * rule.steepness(bent)};
 }
 
 template <class Storage>
@@ -140,6 +133,7 @@ template <class Storage>
 void exact_forward_row(const ForwardArgs& args, int64_t batch, int64_t head, int64_t query) {
   using T = typename Traits<Storage>::Compute;
   const Problem p = problem_of(args);
+  const Rule rule = Rule::of(p.rule);
   const int64_t kv_head = head / p.group, head_index = batch * p.heads + head;
   const auto k = rows_of<const Storage>(args.k, batch, kv_head);
   const auto v = rows_of<const Storage>(args.v, batch, kv_head);
@@ -153,19 +147,19 @@ void exact_forward_row(const ForwardArgs& args, int64_t batch, int64_t head, int
   for_each_key(args.plan, head_index, query, [&](int64_t key) {
     if (has_nan) return;
     keys.push_back(key);
-    scores.push_back(score_of(p, q, k[key]).score);
+    scores.push_back(rule.score(rule.bend(dot(q, k[key], p.head_dim))));
     top = std::max(top, scores.back());
     has_nan = std::isnan(scores.back());  // it will be all that is left
   });
   // Where the maximum is not finite nothing is subtracted: an attended infinity shows.
   const double base = std::isfinite(top) ? top : 0;
-  double sum = std::exp(sink - base);
-  for (const double score : scores) sum += std::exp(score - base);
+  double sum = rule.weight(sink, base);
+  for (const double score : scores) sum += rule.weight(score, base);
 
   std::vector<double> out(size_t(p.v_head_dim), has_nan ? std::nan("") : 0);
   if (!has_nan) {
     for (size_t i = 0; i < keys.size(); ++i) {
-      add(out, sum == 0 ? 0 : std::exp(scores[i] - base) / sum, v[keys[i]]);
+      add(out, sum == 0 ? 0 : rule.weight(scores[i], base) / sum, v[keys[i]]);
     }
   }
   store(out, rows_of<Storage>(args.out, batch, head)[query]);

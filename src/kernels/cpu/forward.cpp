@@ -165,9 +165,7 @@ class ForwardPass {
         done += cols;
       }
     }
-    if (p_.softcap > 0) {
-      simd_.softcap(work.scores.data(), kStripStride, rows, strip.cols, T(p_.cap_base_2()));
-    }
+    simd_.score(work.scores.data(), kStripStride, rows, strip.cols, p_.rule);
     const int64_t words = words_per_row(view.tile.k);
     for (const Strip::Partial& partial : strip.partials()) {
       simd_.mask(work.scores.data() + partial.col, kStripStride, rows, view.tile.k,
@@ -176,7 +174,8 @@ class ForwardPass {
   }
 
   void absorb(int64_t cols, int64_t rows, Work& work) const {
-    simd_.softmax({.rows = rows,
+    simd_.softmax({.rule = p_.rule,
+                   .rows = rows,
                    .cols = cols,
                    .scores = work.scores.data(),
                    .stride = kStripStride,
@@ -281,7 +280,7 @@ class ForwardPass {
     const Rows<const T> values =
         gather_rows(args_.v, h, p_.v_head_dim, rows_.cols, values_.at(unit * values_per_unit_));
     simd_.load_rows(rows_of<const Storage>(args_.q, h.batch, h.head)[query], 0, 1, p_.head_dim,
-                    q_cols_, T(p_.score_factor()), work.q.data(), q_cols_);
+                    q_cols_, p_.fold_factor<T>(), work.q.data(), q_cols_);
     const SpacedRows queries = {query, 1, 1};
     rows_.begin(work.rows, head, queries);
     rows_.define_out(work.rows, 1);
@@ -291,7 +290,7 @@ class ForwardPass {
       const int64_t cols = round_up(count, simd_.lanes);
       simd_.gather_dots(work.q.data(), keys.data, keys.stride, list.data(), count, q_cols_, scores);
       std::fill(scores + count, scores + cols, T(0));
-      if (p_.softcap > 0) simd_.softcap(scores, kStripStride, 1, cols, T(p_.cap_base_2()));
+      simd_.score(scores, kStripStride, 1, cols, p_.rule);
       std::fill(scores + count, scores + cols, -std::numeric_limits<T>::infinity());
       absorb(cols, 1, work);
       simd_.gather_sum(scores, values.data, values.stride, list.data(), count, rows_.cols,

@@ -104,16 +104,14 @@ class GatherGradients {
       work.p[i] = work.ds[i] = work.delta[i] = 0;
       work.lse[i] = std::numeric_limits<T>::infinity();
     }
-    simd_.score_gradient({.rows = 1,
+    simd_.score_gradient({.rule = p_.rule,
+                          .rows = 1,
                           .cols = cols,
-                          .scores = work.p.data(),
+                          .products = work.p.data(),
                           .dp = work.ds.data(),
                           .stride = kStripKeys,
                           .lse = work.lse.data(),
                           .delta = work.delta.data(),
-                          .factor = T(p_.score_factor()),
-                          .cap = T(p_.cap_base_2()),
-                          .scale = T(p_.scale),
                           .bitmap = nullptr,
                           .bitmap_words = 0,
                           .queries_across = true});

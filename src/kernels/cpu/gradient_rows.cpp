@@ -58,11 +58,13 @@ void GradientRows<Storage>::find_deltas() {
 // The sink is a key whose score is given and whose value is 0: dsink = -p_sink * delta.
 template <class Storage>
 void GradientRows<Storage>::find_sink_terms() {
+  const auto rule = SoftmaxRule<Base2Math<double>>::of(p.rule);
   parallel_for(num_heads(), p.threads, [&](int64_t i, int) {
     const Head h = head(i);
+    const double sink = p.sink_of(h.head) * kLog2E;
     double sum = 0;
     for (int64_t query = 0; query < p.q_len; ++query) {
-      const double weight = std::exp2(p.sink_of(h.head) * kLog2E - double(lse(i, query)));
+      const double weight = rule.weight(sink, double(lse(i, query)));
       if (weight != 0) sum += weight * double(delta(i, query));
     }
     sink_terms_[size_t(h.index(p))] = -sum;

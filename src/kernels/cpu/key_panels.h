@@ -172,7 +172,7 @@ class KeyPanels {
   void pack(int64_t number, T* to) const {
     const int64_t panel = number % panels_per_unit_;
     const auto [k, v] = rows(number / panels_per_unit_);
-    pack_columns(simd_, map_, k, p_.head_dim, panel * kPanel, T(p_.score_factor()), to);
+    pack_columns(simd_, map_, k, p_.head_dim, panel * kPanel, p_.fold_factor<T>(), to);
     if (reads_in_place_) return;
     pack_rows(simd_, map_, v, p_.v_head_dim, panel * kPanel, kPanel,
               RowPanels<T>{to + p_.head_dim * kPanel, kPanel, v_cols_}, 0);

@@ -97,6 +97,7 @@ void OutputRows<Storage>::end(Block& block, int64_t i, const SpacedRows& queries
 template <class Storage>
 void OutputRows<Storage>::finish(const Head& h, const SpacedRows& queries, const T* out,
                                  const T* max, const T* sum) const {
+  const auto rule = SoftmaxRule<Base2Math<T>>::of(p.rule);
   const bool has_sink = p.sink != nullptr;  // one more key, without a value
   const T sink = has_sink ? T(p.sink_of(h.head) * kLog2E) : kNever;
   std::array<T, kMost> factor, lse;
@@ -106,8 +107,8 @@ void OutputRows<Storage>::finish(const Head& h, const SpacedRows& queries, const
     T top = max[r], share = 1, total = sum[r];  // exp(max - top); the sum against top
     if (has_sink) {
       top = std::max(max[r], sink);
-      share = max[r] == kNever ? T(0) : std::exp2(max[r] - top);
-      total = share * sum[r] + (sink == kNever ? T(0) : std::exp2(sink - top));
+      share = max[r] == kNever ? T(0) : rule.weight(max[r], top);
+      total = share * sum[r] + (sink == kNever ? T(0) : rule.weight(sink, top));
     }
     const bool is_empty = total == 0;
     const size_t at = size_t(r);

@@ -38,7 +38,7 @@ const Primitives<Storage>& table() {
       .add_row = add_row<T>,
       .sum_lanes = sum_lanes<T>,
       .mask = mask<T>,
-      .softcap = softcap<T>,
+      .score = score<T>,
       .softmax = softmax<T>,
       .score_gradient = score_gradient<T>,
       .gather_dots = gather_dots<T>,

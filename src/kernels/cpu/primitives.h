@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/weight_rule.h"
 #include "kernels/cpu/config.h"
 #include "kernels/cpu/prefetch.h"
 
@@ -32,9 +33,10 @@ struct Gemm {
   Prefetch* meanwhile;  // what to bring near while multiplying; not null
 };
 
-// Scores of a strip become probabilities against the running maximum of their row.
+// Scores of a strip become weights against the running maximum of their row.
 template <class T>
-struct Softmax {
+struct SoftmaxStrip {
+  WeightRule rule;
   int64_t rows, cols;  // cols: a multiple of the lanes
   T* scores;           // [rows][stride]  base 2; becomes exp2(score - max)
   int64_t stride;
@@ -44,19 +46,17 @@ struct Softmax {
   int64_t out_stride, out_cols;
 };
 
-// p = exp2(factor * score - lse) and ds = p * (dp - delta) * slope, where the bitmap says that a
+// By the rule, p = weight and ds = slope * steepness * (dp - delta), where the bitmap says that a
 // pair attends.
 template <class T>
 struct ScoreGradient {
+  WeightRule rule;
   int64_t rows, cols;
-  T* scores;  // [rows][stride]  becomes p
-  T* dp;      // [rows][stride]  becomes ds
+  T* products;  // [rows][stride]  q . k; becomes p
+  T* dp;        // [rows][stride]  becomes ds
   int64_t stride;
   const T* lse;            // [rows]  base 2; +inf for a row that attends to nothing
   const T* delta;          // [rows]
-  T factor;                // makes base-2 scores of `scores`, or, with a softcap, what tanh takes
-  T cap;                   // 0: none; else the base-2 scores are cap * tanh(factor * score)
-  T scale;                 // d score / d (q . k), but for the softcap
   const uint64_t* bitmap;  // null: all pairs attend
   int64_t bitmap_words;
   bool queries_across = false;  // queries are columns, not rows: lse and delta are [cols]
@@ -93,9 +93,9 @@ struct Primitives {
   // Pairs that do not attend become -inf, whatever they hold.
   void (*mask)(T* scores, int64_t stride, int64_t rows, int64_t cols, const uint64_t* bitmap,
                int64_t bitmap_words);
-  // score = cap * tanh(score)
-  void (*softcap)(T* scores, int64_t stride, int64_t rows, int64_t cols, T cap);
-  void (*softmax)(const Softmax<T>& softmax);
+  // Products of rows into which the rule's factor was folded become scores in base 2.
+  void (*score)(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& rule);
+  void (*softmax)(const SoftmaxStrip<T>& strip);
   void (*score_gradient)(const ScoreGradient<T>& gradient);
 
   // out[i] = row . matrix[index[i]] and row += sum of weight[i] * matrix[index[i]].

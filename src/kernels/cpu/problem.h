@@ -4,21 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "base/int_math.h"
 #include "base/parallel.h"
+#include "base/weight_rule.h"
 #include "kernels/contract.h"
 #include "kernels/cpu/config.h"
 
 namespace keyhole::cpu {
 
-inline constexpr double kLog2E = std::numbers::log2e;
-
 struct Problem {
   int64_t batch, heads, kv_heads, group;  // group: query heads per kv head
   int64_t q_len, k_len, head_dim, v_head_dim;
-  double scale, softcap;
+  WeightRule rule;
   const float* sink;  // null: none
   int64_t sink_stride;
   PlanView plan;
@@ -26,9 +24,11 @@ struct Problem {
 
   // A unit is one kv head of one batch entry: what is packed together.
   int64_t units() const { return batch * kv_heads; }
-  // Makes base-2 scores of q . k or, with a softcap, what tanh takes.
-  double score_factor() const { return softcap > 0 ? scale / softcap : scale * kLog2E; }
-  double cap_base_2() const { return softcap * kLog2E; }  // 0: none
+  // What the forward pass multiplies into the keys, or into gathered queries: see SoftmaxRule.
+  template <class T>
+  T fold_factor() const {
+    return SoftmaxRule<Base2Math<T>>::of(rule).fold_factor();
+  }
   int64_t num_parts() const { return int64_t(plan.tiles.size() + plan.gathers.size()); }
   double sink_of(int64_t head) const { return double(sink[head * sink_stride]); }
 };
@@ -44,8 +44,7 @@ Problem problem_of(const Args& args) {
                .k_len = args.k.shape[2],
                .head_dim = args.q.shape[3],
                .v_head_dim = args.v.shape[3],
-               .scale = args.scale,
-               .softcap = args.softcap,
+               .rule = {.scale = args.scale, .softcap = args.softcap},
                .sink = static_cast<const float*>(args.sink.data),
                .sink_stride = args.sink.strides[0],
                .plan = args.plan,

@@ -1,6 +1,6 @@
 // src/kernels/cpu/softmax-inl.h
-// What happens to scores: softcap, mask, online softmax; and the gradient of all three.
-// Scores are in base 2: log2(e) has been multiplied into the keys.
+// What happens to products q . k: scores by the weight rule, mask, online softmax; and the gradient
+// of all three. Scores are in base 2.
 #if defined(KEYHOLE_CPU_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KEYHOLE_CPU_SOFTMAX_INL_H_
 #undef KEYHOLE_CPU_SOFTMAX_INL_H_
@@ -16,6 +16,43 @@
 
 KEYHOLE_SIMD_BEGIN
 
+#include "base/weight_rule-inl.h"  // a SoftmaxRule for the instruction set at hand
+
+// The numbers of the rule: vectors of T.
+template <class T>
+struct VectorMath {
+  using Real = T;
+  using Vector = hn::Vec<Tag<T>>;
+  static constexpr double kLogE = Base2Math<T>::kLogE, kTanhScale = Base2Math<T>::kTanhScale;
+
+  static HWY_INLINE Vector all(T x) { return hn::Set(Tag<T>(), x); }
+  static HWY_INLINE Vector times(Vector a, T b) { return hn::Mul(a, all(b)); }
+  static HWY_INLINE Vector minus(Vector a, Vector b) { return hn::Sub(a, b); }
+  static HWY_INLINE Vector times_plus(Vector a, T b, Vector c) { return hn::MulAdd(a, all(b), c); }
+  static HWY_INLINE Vector one_minus_square(Vector x) { return hn::NegMulAdd(x, x, all(T(1))); }
+  static HWY_INLINE Vector power(Vector x) { return exp2_of(Tag<T>(), x); }
+  static HWY_INLINE Vector tanh(Vector x) { return tanh_of(Tag<T>(), x); }
+};
+// For weights against a statistic that no score exceeds: a maximum.
+template <class T>
+struct VectorMathBelowMax : VectorMath<T> {
+  static HWY_INLINE hn::Vec<Tag<T>> power(hn::Vec<Tag<T>> x) {
+    return exp2_of_negative(Tag<T>(), x);
+  }
+};
+
+template <class T>
+void score(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& weight_rule) {
+  const Tag<T> d;
+  const auto rule = SoftmaxRule<VectorMath<T>>::of(weight_rule).folded();
+  if (!rule.is_bent()) return;  // the folded factor has made scores of them
+  for (int64_t r = 0; r < rows; ++r, products += stride) {
+    for (int64_t c = 0; c < cols; c += int64_t(hn::Lanes(d))) {
+      hn::StoreU(rule.score(rule.bend(hn::LoadU(d, products + c))), d, products + c);
+    }
+  }
+}
+
 template <class T>
 void mask(T* scores, int64_t stride, int64_t rows, int64_t cols, const uint64_t* bitmap,
           int64_t bitmap_words) {
@@ -30,17 +67,6 @@ void mask(T* scores, int64_t stride, int64_t rows, int64_t cols, const uint64_t*
   }
 }
 
-template <class T>
-void softcap(T* scores, int64_t stride, int64_t rows, int64_t cols, T cap) {
-  const Tag<T> d;
-  const auto caps = hn::Set(d, cap);
-  for (int64_t r = 0; r < rows; ++r, scores += stride) {
-    for (int64_t c = 0; c < cols; c += int64_t(hn::Lanes(d))) {
-      hn::StoreU(hn::Mul(caps, tanh_of(d, hn::LoadU(d, scores + c))), d, scores + c);
-    }
-  }
-}
-
 template <class D, class T>
 HWY_INLINE T row_max(D d, const T* row, int64_t cols) {
   auto top = hn::LoadU(d, row);
@@ -51,9 +77,10 @@ HWY_INLINE T row_max(D d, const T* row, int64_t cols) {
 }
 
 template <class T>
-void softmax(const Softmax<T>& s) {
+void softmax(const SoftmaxStrip<T>& s) {
   constexpr T kNever = -std::numeric_limits<T>::infinity();
   const Tag<T> d;
+  const auto rule = SoftmaxRule<VectorMathBelowMax<T>>::of(s.rule);
   const int64_t lanes = int64_t(hn::Lanes(d));
   for (int64_t r = 0; r < s.rows; ++r) {
     T* row = s.scores + r * s.stride;
@@ -63,7 +90,7 @@ void softmax(const Softmax<T>& s) {
     if (!(here <= s.max[r])) {  // a NaN goes this way too and is found in the result
       if (s.max[r] != kNever) {
         T* out = s.out + r * s.out_stride;
-        const auto shrink = exp2_of_negative(d, hn::Set(d, s.max[r] - here));
+        const auto shrink = rule.weight(hn::Set(d, s.max[r]), hn::Set(d, here));
         sum = hn::Mul(sum, shrink);
         for (int64_t c = 0; c < s.out_cols; c += lanes) {
           hn::StoreU(hn::Mul(hn::LoadU(d, out + c), shrink), d, out + c);
@@ -74,7 +101,7 @@ void softmax(const Softmax<T>& s) {
     // While nothing attends, every score is -inf, and stays so less 0.
     const auto base = hn::Set(d, s.max[r] == kNever ? T(0) : s.max[r]);
     for (int64_t c = 0; c < s.cols; c += lanes) {
-      const auto p = exp2_of_negative(d, hn::Sub(hn::LoadU(d, row + c), base));
+      const auto p = rule.weight(hn::LoadU(d, row + c), base);
       hn::StoreU(p, d, row + c);
       sum = hn::Add(sum, p);
     }
@@ -82,50 +109,45 @@ void softmax(const Softmax<T>& s) {
   }
 }
 
-template <bool kCapped, bool kMasked, bool kAcross, class T>
+template <Bend kBend, bool kMasked, bool kAcross, class T>
 void score_gradient_rows(const ScoreGradient<T>& g) {
   const Tag<T> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto scale = hn::Set(d, g.scale), cap = hn::Set(d, g.cap), one = hn::Set(d, T(1));
-  const auto factor = hn::Set(d, g.factor);
+  const auto rule = SoftmaxRule<VectorMath<T>, kBend>::of(g.rule);
   for (int64_t r = 0; r < g.rows; ++r) {
-    T *scores = g.scores + r * g.stride, *dps = g.dp + r * g.stride;
+    T *products = g.products + r * g.stride, *dps = g.dp + r * g.stride;
     auto lse = hn::Set(d, g.lse[r]), delta = hn::Set(d, g.delta[r]);
     for (int64_t c = 0; c < g.cols; c += lanes) {
       if constexpr (kAcross) {
         lse = hn::LoadU(d, g.lse + c);
         delta = hn::LoadU(d, g.delta + c);
       }
-      auto score = hn::Mul(factor, hn::LoadU(d, scores + c));
-      auto slope = scale;
-      if constexpr (kCapped) {
-        const auto bent = tanh_of(d, score);
-        score = hn::Mul(cap, bent);
-        slope = hn::Mul(scale, hn::NegMulAdd(bent, bent, one));
-      }
-      auto p = exp2_of(d, hn::Sub(score, lse));
-      auto ds = hn::Mul(hn::Mul(p, slope), hn::Sub(hn::LoadU(d, dps + c), delta));
+      const auto bent = rule.bend(hn::LoadU(d, products + c));
+      auto p = rule.weight(rule.score(bent), lse);
+      const auto dp = hn::Sub(hn::LoadU(d, dps + c), delta);
+      auto ds = hn::Mul(hn::Mul(rule.slope(p), rule.steepness(bent)), dp);
       if constexpr (kMasked) {
         const uint64_t bits = g.bitmap[r * g.bitmap_words + c / 64] >> (c % 64);
         const auto attends = mask_from_bits(d, bits);
         p = hn::IfThenElseZero(attends, p);
         ds = hn::IfThenElseZero(attends, ds);
       }
-      hn::StoreU(p, d, scores + c);
+      hn::StoreU(p, d, products + c);
       hn::StoreU(ds, d, dps + c);
     }
   }
 }
 
-template <bool kCapped, class T>
-HWY_INLINE void score_gradient_capped(const ScoreGradient<T>& g) {
-  if (g.queries_across) return score_gradient_rows<kCapped, false, true>(g);
-  if (g.bitmap != nullptr) return score_gradient_rows<kCapped, true, false>(g);
-  score_gradient_rows<kCapped, false, false>(g);
+template <Bend kBend, class T>
+HWY_INLINE void score_gradient_bent(const ScoreGradient<T>& g) {
+  if (g.queries_across) return score_gradient_rows<kBend, false, true>(g);
+  if (g.bitmap != nullptr) return score_gradient_rows<kBend, true, false>(g);
+  score_gradient_rows<kBend, false, false>(g);
 }
 template <class T>
 void score_gradient(const ScoreGradient<T>& g) {
-  g.cap != 0 ? score_gradient_capped<true>(g) : score_gradient_capped<false>(g);
+  const bool is_bent = SoftmaxRule<VectorMath<T>>::of(g.rule).is_bent();
+  is_bent ? score_gradient_bent<Bend::softcap>(g) : score_gradient_bent<Bend::none>(g);
 }
 
 KEYHOLE_SIMD_END

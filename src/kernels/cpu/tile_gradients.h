@@ -260,16 +260,14 @@ class TileGradients {
     const int64_t words = words_per_row(view.tile.k);
     const auto apply = [&](int64_t begin, int64_t end, const uint64_t* bitmap) {
       if (begin >= end) return;
-      simd_.score_gradient({.rows = end - begin,
+      simd_.score_gradient({.rule = p_.rule,
+                            .rows = end - begin,
                             .cols = view.tile.k,
-                            .scores = work.p.data() + begin * kScoreStride,
+                            .products = work.p.data() + begin * kScoreStride,
                             .dp = work.ds.data() + begin * kScoreStride,
                             .stride = kScoreStride,
                             .lse = lse + begin,
                             .delta = delta + begin,
-                            .factor = T(p_.score_factor()),
-                            .cap = T(p_.cap_base_2()),
-                            .scale = T(p_.scale),
                             .bitmap = bitmap,
                             .bitmap_words = words});
     };
