@@ -31,7 +31,6 @@
 #include "cli/gpu/event.h"
 #include "kernels/device/check_cuda.h"
 #include "keyhole/attention.h"
-#include "keyhole/gather.h"
 #include "plan/plan_state.h"
 #include "runtime/gpu.h"
 #include "runtime/gpu_memory.h"
@@ -214,35 +213,25 @@ class Subject {
   }
 
   void prepare_forward() {
-    bring_workspace(indices_ ? gather_forward_workspace_bytes(q_.view, k_.view, v_.view,
-                                                              indices_->view, options_)
-                             : forward_workspace_bytes(q_.view, k_.view, v_.view, plan_, options_));
+    bring_workspace(forward_workspace_bytes(q_.view, k_.view, v_.view, lists(), out_.view,
+                                            lse_.view, options_));
   }
   void prepare_backward(bool is_deterministic) {
     options_.deterministic = is_deterministic;
-    bring_workspace(
-        indices_
-            ? gather_backward_workspace_bytes(q_.view, k_.view, v_.view, indices_->view, options_)
-            : backward_workspace_bytes(q_.view, k_.view, v_.view, plan_, options_));
+    bring_workspace(backward_workspace_bytes(dout_.view, q_.view, k_.view, v_.view, out_.view,
+                                             lse_.view, lists(), gradients(), options_));
   }
   void forward() const {
-    if (indices_) {
-      return gather_attention_forward(q_.view, k_.view, v_.view, indices_->view, out_.view,
-                                      lse_.view, options_);
-    }
-    attention_forward(q_.view, k_.view, v_.view, plan_, out_.view, lse_.view, options_);
+    attention_forward(q_.view, k_.view, v_.view, lists(), out_.view, lse_.view, options_);
   }
   void backward() const {
-    const Gradients gradients{dq_.view, dk_.view, dv_.view, {}};
-    if (indices_) {
-      return gather_attention_backward(dout_.view, q_.view, k_.view, v_.view, out_.view, lse_.view,
-                                       indices_->view, gradients, options_);
-    }
-    attention_backward(dout_.view, q_.view, k_.view, v_.view, out_.view, lse_.view, plan_,
-                       gradients, options_);
+    attention_backward(dout_.view, q_.view, k_.view, v_.view, out_.view, lse_.view, lists(),
+                       gradients(), options_);
   }
 
  private:
+  Lists lists() const { return indices_ ? Lists(indices_->view) : Lists(plan_); }
+  Gradients gradients() const { return {dq_.view, dk_.view, dv_.view, {}}; }
   void bring_workspace(int64_t bytes) {
     workspace_ = GpuMemory();
     if (bytes > 0) workspace_ = GpuMemory(kGpu, bytes);
@@ -253,7 +242,7 @@ class Subject {
   Tensor q_, k_, v_, out_, lse_, dout_, dq_, dk_, dv_;
   std::optional<Indices> indices_;
   GpuMemory workspace_;
-  GatherOptions options_;
+  AttentionOptions options_;
 };
 
 void hold_the_stream(void*) { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }

@@ -78,7 +78,7 @@ Speed measure(const Device& device) {
   const auto contender = [&](const Pattern& pattern) -> Contender {
     Plan made = plan(pattern, speed.len, speed.len);
     if (!is_gpu(device)) return {made, {}};
-    return {made, GpuMemory(device, forward_workspace_bytes(q, k, v, made))};
+    return {made, GpuMemory(device, forward_workspace_bytes(q, k, v, made, out))};
   };
   const Contender dense_one = contender(causal()), sparse_one = contender(parse(kPattern));
   const auto call_of = [&](const Contender& c) -> std::function<void()> {

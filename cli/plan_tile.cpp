@@ -1,14 +1,20 @@
 // cli/plan_tile.cpp
 #include "cli/plan_tile.h"
 
-#include "runtime/dispatch.h"
+#include "runtime/list_facts.h"
 #include "runtime/registry.h"
 
 namespace keyhole::cli {
 
 TileShape tile_for(const Plan& plan, DType dtype, int64_t head_dim) {
-  const Request request{"auto", Operation::forward, dtype, head_dim, head_dim};
-  return pick_tile(choose(kernel_table(), request), plan);
+  return choice_for(plan, Operation::forward, dtype, head_dim).tile;
+}
+
+Choice choice_for(const Plan& plan, Operation operation, DType dtype, int64_t head_dim) {
+  const PlanFacts facts(plan);
+  Request request{"auto", operation, dtype, head_dim, head_dim};
+  request.lists = &facts;
+  return choose_call(kernel_table(), request);
 }
 
 std::string explain_text(const Pattern& pattern, const Shape& shape) {

@@ -6,9 +6,12 @@
 
 #include "keyhole/plan.h"
 #include "keyhole/tensor.h"
+#include "runtime/dispatch.h"
 
 namespace keyhole::cli {
 
+// What would run on the CPU.
+Choice choice_for(const Plan& plan, Operation operation, DType dtype, int64_t head_dim);
 // The tile that the forward kernel of this dtype and head_dim takes for this plan.
 TileShape tile_for(const Plan& plan, DType dtype, int64_t head_dim);
 

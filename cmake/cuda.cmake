@@ -110,25 +110,39 @@ function(keyhole_add_cuda_objects target lowest)
   endif()
 endfunction()
 
+include("${CMAKE_CURRENT_LIST_DIR}/../src/kernels/instantiations.cmake")
+
 set(strict_nvcc "${CMAKE_CURRENT_LIST_DIR}/strict_nvcc.sh")
 
 function(keyhole_add_cuda target)
   file(GLOB_RECURSE runtime_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/runtime/cuda/*.cpp")
+  # The tables of GPU kernels, and what chooses among them: no device code.
+  set(backends simple mma sm80)
+  if(90 IN_LIST KEYHOLE_CUDA_ARCHITECTURES)
+    list(APPEND backends sm90)
+  endif()
+  foreach(backend IN LISTS backends)
+    file(GLOB tables CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/${backend}/*entries.cpp"
+                                       "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/${backend}/*launch.cpp")
+    target_sources(${target} PRIVATE ${tables})
+  endforeach()
   target_sources(${target} PRIVATE ${runtime_sources})
   target_compile_definitions(${target} PRIVATE KEYHOLE_HAVE_CUDA=1)
   # The static runtime and no libcuda: the program starts on a machine without a driver.
   target_link_libraries(${target} PRIVATE keyhole::cudart)
-  foreach(backend_and_lowest device:75 simple:75 sm80:80)
+  foreach(backend_and_lowest device:75 simple:75 mma:80 sm80:80)
     string(REPLACE ":" ";" pair ${backend_and_lowest})
     list(GET pair 0 backend)
     list(GET pair 1 lowest)
     file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/${backend}/*.cu")
-    keyhole_add_cuda_objects(keyhole_${backend} ${lowest} ${sources})
+    keyhole_instantiate(${backend} instantiations)
+    keyhole_add_cuda_objects(keyhole_${backend} ${lowest} ${sources} ${instantiations})
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:keyhole_${backend}>)
   endforeach()
   if(90 IN_LIST KEYHOLE_CUDA_ARCHITECTURES)
     file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/sm90/*.cu")
-    keyhole_add_cuda_objects(keyhole_sm90 90 ${sources})
+    keyhole_instantiate(sm90 instantiations)
+    keyhole_add_cuda_objects(keyhole_sm90 90 ${sources} ${instantiations})
     # Hopper's own instructions, which no GPU before or after it has: no PTX.
     set_target_properties(keyhole_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
     # Tuned for one architecture: its registers must suffice. What runs on many may spill a few.

@@ -28,8 +28,8 @@ MAY_INCLUDE = {
     "tests/consumer": ["keyhole/"],
 }
 
-# A backend that leaves part of its work to another one sees what that one launches, not how.
-BUILDS_ON = {"sm90": "sm80"}
+# What several backends share: device/ on any GPU, mma/ on tensor cores by mma.sync.
+SHARED_BY_BACKENDS = ("device", "mma")
 
 # Libraries of others -> the only places that may include them. No entry: the standard library, POSIX.
 THIRD_PARTY = {
@@ -64,9 +64,9 @@ def our_files(root):
 
 
 def backend_of(name):
-    """kernels/<backend>/...: which backend; None for what all of them share."""
+    """kernels/<backend>/...: which backend; None for what backends share."""
     match = re.match(r"(?:src/)?kernels/([^/]+)/", name)
-    return match.group(1) if match and match.group(1) != "device" else None
+    return match.group(1) if match and match.group(1) not in SHARED_BY_BACKENDS else None
 
 
 def objections(name, header):
@@ -81,9 +81,10 @@ def objections(name, header):
             if not header.startswith((own, *[a for a in allowed if a.endswith("/")])) and header not in allowed:
                 found.append(f"{folder} may include {', '.join([own, *allowed])}")
         mine, other = backend_of(name), backend_of(header)
-        builds_on = BUILDS_ON.get(mine) == other and re.search(r"_(launch|entries)\.h$", header)
-        if mine and other and mine != other and not builds_on:
+        if mine and other and mine != other:
             found.append(f"backends do not include each other ({mine}, {other}); share it in kernels/device/")
+        if name.startswith("src/kernels/") and mine is None and other:
+            found.append(f"what backends share does not include one of them ({other})")
     if name.startswith("src/") and top in ("cli", "bench", "tests", "examples"):
         found.append("the library knows nothing of the programs around it")
     for pattern, places in THIRD_PARTY.items():
@@ -117,6 +118,9 @@ def self_test():
         ("src/kernels/cpu/c.cpp", '#include "kernels/sm80/ptx.cuh"'),
         ("src/kernels/sm90/a.cuh", '#include "kernels/sm80/ptx.cuh"'),
         ("src/kernels/sm80/a.cuh", '#include "kernels/sm90/backward_launch.h"'),
+        ("src/kernels/sm90/b.cuh", '#include "kernels/sm80/backward_launch.h"'),
+        ("src/kernels/mma/a.cuh", '#include "kernels/sm80/config.h"'),
+        ("src/kernels/device/a.cuh", '#include "kernels/sm90/ptx.cuh"'),
         ("src/kernels/d.cpp", '#include "keyhole/pattern.h"'),
         ("src/plan/a.h", "#include <nlohmann/json.hpp>"),
         ("src/plan/a.cpp", "#include <omp.h>"),
@@ -131,7 +135,7 @@ def self_test():
     right = [
         ("src/kernels/cpu/a.cpp", '#include "plan/view.h"\n#include <hwy/highway.h>'),
         ("src/kernels/sm90/a.cuh", '#include "kernels/device/reduce.cuh"\n#include <cuda/ptx>'),
-        ("src/kernels/sm90/b.cuh", '#include "kernels/sm80/backward_launch.h"'),
+        ("src/kernels/sm90/c.cuh", '#include "kernels/mma/gather_launch.h"'),
         ("src/plan/a.cpp", '#include "pattern/node.h"\n#include <nlohmann/json.hpp>\n#include <vector>'),
         ("src/base/parallel.cpp", "#include <omp.h>\n#pragma omp parallel"),
         ("examples/a.cpp", "#include <keyhole/keyhole.h>"),

@@ -24,7 +24,8 @@ INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?)\s*;")
 # With a condition; and without, the way back from code that was moved out of the way.
 BRANCH = re.compile(r"^@\S+\s+BRA(?:\.\S+)?\s+(?:!?U?P\d+,\s*)?0x([0-9a-f]+)")
 JUMP = re.compile(r"^BRA(?:\.\S+)?\s+0x([0-9a-f]+)")
-JOINED = ("ForwardDim96", "ForwardDim128", "ForwardDim192")  # kJoins in forward_multiplier.cuh
+SOFTCAP = "BendE1"  # Bend::softcap among the template arguments
+JOINED = ("ForwardDim96", "ForwardDim128", "ForwardDim192")  # kJoins in forward_consumer.cuh
 PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\S*\s+R\d+,\s*(gdesc|R\d+)")
 
 
@@ -58,7 +59,7 @@ def functions_of(text):
 
 
 def short_name(mangled):
-    """forward<__nv_bfloat16, ForwardDim128>: the two template arguments are names with their lengths before them."""
+    """forward<__nv_bfloat16, ForwardDim128>: the first two template arguments are names with their lengths before them."""
     names, rest = [], mangled[KERNEL.match(mangled).end():]
     while match := re.match(r"(?:N?S\d*_)*(\d+)", rest):
         length, begin = int(match[1]), match.end()
@@ -122,8 +123,8 @@ def detours_of(code, begin, end):
     return pieces
 
 
-def step_objections(products, rest, loop_end):
-    """What is wrong with a step of a main loop, in words."""
+def step_objections(products, rest, loop_end, powers):
+    """What is wrong with a step of a main loop that takes so many exponentials of each score, in words."""
     found = []
     places = [i for i, (_, text) in enumerate(products) if "HGMMA" in text]
     between = products[places[0]:places[-1]] if places else []
@@ -146,14 +147,14 @@ def step_objections(products, rest, loop_end):
     usual = [i for i, (_, text) in enumerate(rest) if is_usual[i] and "MUFU.EX2" in text]
     inside = sum(i < end for i in usual)
     # A thread holds half a row's worth of scores: 64 rows x columns among 128 threads.
-    if columns == 0 or inside != columns // 2:
+    if columns == 0 or inside != powers * (columns // 2):
         found.append(f"{inside} exponentials between the waits; a thread has {columns // 2} scores")
     if outside := len(usual) - inside:
         found.append(f"{outside} exponentials outside the waits, where no product runs")
     return found
 
 
-def objections(loop, detours):
+def objections(loop, detours, powers=1):
     """What is wrong with a main loop, [(address, instruction)], and what it makes a detour to, in words."""
     found = []
     aside = [text for piece in detours for _, text in piece]
@@ -168,7 +169,7 @@ def objections(loop, detours):
     if len(steps) != 2:
         return [*found, f"{len(steps)} steps that leave a product under way, not two"]
     for products, rest in steps:
-        found += step_objections(products, rest, loop[-1][0])
+        found += step_objections(products, rest, loop[-1][0], powers)
     return found
 
 
@@ -181,10 +182,11 @@ def check(functions):
         found, loops, kernel = [], main_loops(code), short_name(name)
         for begin, end in loops:
             loop = [(address, text) for address, text in code if begin <= address <= end]
-            found += objections(loop, detours_of(code, begin, end))
+            # A softcap takes one exponential for the tangent, beside that of the weight.
+            found += objections(loop, detours_of(code, begin, end), 2 if SOFTCAP in name else 1)
             if kernel.endswith(tuple(f" {config}>" for config in JOINED)):
                 found += border_objections(code, end)
-        verdicts.append((kernel, found if loops else ["no loop multiplies"]))
+        verdicts.append((kernel + " with a softcap" * (SOFTCAP in name), found if loops else ["no loop multiplies"]))
     return verdicts
 
 

@@ -2,6 +2,7 @@
 # Attention as Keyhole and PyTorch have it: each made for one problem, called with its q, k and v.
 import importlib
 import math
+import re
 import time
 
 import torch
@@ -126,8 +127,8 @@ def kernel_of(package, problem, plan, backend):
 
 
 def tile_in(kernel):
-    """(queries, keys), of "... with tile 128x64"."""
-    return tuple(map(int, kernel.split()[-1].split("x")))
+    """(queries, keys), of "..., tiles 128x64"."""
+    return tuple(map(int, re.search(r"tiles (\d+)x(\d+)", kernel).groups()))
 
 
 def sdpa(backend):

@@ -10,6 +10,7 @@
 #include "keyhole/attention.h"
 #include "plan/estimate.h"
 #include "runtime/dispatch.h"
+#include "runtime/list_facts.h"
 #include "runtime/registry.h"
 
 namespace keyhole::bench {
@@ -23,9 +24,11 @@ Plan timed_plan(const Case& c, double& plan_ms) {
   return made;
 }
 
-const KernelEntry& kernel_of(const Case& c) {
-  return choose(kernel_table(),
-                cli::request_for(c.device, c.operation, c.dtype, c.head_dim, c.head_dim));
+Choice choice_for(const Case& c, const Plan& plan) {
+  const PlanFacts facts(plan);
+  Request request = cli::request_for(c.device, c.operation, c.dtype, c.head_dim, c.head_dim);
+  request.lists = &facts;
+  return choose_call(kernel_table(), request);
 }
 
 }  // namespace
@@ -35,27 +38,34 @@ Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& ef
       inputs_(std::move(inputs)),
       threads_(effort.threads),
       plan_(timed_plan(c, plan_ms_)) {
-  const KernelEntry& kernel = kernel_of(c);
+  Choice choice = choice_for(c, plan_);
+  const KernelEntry& kernel = *choice.kernel;
   const bool is_on_gpu = cli::is_gpu(c.device);
   std::optional<MemoryWatch> watch;
   if (is_on_gpu) watch.emplace(c.device);
   check_ = check(c, plan_, *inputs_, effort.check, effort.threads, kernel.rounds_weights);
   if (is_on_gpu) {
     extra_bytes_ = watch->extra_bytes();
-    workspace_ = std::make_shared<GpuMemory>(c.device, workspace_bytes());
+    choice.workspace_bytes = workspace_bytes();
+    workspace_ = std::make_shared<GpuMemory>(c.device, choice.workspace_bytes);
   }
   kernel_ = kernel.name;
-  report_ = plan_.explain(pick_tile(kernel, plan_), c.head_dim, bytes_of(c.dtype));
+  runs_ = to_string(choice);
+  report_ = plan_.explain(choice.tile, c.head_dim, bytes_of(c.dtype));
   plan_ms_ += report_.compile_ms;
 }
 
 int64_t Subject::workspace_bytes() const {
   const bool is_forward = case_.operation == Operation::forward;
   int64_t bytes = 0;
-  if (is_forward || case_.has_forward_too)
-    bytes = forward_workspace_bytes(inputs_->q, inputs_->k, inputs_->v, plan_);
-  if (!is_forward)
-    bytes = std::max(bytes, backward_workspace_bytes(inputs_->q, inputs_->k, inputs_->v, plan_));
+  const Inputs& in = *inputs_;
+  if (is_forward || case_.has_forward_too) {
+    bytes = forward_workspace_bytes(in.q, in.k, in.v, plan_, in.out, in.lse);
+  }
+  if (!is_forward) {
+    bytes = std::max(bytes, backward_workspace_bytes(in.dout, in.q, in.k, in.v, in.out, in.lse,
+                                                     plan_, {in.dq, in.dk, in.dv, {}}));
+  }
   return bytes;
 }
 
@@ -119,6 +129,7 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
       {"case", c.name},
       {"operation", passes_text(c)},
       {"kernel", subject.kernel()},
+      {"runs", subject.runs()},
       {"check", result.is_passed ? "ok" : "failed"},
       {"checked_rows", result.rows},
       {"check_worst", result.worst},
@@ -148,7 +159,10 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
   return json;
 }
 
-TileShape dense_tile(const Case& c) { return kernel_of(c).tiles.front(); }
+TileShape dense_tile(const Case& c) {
+  const Request request = cli::request_for(c.device, c.operation, c.dtype, c.head_dim, c.head_dim);
+  return choose(kernel_table(), request).tiles.front();
+}
 
 double kept_tiles(const Case& c) {
   const Shape shape = c.shape();

@@ -29,6 +29,8 @@ class Subject {
   const CheckResult& check_result() const { return check_; }
   const PlanReport& report() const { return report_; }  // for the tile that runs
   const std::string& kernel() const { return kernel_; }
+  // Kernel, tiles, schedule and workspace.
+  const std::string& runs() const { return runs_; }
   double plan_ms() const { return plan_ms_; }
   // On a GPU: what the checked call took of its memory besides the tensors (lists of the plan and
   // scratch memory; for a backward pass the forward pass before it too).
@@ -46,7 +48,7 @@ class Subject {
   double plan_ms_;
   CheckResult check_;
   PlanReport report_;
-  std::string kernel_;
+  std::string kernel_, runs_;
   int64_t extra_bytes_ = 0;
   // Brought to every call: the driver's pool would give it back, and take it again, each time.
   std::shared_ptr<GpuMemory> workspace_;

@@ -93,7 +93,7 @@ void Problem::run_forward(TileShape tile) {
   ForwardArgs args;
   args.q = there(q), args.k = there(k), args.v = there(v), args.out = there(out),
   args.lse = there(lse);
-  args.scale = *options.scale, args.softcap = options.softcap;
+  args.rule = {.scale = *options.scale, .softcap = options.softcap};
   if (options.sink.is_given()) args.sink = there(sink);
   keyhole::run_forward(kernel, subject.plan, tile, args);
   copies.finish();
@@ -108,8 +108,9 @@ void Problem::run_backward(TileShape tile) {
   args.dout = there(dout), args.q = there(q), args.k = there(k), args.v = there(v);
   args.out = there(out), args.lse = there(lse);
   args.dq = there(dq), args.dk = there(dk), args.dv = there(dv);
-  args.scale = *options.scale, args.softcap = options.softcap;
+  args.rule = {.scale = *options.scale, .softcap = options.softcap};
   if (options.sink.is_given()) args.sink = there(sink), args.dsink = there(dsink);
+  args.schedule = schedule_of(kernel, subject.plan, tile, args, /*deterministic=*/false);
   keyhole::run_backward(kernel, subject.plan, tile, args);
   copies.finish();
 }

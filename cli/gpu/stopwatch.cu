@@ -6,7 +6,7 @@
 #include "cli/gpu/event.h"
 #include "cli/gpu/stopwatch.h"
 #include "kernels/device/check_cuda.h"
-#include "runtime/cuda/upload.h"  // OnGpu
+#include "runtime/cuda/call.h"  // OnGpu
 #include "runtime/gpu.h"
 #include "runtime/gpu_memory.h"
 

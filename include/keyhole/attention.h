@@ -1,12 +1,12 @@
 // include/keyhole/attention.h
-// Attention that follows a plan: forward, backward, and the merge of partial results.
+// Attention that follows lists: forward, backward, and the merge of partial results.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "keyhole/plan.h"
+#include "keyhole/lists.h"
 #include "keyhole/tensor.h"
 
 namespace keyhole {
@@ -26,6 +26,9 @@ struct AttentionOptions {
   int threads = 0;               // cpu: at most this many; 0: all the machine has
   void* stream = nullptr;        // GPU: the cudaStream_t to queue on; null: the default stream
   Workspace workspace = {};      // GPU: optional; taken from the driver's pool when not given
+  // An index tensor on a GPU: wait for the stream and look at every index before anything is
+  // computed. Not while a CUDA graph is captured.
+  bool check_indices = false;
 };
 
 // q    [batch, q_heads, q_len, head_dim]
@@ -37,7 +40,7 @@ struct AttentionOptions {
 // A query that attends to nothing gets out = 0 and lse = -inf. lse is the natural logarithm of the
 // sum of exp(score) over the attended keys, and the sink where there is one.
 void attention_forward(const TensorView& q, const TensorView& k, const TensorView& v,
-                       const Plan& plan, const TensorView& out, const TensorView& lse = {},
+                       const Lists& lists, const TensorView& out, const TensorView& lse = {},
                        const AttentionOptions& options = {});
 
 struct Gradients {
@@ -49,23 +52,33 @@ struct Gradients {
 // keys add up: pass the merged out and lse to each part.
 void attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                         const TensorView& v, const TensorView& out, const TensorView& lse,
-                        const Plan& plan, const Gradients& gradients,
+                        const Lists& lists, const Gradients& gradients,
                         const AttentionOptions& options = {});
 
-// How large a workspace these calls need (0 on the cpu). The first question copies the plan's lists
-// to the GPU.
+// How large a workspace these very calls need (0 on the cpu): where a tensor lies decides which
+// kernel runs. Arguments are checked as in the calls. It depends on a plan, whose lists are copied
+// to the GPU by the first question, and never on what index tensors and tile lists hold.
 int64_t forward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
-                                const Plan& plan, const AttentionOptions& options = {});
-int64_t backward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
-                                 const Plan& plan, const AttentionOptions& options = {});
+                                const Lists& lists, const TensorView& out,
+                                const TensorView& lse = {}, const AttentionOptions& options = {});
+int64_t backward_workspace_bytes(const TensorView& dout, const TensorView& q, const TensorView& k,
+                                 const TensorView& v, const TensorView& out, const TensorView& lse,
+                                 const Lists& lists, const Gradients& gradients,
+                                 const AttentionOptions& options = {});
 
-// Folds the result (from_out, from_lse) over other keys into (into_out, into_lse), in place.
+// Folds the result (from_out, from_lse) over other keys into (into_out, into_lse), in place. For
+// results of softmax, whose statistics add up.
 // Rows that attended to nothing (lse -inf) are neutral. On a GPU it is queued on the stream.
 void merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
            const TensorView& from_lse, void* stream = nullptr);
 
-// The kernel that would run, or an Error(unsupported) with every kernel's objection.
-std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Plan& plan,
+// What would run: kernel, tile and schedule, or an Error(unsupported) with every kernel's
+// objection.
+//   "sm90.backward.bf16.d128, tiles 64x128, dq atomic, dk and dv in order, workspace 1024 bytes"
+// k and v have equal heads and lengths; what is not given lies as a kernel wants it.
+std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Lists& lists,
                                const AttentionOptions& options = {});
+std::string kernel_for_backward(const TensorView& q, const TensorView& v, const Lists& lists,
+                                const AttentionOptions& options = {});
 
 }  // namespace keyhole

@@ -5,6 +5,7 @@
 #include "keyhole/attention.h"
 #include "keyhole/error.h"
 #include "keyhole/gather.h"
+#include "keyhole/lists.h"
 #include "keyhole/pattern.h"
 #include "keyhole/plan.h"
 #include "keyhole/tensor.h"

@@ -1,65 +1,207 @@
 // src/api/attention.cpp
-// The public functions: check the arguments once, choose a kernel, run it.
+// The public functions: check the arguments once, choose what runs, run it. Lists of every owner
+// take the same road.
 #include "keyhole/attention.h"
 
-#include <algorithm>
+#include <cmath>
 
 #include "api/check_arguments.h"
-#include "api/prepare.h"
+#include "api/check_lists.h"
+#include "base/weight_rule.h"
+#include "plan/plan_state.h"
+#include "runtime/dispatch.h"
 #include "runtime/gpu.h"
+#include "runtime/list_facts.h"
+#include "runtime/registry.h"
 
 namespace keyhole {
+namespace {
+
+Request request_for(Operation operation, const TensorView& q, const TensorView& v,
+                    const ListFacts& lists, const AttentionOptions& options,
+                    std::initializer_list<const TensorView*> tensors) {
+  Request request{.backend = options.backend,
+                  .operation = operation,
+                  .dtype = q.dtype,
+                  .head_dim = q.shape[3],
+                  .v_head_dim = v.shape[3],
+                  .device = q.device,
+                  .has_softcap = options.softcap > 0,
+                  .has_sink = options.sink.is_given(),
+                  .deterministic = operation == Operation::backward && options.deterministic,
+                  .shares_kv_heads = q.shape[1] != v.shape[1],
+                  .lists = &lists,
+                  .is_aligned = rows_are_aligned(tensors)};
+  if (q.device.kind == Device::Kind::cuda) {
+    request.compute_capability = gpu(q.device).compute_capability;
+    request.shared_bytes = gpu(q.device).shared_bytes;
+    request.why_no_boxes = why_no_boxes(tensors);
+  }
+  return request;
+}
+
+// What joins results over different keys holds for rules whose statistics add up. Split lists do,
+// too: without that nothing is split (runtime/cuda/launch.cpp).
+void check_rule(const WeightRule& rule, const Lists& lists, const AttentionOptions& options) {
+  const RuleFacts facts = facts_of(rule.normalizer);
+  if (options.sink.is_given()) check_statistics_add_up(facts, "a sink", "leave the sink out");
+  const auto* const plan = std::get_if<Plan>(&lists.get());
+  if (plan != nullptr && plan->state().forms().num_parts > 1) {
+    check_statistics_add_up(facts, "a plan of several parts",
+                            "attend by a pattern that is one part, or by lists of tiles");
+  }
+}
+
+template <class Args>
+Args args_of(const TensorView& q, const TensorView& k, const TensorView& v,
+             const AttentionOptions& options) {
+  Args args;
+  args.q = q;
+  args.k = k;
+  args.v = v;
+  args.rule.scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3])));
+  args.rule.softcap = options.softcap;
+  args.sink = options.sink;
+  args.threads = options.threads;
+  args.launch.stream = options.stream;
+  args.launch.workspace = options.workspace.data;
+  args.launch.workspace_bytes = options.workspace.bytes;
+  return args;
+}
+
+struct Forward {
+  Choice choice;
+  ForwardArgs args;
+};
+Forward prepare_forward(const TensorView& q, const TensorView& k, const TensorView& v,
+                        const Lists& lists, const TensorView& out, const TensorView& lse,
+                        const AttentionOptions& options) {
+  check_forward(q, k, v, out, lse, options);
+  check_lists(lists, q, k);
+  for (const auto& [memory, name] : memory_of(lists)) {
+    check_no_overlap(out, "out", memory, name);
+    check_no_overlap(lse, "lse", memory, name);
+  }
+  const FactsOf facts(lists);
+  Forward call{choose_call(kernel_table(), request_for(Operation::forward, q, v, facts, options,
+                                                       {&q, &k, &v, &out})),
+               args_of<ForwardArgs>(q, k, v, options)};
+  call.args.out = out;
+  call.args.lse = lse;
+  check_rule(call.args.rule, lists, options);
+  return call;
+}
+
+struct Backward {
+  Choice choice;
+  BackwardArgs args;
+};
+Backward prepare_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
+                          const TensorView& v, const TensorView& out, const TensorView& lse,
+                          const Lists& lists, const Gradients& gradients,
+                          const AttentionOptions& options) {
+  check_backward(dout, q, k, v, out, lse, gradients, options);
+  check_lists(lists, q, k);
+  for (const auto& [memory, memory_name] : memory_of(lists)) {
+    for (const auto& [tensor, name] : {std::pair{&gradients.dq, "dq"},
+                                       {&gradients.dk, "dk"},
+                                       {&gradients.dv, "dv"},
+                                       {&gradients.dsink, "dsink"}}) {
+      check_no_overlap(*tensor, name, memory, memory_name);
+    }
+  }
+  const FactsOf facts(lists);
+  const Request request =
+      request_for(Operation::backward, q, v, facts, options,
+                  {&dout, &q, &k, &v, &out, &gradients.dq, &gradients.dk, &gradients.dv});
+  Backward call{choose_call(kernel_table(), request), args_of<BackwardArgs>(q, k, v, options)};
+  call.args.dout = dout;
+  call.args.out = out;
+  call.args.lse = lse;
+  call.args.dq = gradients.dq;
+  call.args.dk = gradients.dk;
+  call.args.dv = gradients.dv;
+  call.args.dsink = gradients.dsink;
+  call.args.schedule = call.choice.schedule;
+  check_rule(call.args.rule, lists, options);
+  return call;
+}
+
+void check_entries(const Lists& lists, const TensorView& q, const TensorView& k,
+                   const AttentionOptions& options) {
+  if (!options.check_indices || q.device.kind == Device::Kind::cpu) return;
+  if (const auto* indices = std::get_if<IndexView>(&lists.get())) {
+    const GatherView table = key_table(*indices, q, k);
+    if (const auto bad = find_bad_entry_on_gpu(table, q.device, options.stream))
+      refuse(table, *bad);
+  }
+}
+
+}  // namespace
 
 void attention_forward(const TensorView& q, const TensorView& k, const TensorView& v,
-                       const Plan& plan, const TensorView& out, const TensorView& lse,
+                       const Lists& lists, const TensorView& out, const TensorView& lse,
                        const AttentionOptions& options) {
-  check_forward(q, k, v, out, lse, options);
-  check_plan(plan, q, k);
-  const KernelEntry& kernel = choose_for(Operation::forward, q, v, options, {&q, &k, &v, &out});
-  const ForwardArgs args = forward_args_of(q, k, v, out, lse, options);
-  run_forward(kernel, plan, pick_tile(kernel, plan), args);
+  const Forward call = prepare_forward(q, k, v, lists, out, lse, options);
+  check_entries(lists, q, k, options);
+  run_forward(*call.choice.kernel, lists, call.choice.tile, call.args);
 }
 
 void attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                         const TensorView& v, const TensorView& out, const TensorView& lse,
-                        const Plan& plan, const Gradients& gradients,
+                        const Lists& lists, const Gradients& gradients,
                         const AttentionOptions& options) {
-  check_backward(dout, q, k, v, out, lse, gradients, options);
-  check_plan(plan, q, k);
-  const KernelEntry& kernel = choose_for_backward(dout, q, k, v, out, gradients, options);
-  const BackwardArgs args = backward_args_of(dout, q, k, v, out, lse, gradients, options);
-  run_backward(kernel, plan, pick_tile(kernel, plan), args);
+  const Backward call = prepare_backward(dout, q, k, v, out, lse, lists, gradients, options);
+  check_entries(lists, q, k, options);
+  run_backward(*call.choice.kernel, lists, call.choice.tile, call.args);
 }
 
 int64_t forward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
-                                const Plan& plan, const AttentionOptions& options) {
-  if (q.device.kind == Device::Kind::cpu) return 0;
-  const KernelEntry& kernel = choose_for(Operation::forward, q, v, options, {&q, &k, &v});
-  return forward_workspace_on_gpu(kernel, plan, pick_tile(kernel, plan),
-                                  args_of<ForwardArgs>(q, k, v, options));
+                                const Lists& lists, const TensorView& out, const TensorView& lse,
+                                const AttentionOptions& options) {
+  const Forward call = prepare_forward(q, k, v, lists, out, lse, options);
+  return forward_workspace(*call.choice.kernel, lists, call.choice.tile, call.args);
 }
 
-int64_t backward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
-                                 const Plan& plan, const AttentionOptions& options) {
-  if (q.device.kind == Device::Kind::cpu) return 0;
-  auto args = args_of<BackwardArgs>(q, k, v, options);
-  args.deterministic = options.deterministic;
-  const auto bytes_for = [&](const Request& request) {
-    const KernelEntry& kernel = choose(kernel_table(), request);
-    return backward_workspace_on_gpu(kernel, plan, pick_tile(kernel, plan), args);
-  };
-  Request request = request_for(Operation::backward, q, v, options, {&q, &k, &v});
-  const int64_t bytes = bytes_for(request);
-  if (!request.why_no_boxes.empty() || options.backend != "auto") return bytes;
-  // Where TMA cannot follow the gradient of the output, another kernel will run.
-  request.why_no_boxes = "dout is not known yet";
-  return std::max(bytes, bytes_for(request));
+int64_t backward_workspace_bytes(const TensorView& dout, const TensorView& q, const TensorView& k,
+                                 const TensorView& v, const TensorView& out, const TensorView& lse,
+                                 const Lists& lists, const Gradients& gradients,
+                                 const AttentionOptions& options) {
+  const Backward call = prepare_backward(dout, q, k, v, out, lse, lists, gradients, options);
+  return backward_workspace(*call.choice.kernel, lists, call.choice.tile, call.args);
 }
 
-std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Plan& plan,
+namespace {
+
+// A tensor that lies as kernels want it; of a question, whose memory nobody touches.
+TensorView like(const TensorView& tensor, int64_t heads, int64_t length, int64_t columns) {
+  TensorView other(tensor.data, tensor.dtype, {tensor.shape[0], heads, length, columns});
+  other.device = tensor.device;
+  return other;
+}
+
+}  // namespace
+
+std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Lists& lists,
                                const AttentionOptions& options) {
-  const KernelEntry& kernel = choose_for(Operation::forward, q, v, options, {&q, &v});
-  return kernel.name + " with tile " + to_string(pick_tile(kernel, plan));
+  const FactsOf facts(lists);
+  Choice choice =
+      choose_call(kernel_table(), request_for(Operation::forward, q, v, facts, options, {&q, &v}));
+  auto args = args_of<ForwardArgs>(q, like(v, v.shape[1], v.shape[2], q.shape[3]), v, options);
+  args.out = like(q, q.shape[1], q.shape[2], v.shape[3]);
+  choice.workspace_bytes = forward_workspace(*choice.kernel, lists, choice.tile, args);
+  return to_string(choice);
+}
+
+std::string kernel_for_backward(const TensorView& q, const TensorView& v, const Lists& lists,
+                                const AttentionOptions& options) {
+  const FactsOf facts(lists);
+  Choice choice =
+      choose_call(kernel_table(), request_for(Operation::backward, q, v, facts, options, {&q, &v}));
+  auto args = args_of<BackwardArgs>(q, like(v, v.shape[1], v.shape[2], q.shape[3]), v, options);
+  args.schedule = choice.schedule;
+  choice.workspace_bytes = backward_workspace(*choice.kernel, lists, choice.tile, args);
+  return to_string(choice);
 }
 
 }  // namespace keyhole

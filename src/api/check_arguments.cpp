@@ -200,20 +200,6 @@ Extent check_out(const TensorView& out, const char* name, const TensorView& q,
 
 }  // namespace
 
-void check_plan(const Plan& plan, const TensorView& q, const TensorView& k) {
-  const Shape& shape = plan.shape();
-  KEYHOLE_CHECK(q.shape[2] == shape.q_len && k.shape[2] == shape.k_len,
-                "attention: the plan was made for ", shape.q_len, " queries and ", shape.k_len,
-                " keys but got ", q.shape[2], " and ", k.shape[2],
-                "; make it again for these: plan(pattern, ", q.shape[2], ", ", k.shape[2], ")");
-  // A plan made for one head of one batch entry serves all of them: every head follows it.
-  const bool is_for_all = shape.batch == 1 && shape.heads == 1;
-  KEYHOLE_CHECK(is_for_all || (shape.batch == q.shape[0] && shape.heads == q.shape[1]),
-                "attention: the plan was made for batch ", shape.batch, " and ", shape.heads,
-                " heads but q has batch ", q.shape[0], " and ", q.shape[1],
-                " heads; make it again for these, or for batch 1 and one head, which serves all");
-}
-
 void check_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const AttentionOptions& options) {
   const InputExtents inputs = check_inputs(q, k, v, options);

@@ -13,8 +13,6 @@ void check_forward(const TensorView& q, const TensorView& k, const TensorView& v
 void check_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                     const TensorView& v, const TensorView& out, const TensorView& lse,
                     const Gradients& gradients, const AttentionOptions& options);
-// Of tensors that have been checked: whether the plan was made for them.
-void check_plan(const Plan& plan, const TensorView& q, const TensorView& k);
 void check_merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
                  const TensorView& from_lse);
 

@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/int_math.h"
-#include "keyhole/gather.h"
+#include "keyhole/lists.h"
 
 namespace keyhole {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "api/check_arguments.h"
 #include "base/dtype.h"
+#include "base/weight_rule.h"
 #include "keyhole/attention.h"
 #include "runtime/gpu.h"
 
@@ -56,6 +57,7 @@ void merge_row(const TensorView& into_out, const TensorView& into_lse, const Ten
 void merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
            const TensorView& from_lse, void* stream) {
   check_merge(into_out, into_lse, from_out, from_lse);
+  check_statistics_add_up(facts_of(Normalizer::softmax), "merge", "attend to all keys in one call");
   if (into_out.device.kind == Device::Kind::cuda) {
     return merge_on_gpu(into_out, into_lse, from_out, from_lse, stream);
   }

@@ -1,23 +1,16 @@
 // src/base/weight_rule-inl.h
-// SoftmaxRule: the rule in the few numbers that a loop keeps. Without an include guard and inside
-// the namespace of whoever includes it: code for several instruction sets compiles it for each of
-// them.
+// SoftmaxRule: the verbs of the rule. Without an include guard and inside the namespace of whoever
+// includes it: code for several instruction sets compiles it for each of them.
 
 template <class Math, Bend kBend = Bend::either>
-struct SoftmaxRule {
+struct SoftmaxRule : RuleNumbers<typename Math::Real> {
   using Real = typename Math::Real;
-  Real inner;   // tanh takes inner * product; 0: no softcap
-  Real factor;  // score = factor * bent
-  Real scale;   // d score / d product in base e, where nothing is bent
+  using Numbers = RuleNumbers<Real>;
+  using Numbers::factor;
+  using Numbers::inner;
+  using Numbers::scale;
 
-  static SoftmaxRule of(const WeightRule& rule) {
-    using Wide = decltype(Real() + double());  // a Real of more digits than a double keeps them
-    const Wide bend = rule.has_softcap() ? Wide(rule.scale) / Wide(rule.softcap) : Wide(0);
-    const Real inner = Real(bend * Wide(Math::kTanhScale));
-    // A softcap bends nothing where the scale is 0, or 0 beside it in the precision of Real.
-    const double factor = inner != 0 ? rule.softcap : rule.scale;
-    return {inner, Real(factor * Math::kLogE), Real(rule.scale)};
-  }
+  static KEYHOLE_RULE SoftmaxRule of(const WeightRule& rule) { return {numbers_of<Math>(rule)}; }
 
   KEYHOLE_RULE bool is_bent() const {
     return kBend == Bend::softcap || (kBend == Bend::either && inner != 0);
@@ -27,7 +20,8 @@ struct SoftmaxRule {
   // each other. Then folded() is the rule of their products; steepness stays d score / d (q . k).
   KEYHOLE_RULE Real fold_factor() const { return is_bent() ? inner : factor; }
   KEYHOLE_RULE SoftmaxRule folded() const {
-    return is_bent() ? SoftmaxRule{Real(1), factor, scale} : SoftmaxRule{Real(0), Real(1), scale};
+    return is_bent() ? SoftmaxRule{{Real(1), factor, scale}}
+                     : SoftmaxRule{{Real(0), Real(1), scale}};
   }
 
   template <class Number>

@@ -35,7 +35,7 @@ struct WeightRule {
   double scale = 1;    // of q . k
   double softcap = 0;  // 0: none
 
-  bool has_softcap() const { return softcap > 0; }
+  KEYHOLE_RULE bool has_softcap() const { return softcap > 0; }
 };
 
 // What others must know of a rule.
@@ -94,6 +94,24 @@ struct Base2Math : PlainArithmetic<Number> {
   static Number power(Number x) { return std::exp2(x); }
   static Number tanh(Number x) { return std::tanh(x); }
 };
+
+// A rule in the few numbers that a loop keeps.
+template <class Real>
+struct RuleNumbers {
+  Real inner;   // tanh takes inner * product; 0: no softcap
+  Real factor;  // score = factor * bent
+  Real scale;   // d score / d product in base e, where nothing is bent
+};
+template <class Math>
+KEYHOLE_RULE RuleNumbers<typename Math::Real> numbers_of(const WeightRule& rule) {
+  using Real = typename Math::Real;
+  using Wide = decltype(Real() + double());  // a Real of more digits than a double keeps them
+  const Wide bend = rule.has_softcap() ? Wide(rule.scale) / Wide(rule.softcap) : Wide(0);
+  const Real inner = Real(bend * Wide(Math::kTanhScale));
+  // A softcap bends nothing where the scale is 0, or 0 beside it in the precision of Real.
+  const double factor = inner != 0 ? rule.softcap : rule.scale;
+  return {inner, Real(factor * Math::kLogE), Real(rule.scale)};
+}
 
 #include "base/weight_rule-inl.h"
 

@@ -1,11 +1,20 @@
 // src/kernels/contract.cpp
-// The names of operations, as they appear in kernel names and messages.
+// Names and schedules as they appear in kernel names, messages and records.
 #include "kernels/contract.h"
 
 namespace keyhole {
 
 const char* to_string(Operation operation) {
   return operation == Operation::forward ? "forward" : "backward";
+}
+
+std::string to_string(const BackwardSchedule& schedule) {
+  std::string text = schedule.dq == DqOrder::by_queries ? "dq by query tile"
+                     : schedule.dq == DqOrder::written  ? "dq written"
+                                                        : "dq atomic";
+  text += schedule.heads == SumOrder::atomic ? ", dk and dv atomic" : ", dk and dv in order";
+  if (schedule.key_lists == SumOrder::atomic) text += ", key lists atomic";
+  return text;
 }
 
 }  // namespace keyhole

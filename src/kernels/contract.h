@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/weight_rule.h"
 #include "keyhole/tensor.h"
 #include "plan/view.h"
 
@@ -28,28 +29,60 @@ struct ForwardArgs {
   TensorView q, k, v;  // [batch, heads or kv_heads, length, head_dim]
   TensorView out;      // [batch, heads, q_len, v_head_dim], dtype of q
   TensorView lse;      // [batch, heads, q_len] f32 (f64 for f64 inputs), or not given
-  double scale = 1;
-  double softcap = 0;  // 0: none
-  TensorView sink;     // [heads] f32, or not given
+  WeightRule rule;
+  TensorView sink;  // [heads] f32, or not given
   PlanView plan;
   int threads = 0;  // cpu
   Launch launch;    // gpu
 };
 
+// Who adds up the gradients, and in which order: chosen once, in dispatch (runtime/dispatch.h).
+enum class DqOrder : uint8_t {
+  by_queries,  // a launch of its own, by query tile: always the same order
+  written,     // the launch by key tile writes it: no query tile is visited twice
+  atomic,      // the launch by key tile adds it up in any order
+};
+enum class SumOrder : uint8_t { fixed, atomic };
+struct BackwardSchedule {
+  DqOrder dq = DqOrder::by_queries;
+  SumOrder heads = SumOrder::fixed;      // dk and dv of query heads that share a kv head
+  SumOrder key_lists = SumOrder::fixed;  // dk and dv of key lists
+  bool splits_lists = false;             // chunks of long lists by key tile, added up in order
+  bool operator==(const BackwardSchedule&) const = default;
+};
+std::string to_string(const BackwardSchedule& schedule);  // "dq atomic, dk and dv in order"
+
 struct BackwardArgs {
   TensorView dout, q, k, v, out, lse;
   TensorView dq, dk, dv;
   TensorView sink, dsink;  // [heads] f32, or not given
-  double scale = 1;
-  double softcap = 0;
+  WeightRule rule;
   PlanView plan;  // with transposed lists
-  bool deterministic = false;
+  BackwardSchedule schedule;
   int threads = 0;  // cpu
   Launch launch;    // gpu
 };
 
 enum class Operation : uint8_t { forward, backward };
 const char* to_string(Operation operation);
+
+// What dispatch may ask of lists before a kernel is chosen, whoever owns them.
+class ListFacts {
+ public:
+  virtual bool has_tiles() const = 0;
+  virtual bool has_key_lists() const = 0;
+  // Of query tiles of this shape, over all heads of the lists.
+  virtual double num_lists(const TileShape& tile) const = 0;
+  // How many tiles of this shape they name, by an estimate; negative: they cannot be had in it.
+  virtual double num_tiles(const TileShape& tile) const = 0;
+  // In words, which shapes they can be had in; empty: any.
+  virtual std::string shapes() const = 0;
+  // There are no key lists, and no query tile has two key tiles.
+  virtual bool visits_queries_once(const TileShape& tile) const = 0;
+
+ protected:
+  ~ListFacts() = default;
+};
 
 // What is asked of a kernel.
 struct Request {
@@ -61,7 +94,11 @@ struct Request {
   int compute_capability = 0;  // of a GPU: 10 * major + minor
   int64_t shared_bytes = 0;    // of a GPU, per CTA
   bool has_softcap = false;
-  bool is_aligned = true;  // every row of every tensor begins at a multiple of 16 bytes
+  bool has_sink = false;
+  bool deterministic = false;        // a backward pass: the same bits every time
+  bool shares_kv_heads = false;      // several query heads have one kv head
+  const ListFacts* lists = nullptr;  // null: any
+  bool is_aligned = true;            // every row of every tensor begins at a multiple of 16 bytes
   // In words, why a GPU's copy unit (TMA) cannot read and write the tensors in place; empty when it
   // can.
   std::string why_no_boxes = {};
@@ -82,11 +119,18 @@ struct KernelEntry {
   Operation operation;
   DType dtype;
   int64_t max_head_dim;          // of q, k and of v
-  std::vector<TileShape> tiles;  // it can follow; the runtime takes the cheapest for a plan
-  // What `num_tiles` tiles in `num_lists` lists cost, in units of a pair in the best tile.
+  std::vector<TileShape> tiles;  // it can follow; the runtime takes the cheapest for the lists
+  // What `num_tiles` tiles in `num_lists` lists cost, in units of a pair in the best tile of the
+  // best kernel of its rank.
   double (*cost)(const TileShape& tile, double num_tiles, double num_lists);
   void (*forward)(const ForwardArgs& args);    // null unless operation == forward
   void (*backward)(const BackwardArgs& args);  // null unless operation == backward
+
+  // Of kernels without an objection those of the lowest rank are taken, the cheapest among them.
+  int rank = 0;
+  Bend bend = Bend::either;  // which calls it is compiled for: with a softcap, without, both
+  // How a backward pass adds up; null: in a fixed order.
+  BackwardSchedule (*schedule)(const Request& request, const TileShape& tile) = nullptr;
 
   // GPU kernels.
   BitmapLayout bitmaps = BitmapLayout::row_major;

@@ -86,7 +86,9 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
 
 void deal_work(ScheduleDraft& draft) {
   const Target& target = draft.target;
-  Deal deal{.group_of = draft.made.group_of, .num_processors = target.num_processors};
+  Deal deal{.group_of = draft.made.group_of,
+            .num_processors = target.num_processors,
+            .may_split = target.may_split};
   draft.made.forward.work = deal_work(draft.lists, deal);
   if (!target.with_transposed) return;
   deal.is_transposed = true;

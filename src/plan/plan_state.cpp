@@ -31,7 +31,12 @@ std::string join_shapes(const std::vector<TileShape>& shapes) {
 }  // namespace
 
 PlanState::PlanState(const Pattern& pattern, const Shape& shape, SplitPolicy policy)
-    : pattern_text_(pattern.text()), shape_(shape), parts_(split_parts(pattern, shape, policy)) {}
+    : pattern_text_(pattern.text()), shape_(shape), parts_(split_parts(pattern, shape, policy)) {
+  for (const PartSpec& part : *parts_) {
+    (is_tiles(part) ? forms_.has_tiles : forms_.has_key_lists) = true;
+  }
+  forms_.num_parts = parts_->size();
+}
 
 PlanState::PlanState(std::string pattern_text, const Shape& shape,
                      std::optional<std::vector<PartSpec>> tile_parts,
@@ -42,6 +47,11 @@ PlanState::PlanState(std::string pattern_text, const Shape& shape,
     tiles_[tile] = std::make_unique<CompiledTiles>(std::move(compiled));
   }
   gathers_ = std::move(gathers);
+  forms_.has_key_lists = !gathers_.empty();
+  for (const auto& [tile, compiled] : tiles_) {
+    forms_.has_tiles = forms_.has_tiles || !compiled->parts.empty();
+    forms_.num_parts = compiled->parts.size() + gathers_.size();
+  }
   for (const KeyLists& lists : gathers_) gather_views_.push_back(lists.view());
   gathers_are_compiled_ = true;
 }

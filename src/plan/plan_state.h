@@ -26,6 +26,12 @@ struct CompiledTiles {
   double compile_ms = 0;
 };
 
+// What kernels must be able to follow.
+struct PlanForms {
+  bool has_tiles = false, has_key_lists = false;
+  size_t num_parts = 0;
+};
+
 // plan(pattern, shape) with the forms of its parts chosen otherwise than by cost; for tests.
 Plan make_plan(const Pattern& pattern, const Shape& shape, SplitPolicy policy);
 
@@ -44,6 +50,7 @@ class PlanState {
   const Shape& shape() const { return shape_; }
   const std::string& pattern_text() const { return pattern_text_; }
   bool is_opaque() const;  // some part was drawn pair by pair
+  PlanForms forms() const { return forms_; }
   // What tile lists are compiled from; of a plan from a file without key-list parts, whose lists it
   // has. Nothing: the file could not tell them.
   const std::optional<std::vector<PartSpec>>& parts() const { return parts_; }
@@ -78,6 +85,7 @@ class PlanState {
   std::string pattern_text_;
   Shape shape_;
   const std::optional<std::vector<PartSpec>> parts_;  // never changes: read without the mutex
+  PlanForms forms_;                                   // the same for all tile shapes
   std::mutex mutex_;
   std::map<TileShape, std::unique_ptr<CompiledTiles>> tiles_;
   std::map<TileShape, double> estimates_;

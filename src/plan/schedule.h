@@ -28,6 +28,7 @@ struct Target {
   BitmapLayout layout = BitmapLayout::row_major;
   int64_t num_heads = 0;         // batch x heads of the call
   bool with_transposed = false;  // a backward pass: the lists by key tile, too
+  bool may_split = true;         // long lists into chunks, whose results are joined
   bool may_split_transposed = true;
   int num_processors = 1;
   PersistentCtas ctas = {};  // they follow the transposed lists where there are any

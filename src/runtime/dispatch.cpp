@@ -1,18 +1,17 @@
 // src/runtime/dispatch.cpp
-// Chooses a kernel by asking each for its objection, and a tile by asking the plan what it would
+// Chooses a kernel by asking each for its objection, and a tile by asking the lists what it would
 // cost.
 #include "runtime/dispatch.h"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 
 #include "base/check.h"
 #include "base/int_math.h"
 #include "kernels/sm90/row_boxes.h"
-#include "plan/plan_state.h"
 #include "runtime/gpu.h"
-#include "runtime/index_lists.h"
+#include "runtime/host_lists.h"
+#include "runtime/list_facts.h"
 #include "runtime/registry.h"
 
 namespace keyhole {
@@ -24,6 +23,8 @@ std::string to_string(const Request& request) {
   if (request.device.kind == Device::Kind::cuda) {
     text += say(", GPU ", request.device.ordinal, " (sm_", request.compute_capability, ")");
   }
+  if (request.has_softcap) text += ", softcap";
+  if (request.deterministic) text += ", deterministic";
   return text + ", on " + request.backend;
 }
 
@@ -47,6 +48,23 @@ std::string why_no_boxes(std::initializer_list<const TensorView*> tensors) {
   return {};
 }
 
+std::string objection_to(const KernelEntry& kernel, const Request& request) {
+  if (kernel.bend == Bend::none && request.has_softcap) return "has no softcap";
+  if (kernel.bend == Bend::softcap && !request.has_softcap) return "is for calls with a softcap";
+  if (request.lists != nullptr && request.lists->has_tiles()) {
+    const auto can_be_had = [&](const TileShape& tile) {
+      return request.lists->num_tiles(tile) >= 0;
+    };
+    if (std::ranges::none_of(kernel.tiles, can_be_had)) {
+      std::string tiles;
+      for (const TileShape& tile : kernel.tiles)
+        tiles += (tiles.empty() ? "" : ", ") + to_string(tile);
+      return say("follows tiles of ", tiles, "; ", request.lists->shapes());
+    }
+  }
+  return kernel.objection != nullptr ? kernel.objection(request) : std::string();
+}
+
 std::string refusal(const KernelEntry& kernel, const Request& request) {
   if (request.backend != "auto" && kernel.backend != request.backend) {
     return say("runs on ", kernel.backend);
@@ -64,21 +82,27 @@ std::string refusal(const KernelEntry& kernel, const Request& request) {
   if (request.compute_capability > kernel.max_compute_capability) {
     return say("needs a GPU of sm_", kernel.max_compute_capability, " or older");
   }
-  return kernel.objection != nullptr ? kernel.objection(request) : std::string();
+  return objection_to(kernel, request);
 }
 
 namespace {
 
-// What the kernels of a backend object, each objection once. Those that read other numbers are
-// asked only where none reads these.
+// What the kernels of a backend object, each objection once. Those that read other numbers, or are
+// for calls with a softcap where this one has none or the other way round, are asked only where
+// there are no others.
 std::string objections(const std::string& backend, std::span<const KernelEntry> kernels,
                        const Request& request) {
   std::vector<std::string> reasons;
-  for (const bool is_any_dtype : {false, true}) {
+  const Bend other = request.has_softcap ? Bend::none : Bend::softcap;
+  struct Asked {
+    bool any_dtype, any_bend;
+  };
+  for (const Asked asked : {Asked{false, false}, {false, true}, {true, true}}) {
     if (!reasons.empty()) break;
     for (const KernelEntry& kernel : kernels) {
       if (kernel.backend != backend || kernel.operation != request.operation) continue;
-      if (!is_any_dtype && kernel.dtype != request.dtype) continue;
+      if (!asked.any_dtype && kernel.dtype != request.dtype) continue;
+      if (!asked.any_bend && kernel.bend == other) continue;
       const std::string reason = refusal(kernel, request);
       if (std::ranges::find(reasons, reason) == reasons.end()) reasons.push_back(reason);
     }
@@ -104,37 +128,88 @@ std::string objections(const std::string& backend, std::span<const KernelEntry> 
 
 }  // namespace
 
-const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request) {
+namespace {
+
+bool is_of_kind(const KernelEntry& kernel, const Request& request) {
+  return kernel.device == request.device.kind && kernel.operation == request.operation &&
+         kernel.dtype == request.dtype;
+}
+
+double cost_of(const KernelEntry& kernel, const ListFacts& lists, const TileShape& tile) {
+  const double num_tiles = lists.num_tiles(tile);
+  if (num_tiles < 0) return std::numeric_limits<double>::infinity();
+  return kernel.cost(tile, num_tiles, lists.num_lists(tile));
+}
+
+}  // namespace
+
+std::string to_string(const Choice& choice) {
+  std::string text = choice.kernel->name;
+  if (choice.follows_tiles) text += ", tiles " + to_string(choice.tile);
+  if (choice.follows_key_lists) text += ", key lists";
+  if (choice.kernel->operation == Operation::backward) text += ", " + to_string(choice.schedule);
+  if (choice.workspace_bytes > 0) text += say(", workspace ", choice.workspace_bytes, " bytes");
+  return text;
+}
+
+Choice choose_call(std::span<const KernelEntry> kernels, const Request& request) {
+  const KernelEntry* best = nullptr;
+  TileShape best_tile = {};
+  double best_cost = 0;
+  const std::string* backend = nullptr;  // that has its kernel already
   for (const KernelEntry& kernel : kernels) {
     // Most of the table, passed over without a word: every call comes by here.
-    const bool is_of_kind = kernel.device == request.device.kind &&
-                            kernel.operation == request.operation && kernel.dtype == request.dtype;
-    if (is_of_kind && refusal(kernel, request).empty()) return kernel;
+    if (!is_of_kind(kernel, request) || (backend != nullptr && *backend == kernel.backend) ||
+        (best != nullptr && kernel.rank > best->rank)) {
+      continue;
+    }
+    if (!refusal(kernel, request).empty()) continue;
+    backend = &kernel.backend;
+    TileShape tile = kernel.tiles.empty() ? TileShape{} : kernel.tiles.front();
+    double cost = 0;
+    if (request.lists != nullptr && request.lists->has_tiles()) {
+      tile = pick_tile(kernel, *request.lists);
+      cost = cost_of(kernel, *request.lists, tile);
+    }
+    if (best == nullptr || kernel.rank < best->rank || cost < best_cost) {
+      best = &kernel;
+      best_tile = tile;
+      best_cost = cost;
+    }
   }
-  throw_objections(kernels, request);
+  if (best == nullptr) throw_objections(kernels, request);
+  Choice choice{best, best_tile, schedule_of(*best, request, best_tile)};
+  if (request.lists != nullptr) {
+    choice.follows_tiles = request.lists->has_tiles();
+    choice.follows_key_lists = request.lists->has_key_lists();
+  }
+  return choice;
+}
+
+const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request) {
+  return *choose_call(kernels, request).kernel;
 }
 
 std::vector<std::string> passed_over(std::span<const KernelEntry> kernels, const Request& request) {
   std::vector<std::string> better;
   for (const KernelEntry& kernel : kernels) {
     const std::string why_not = refusal(kernel, request);
-    if (why_not.empty()) return better;
-    const bool is_own = kernel.objection != nullptr && kernel.objection(request) == why_not;
-    if (is_own) better.push_back(say(kernel.name, ": ", why_not));
+    if (why_not.empty()) {
+      // Another kernel of that backend takes the call: nothing of it was passed over.
+      std::erase_if(
+          better, [&](const std::string& text) { return text.starts_with(kernel.backend + "."); });
+      return better;
+    }
+    if (objection_to(kernel, request) == why_not) better.push_back(say(kernel.name, ": ", why_not));
   }
   return {};  // there is none to run at all
 }
 
-TileShape pick_tile(const KernelEntry& kernel, const Plan& plan) {
+TileShape pick_tile(const KernelEntry& kernel, const ListFacts& lists) {
   TileShape best = kernel.tiles.front();
   double best_cost = std::numeric_limits<double>::infinity();
   for (const TileShape& tile : kernel.tiles) {
-    const double num_tiles = plan.state().estimate_tiles(tile);
-    if (num_tiles < 0) continue;  // a plan from a file that has no lists of this shape
-    const Shape& shape = plan.shape();
-    const double num_lists =
-        double(shape.batch * shape.heads) * double(ceil_div(shape.q_len, tile.q));
-    const double cost = kernel.cost(tile, num_tiles, num_lists);
+    const double cost = cost_of(kernel, lists, tile);
     if (cost < best_cost) {
       best_cost = cost;
       best = tile;
@@ -142,64 +217,51 @@ TileShape pick_tile(const KernelEntry& kernel, const Plan& plan) {
   }
   return best;
 }
+TileShape pick_tile(const KernelEntry& kernel, const Plan& plan) {
+  return pick_tile(kernel, PlanFacts(plan));
+}
 
-namespace {
+BackwardSchedule schedule_of(const KernelEntry& kernel, const Request& request,
+                             const TileShape& tile) {
+  return kernel.schedule != nullptr ? kernel.schedule(request, tile) : BackwardSchedule{};
+}
 
-// A plan made for one head of one batch entry serves every head: its views then need a group_of
-// that names the same group for each of them.
-class ViewForHeads {
- public:
-  ViewForHeads(const Plan& plan, TileShape tile, bool with_transposed, const TensorView& q)
-      : view_(plan.state().view(tile, with_transposed)) {
-    const Shape& shape = plan.shape();
-    const int64_t heads = q.shape[0] * q.shape[1];
-    if (shape.batch * shape.heads == heads) return;
-    tiles_.assign(view_.tiles.begin(), view_.tiles.end());
-    gathers_.assign(view_.gathers.begin(), view_.gathers.end());
-    const auto repeat = [&](auto& part) {
-      part.group_of = groups_.emplace_back(size_t(heads), part.group_of[0]).data();
-    };
-    for (TileView& part : tiles_) repeat(part);
-    for (GatherView& part : gathers_) repeat(part);
-    view_ = {tiles_, gathers_};
-  }
-  const PlanView& get() const { return view_; }
+BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, const TileShape& tile,
+                             const BackwardArgs& args, bool deterministic) {
+  const FactsOf facts(lists);
+  Request request;
+  request.operation = Operation::backward;
+  request.has_softcap = args.rule.has_softcap();
+  request.deterministic = deterministic;
+  request.shares_kv_heads = args.q.shape[1] != args.k.shape[1];
+  request.lists = &facts.get();
+  return schedule_of(kernel, request, tile);
+}
 
- private:
-  PlanView view_;
-  std::vector<TileView> tiles_;
-  std::vector<GatherView> gathers_;
-  std::deque<std::vector<int32_t>> groups_;  // a deque: its elements stay where they are
-};
-
-}  // namespace
-
-void run_forward(const KernelEntry& kernel, const Plan& plan, TileShape tile, ForwardArgs args) {
-  if (kernel.device == Device::Kind::cuda) return run_forward_on_gpu(kernel, plan, tile, args);
-  const ViewForHeads view(plan, tile, /*with_transposed=*/false, args.q);
+void run_forward(const KernelEntry& kernel, const Lists& lists, TileShape tile, ForwardArgs args) {
+  if (kernel.device == Device::Kind::cuda) return run_forward_on_gpu(kernel, lists, tile, args);
+  const HostLists view(lists, tile, args.q, args.k, args.threads, /*with_transposed=*/false);
   args.plan = view.get();
   kernel.forward(args);
 }
 
-void run_backward(const KernelEntry& kernel, const Plan& plan, TileShape tile, BackwardArgs args) {
-  if (kernel.device == Device::Kind::cuda) return run_backward_on_gpu(kernel, plan, tile, args);
-  const ViewForHeads view(plan, tile, /*with_transposed=*/true, args.q);
+void run_backward(const KernelEntry& kernel, const Lists& lists, TileShape tile,
+                  BackwardArgs args) {
+  if (kernel.device == Device::Kind::cuda) return run_backward_on_gpu(kernel, lists, tile, args);
+  const HostLists view(lists, tile, args.q, args.k, args.threads, /*with_transposed=*/true);
   args.plan = view.get();
   kernel.backward(args);
 }
 
-void run_forward(const KernelEntry& kernel, const GatherView& lists, ForwardArgs args) {
-  if (kernel.device == Device::Kind::cuda) return run_forward_on_gpu(kernel, lists, args);
-  const IndexLists looked_at(lists, args.threads, /*with_transposed=*/false);
-  args.plan = looked_at.plan();
-  kernel.forward(args);
+int64_t forward_workspace(const KernelEntry& kernel, const Lists& lists, TileShape tile,
+                          const ForwardArgs& args) {
+  if (kernel.device == Device::Kind::cpu) return 0;
+  return forward_workspace_on_gpu(kernel, lists, tile, args);
 }
-
-void run_backward(const KernelEntry& kernel, const GatherView& lists, BackwardArgs args) {
-  if (kernel.device == Device::Kind::cuda) return run_backward_on_gpu(kernel, lists, args);
-  const IndexLists looked_at(lists, args.threads, /*with_transposed=*/true);
-  args.plan = looked_at.plan();
-  kernel.backward(args);
+int64_t backward_workspace(const KernelEntry& kernel, const Lists& lists, TileShape tile,
+                           const BackwardArgs& args) {
+  if (kernel.device == Device::Kind::cpu) return 0;
+  return backward_workspace_on_gpu(kernel, lists, tile, args);
 }
 
 }  // namespace keyhole

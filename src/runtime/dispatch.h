@@ -1,6 +1,6 @@
 // src/runtime/dispatch.h
-// From a plan and tensors to a kernel: the first entry of the table without an objection, the tile
-// it should follow this plan with, and the launch.
+// From a request and lists to what will run: the cheapest kernel without an objection, the tile it
+// follows the lists with, and how it adds up.
 #pragma once
 
 #include <initializer_list>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/contract.h"
-#include "keyhole/plan.h"
+#include "keyhole/lists.h"
 
 namespace keyhole {
 
@@ -23,24 +23,49 @@ std::string why_no_boxes(std::initializer_list<const TensorView*> tensors);
 // In words, why a kernel cannot serve a request; empty when it can.
 std::string refusal(const KernelEntry& kernel, const Request& request);
 
-// The first kernel without an objection; when all object, the objections are the error, each once
-// for a backend; a backend that no kernel has is an Error(usage).
+// The same of a kernel that is made for such tensors: what it objects to in this call.
+std::string objection_to(const KernelEntry& kernel, const Request& request);
+
+// What will run. The same value for a call, its workspace, `keyhole info`, explain() and records.
+struct Choice {
+  const KernelEntry* kernel = nullptr;
+  TileShape tile;             // that lists of tiles are followed with
+  BackwardSchedule schedule;  // of a backward pass
+  bool follows_tiles = true, follows_key_lists = false;
+  int64_t workspace_bytes = 0;  // where somebody has asked for it
+};
+// "sm90.backward.bf16.d128, tiles 64x128, dq atomic, dk and dv in order"
+std::string to_string(const Choice& choice);
+
+// Of each backend the first kernel without an objection; of those the ones of the lowest rank; of
+// those the one that follows the lists (request.lists) cheapest, the first of equals. When all
+// object, the objections are the error, each once for a backend; a backend that no kernel has is an
+// Error(usage).
+Choice choose_call(std::span<const KernelEntry> kernels, const Request& request);
 const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request);
 
 // What stands before that one in the table and is made for such tensors, but not for this call,
-// each with its objection: "sm90.forward.bf16.d64: has no softcap".
+// each with its objection: "sm90.backward.bf16.d64: adds up dq in no fixed order".
 std::vector<std::string> passed_over(std::span<const KernelEntry> kernels, const Request& request);
 
-// The tile shape of `kernel` that makes this plan cheapest.
+// The tile shape of `kernel` that makes these lists cheapest.
+TileShape pick_tile(const KernelEntry& kernel, const ListFacts& lists);
 TileShape pick_tile(const KernelEntry& kernel, const Plan& plan);
 
-// Compile (on first use) the lists for `tile`, put the view into the arguments and run.
-void run_forward(const KernelEntry& kernel, const Plan& plan, TileShape tile, ForwardArgs args);
-void run_backward(const KernelEntry& kernel, const Plan& plan, TileShape tile, BackwardArgs args);
+// How a kernel adds up the gradients of such a call.
+BackwardSchedule schedule_of(const KernelEntry& kernel, const Request& request,
+                             const TileShape& tile);
+BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, const TileShape& tile,
+                             const BackwardArgs& args, bool deterministic);
 
-// The same over a table of key lists, which nobody has looked at yet: on the host a bad entry is an
-// Error(usage).
-void run_forward(const KernelEntry& kernel, const GatherView& lists, ForwardArgs args);
-void run_backward(const KernelEntry& kernel, const GatherView& lists, BackwardArgs args);
+// Make the view of the lists in tiles of `tile`, put it into the arguments and run.
+void run_forward(const KernelEntry& kernel, const Lists& lists, TileShape tile, ForwardArgs args);
+void run_backward(const KernelEntry& kernel, const Lists& lists, TileShape tile, BackwardArgs args);
+
+// Scratch memory of such a call; 0 on the cpu. Tensors need no memory.
+int64_t forward_workspace(const KernelEntry& kernel, const Lists& lists, TileShape tile,
+                          const ForwardArgs& args);
+int64_t backward_workspace(const KernelEntry& kernel, const Lists& lists, TileShape tile,
+                           const BackwardArgs& args);
 
 }  // namespace keyhole

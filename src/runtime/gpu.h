@@ -9,7 +9,7 @@
 #include <string>
 
 #include "kernels/contract.h"
-#include "keyhole/plan.h"
+#include "keyhole/lists.h"
 #include "runtime/index_lists.h"
 
 namespace keyhole {
@@ -33,25 +33,19 @@ const Gpu& gpu(const Device& device);
 // Whether this build has CUDA kernels at all, GPU or not.
 bool has_cuda_kernels();
 
-// Uploads the lists for `tile` on first use, brings a workspace where the caller did not, and
-// queues the kernel on args.launch.stream.
-void run_forward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+// Makes the lists ready on the GPU, brings a workspace where the caller did not, and queues the
+// kernel on args.launch.stream.
+void run_forward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                         ForwardArgs args);
-void run_backward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+void run_backward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                          BackwardArgs args);
-int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                                  ForwardArgs args);
-int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                                   BackwardArgs args);
 
-// The same over a table of key lists that lies on the GPU.
-void run_forward_on_gpu(const KernelEntry& kernel, const GatherView& lists, ForwardArgs args);
-void run_backward_on_gpu(const KernelEntry& kernel, const GatherView& lists, BackwardArgs args);
-int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const GatherView& lists,
-                                 ForwardArgs args);
-int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const GatherView& lists,
-                                  BackwardArgs args);
-// The first entry of such a table that is neither a key nor padding. Waits for the stream.
+// The first entry of an index tensor on the GPU that is neither a key nor padding. Waits for the
+// stream.
 std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView& lists, const Device& device,
                                               void* stream);
 

@@ -31,6 +31,38 @@ void for_each_list(const GatherView& view, int threads, Visit visit) {
 
 }  // namespace
 
+GatherView key_table(const IndexView& indices, const TensorView& q, const TensorView& k) {
+  const auto stride = [&](int d) { return indices.shape[d] > 1 ? indices.strides[d] : 0; };
+  const int64_t index_heads = indices.shape[1];
+  GatherView view{};
+  view.q_len = q.shape[2];
+  view.k_len = k.shape[2];
+  view.groups = narrow(checked_mul(q.shape[0], index_heads, "attention: heads of the indices"),
+                       "attention: batch x heads of the indices");
+  // More queries than there are share a list as all of them do.
+  view.rows_per_list = int32_t(std::min(indices.rows_per_list, std::max<int64_t>(1, q.shape[2])));
+  view.lists = indices.shape[2];
+  view.table = {.entries = indices.data,
+                .is_wide = indices.is_wide,
+                .heads_per_group =
+                    int32_t(std::max<int64_t>(1, q.shape[1] / std::max<int64_t>(1, index_heads))),
+                .groups_per_batch = int32_t(std::max<int64_t>(1, index_heads)),
+                .count = int32_t(indices.shape[3]),
+                .batch_stride = stride(0),
+                .group_stride = stride(1),
+                .list_stride = stride(2),
+                .entry_stride = indices.shape[3] > 1 ? indices.strides[3] : 1};
+  return view;
+}
+
+int64_t index_at(const IndexView& indices, int64_t group, int64_t list, int64_t place) {
+  const int64_t heads = indices.shape[1];
+  const int64_t at = group / heads * indices.strides[0] + group % heads * indices.strides[1] +
+                     list * indices.strides[2] + place * indices.strides[3];
+  return indices.is_wide ? static_cast<const int64_t*>(indices.data)[at]
+                         : int64_t{static_cast<const int32_t*>(indices.data)[at]};
+}
+
 void refuse(const GatherView& view, const BadEntry& bad) {
   const int32_t per_batch = view.table.groups_per_batch;
   throw Error(ErrorKind::usage,

@@ -6,9 +6,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "keyhole/lists.h"
 #include "plan/view.h"
 
 namespace keyhole {
+
+// The tensor as kernels follow it. Checked; q and k fit it.
+GatherView key_table(const IndexView& indices, const TensorView& q, const TensorView& k);
+
+// One entry of a tensor in host memory. group: batch * heads + head, of its own heads.
+int64_t index_at(const IndexView& indices, int64_t group, int64_t list, int64_t place);
 
 // An entry of a table that is neither a key nor padding.
 struct BadEntry {

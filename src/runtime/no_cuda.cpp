@@ -25,19 +25,14 @@ const std::string& why_no_gpu() {
 std::string why_refused(const Gpu&) { return why_no_gpu(); }
 const Gpu& gpu(const Device&) { refuse(); }
 bool has_cuda_kernels() { return false; }
-void run_forward_on_gpu(const KernelEntry&, const Plan&, TileShape, ForwardArgs) { refuse(); }
-void run_backward_on_gpu(const KernelEntry&, const Plan&, TileShape, BackwardArgs) { refuse(); }
-int64_t forward_workspace_on_gpu(const KernelEntry&, const Plan&, TileShape, ForwardArgs) {
+void run_forward_on_gpu(const KernelEntry&, const Lists&, TileShape, ForwardArgs) { refuse(); }
+void run_backward_on_gpu(const KernelEntry&, const Lists&, TileShape, BackwardArgs) { refuse(); }
+int64_t forward_workspace_on_gpu(const KernelEntry&, const Lists&, TileShape, ForwardArgs) {
   refuse();
 }
-int64_t backward_workspace_on_gpu(const KernelEntry&, const Plan&, TileShape, BackwardArgs) {
+int64_t backward_workspace_on_gpu(const KernelEntry&, const Lists&, TileShape, BackwardArgs) {
   refuse();
 }
-
-void run_forward_on_gpu(const KernelEntry&, const GatherView&, ForwardArgs) { refuse(); }
-void run_backward_on_gpu(const KernelEntry&, const GatherView&, BackwardArgs) { refuse(); }
-int64_t forward_workspace_on_gpu(const KernelEntry&, const GatherView&, ForwardArgs) { refuse(); }
-int64_t backward_workspace_on_gpu(const KernelEntry&, const GatherView&, BackwardArgs) { refuse(); }
 std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView&, const Device&, void*) { refuse(); }
 
 void merge_on_gpu(const TensorView&, const TensorView&, const TensorView&, const TensorView&,

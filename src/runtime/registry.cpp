@@ -4,11 +4,12 @@
 #include "base/check.h"
 #include "kernels/cpu/entries.h"
 #include "kernels/sm90/row_boxes.h"
+#include "runtime/dispatch.h"
 #include "runtime/gpu.h"
 
 #ifdef KEYHOLE_HAVE_CUDA
 #include "kernels/simple/backward_entries.h"
-#include "kernels/simple/entries.h"
+#include "kernels/simple/forward_entries.h"
 #include "kernels/sm80/backward_entries.h"
 #include "kernels/sm80/forward_entries.h"
 #endif
@@ -80,16 +81,18 @@ std::vector<std::string> objections_of(const KernelEntry& kernel) {
                       .v_head_dim = kernel.max_head_dim,
                       .device = {kernel.device, 0},
                       .compute_capability = kernel.min_compute_capability,
-                      .shared_bytes = INT64_MAX};
-  Request with_softcap = plain, unaligned = plain, repeated = plain;
+                      .shared_bytes = INT64_MAX,
+                      .has_softcap = kernel.bend == Bend::softcap};
+  Request with_softcap = plain, in_order = plain, unaligned = plain, repeated = plain;
   with_softcap.has_softcap = true;
+  in_order.deterministic = kernel.operation == Operation::backward;
   unaligned.is_aligned = false;
   // Heads that are one and the same in memory.
   repeated.why_no_boxes =
       sm90::why_no_boxes(TensorView(nullptr, kernel.dtype, {1, 2, 1, 8}, {8, 0, 8, 1}));
   std::vector<std::string> objections;
-  for (const Request& request : {with_softcap, unaligned, repeated}) {
-    std::string objection = kernel.objection != nullptr ? kernel.objection(request) : "";
+  for (const Request& request : {with_softcap, in_order, unaligned, repeated}) {
+    std::string objection = objection_to(kernel, request);
     if (!objection.empty()) objections.push_back(std::move(objection));
   }
   return objections;

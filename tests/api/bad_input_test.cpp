@@ -303,6 +303,16 @@ TEST(BadInput, Backward) {
   check_rows("attention_backward", kBackwardRows, [](const Call& c) { c.backward(); });
 }
 
+// Whoever asks how large a workspace a call needs is told what is wrong with the call.
+TEST(BadInput, QuestionsForAWorkspace) {
+  check_rows("forward_workspace_bytes", kForwardRows, [](const Call& c) {
+    forward_workspace_bytes(c.q, c.k, c.v, c.made, c.out, c.lse, c.options);
+  });
+  check_rows("backward_workspace_bytes", kBackwardRows, [](const Call& c) {
+    backward_workspace_bytes(c.dout, c.q, c.k, c.v, c.out, c.lse, c.made, c.gradients, c.options);
+  });
+}
+
 TEST(BadInput, Merge) {
   check_rows("merge", kMergeRows, [](const Call& c) { merge(c.out, c.lse, c.dout, c.other_lse); });
 }

@@ -269,8 +269,10 @@ TEST(Gather, BadIndicesAreRefused) {
 TEST(Gather, NoWorkspaceIsNeededInHostMemory) {
   const GatherProblem p({.name = "workspace", .q_len = 5, .k_len = 20, .entries = 6}, 4);
   const TensorView &q = p.q.view(), &k = p.k.view(), &v = p.v.view();
-  EXPECT_EQ(gather_forward_workspace_bytes(q, k, v, p.indices.view()), 0);
-  EXPECT_EQ(gather_backward_workspace_bytes(q, k, v, p.indices.view()), 0);
+  EXPECT_EQ(forward_workspace_bytes(q, k, v, p.indices.view(), p.out.view()), 0);
+  EXPECT_EQ(backward_workspace_bytes(p.dout.view(), q, k, v, p.out.view(), p.lse.view(),
+                                     p.indices.view(), {p.dq.view(), p.dk.view(), p.dv.view(), {}}),
+            0);
 }
 
 }  // namespace

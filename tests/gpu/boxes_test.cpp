@@ -210,7 +210,7 @@ TEST_F(Boxes, WhatTmaCannotReadGoesToAnotherKernelWithAReason) {
   TensorView shared = p.v.view();  // both kv heads read the values of the first
   shared.strides[1] = 0;
   EXPECT_EQ(kernel_for_forward(q, shared, made).find("sm80.forward"), 0u);
-  expect_refusal("sm90.forward.bf16.d64: reads tensors whose strides are positive, not 0 for heads",
+  expect_refusal("sm90: reads tensors whose strides are positive, not 0 for heads",
                  [&] { attention_forward(q, k, shared, made, out, lse, by_backend("sm90")); });
   attention_forward(q, k, shared, made, out, lse);
   const auto got = p.results(Operation::forward);
@@ -236,16 +236,19 @@ TEST_F(Boxes, AGradientThatTmaCannotReadGoesToAnotherKernelToo) {
     return p.results(Operation::backward);
   };
   expect_refusal(
-      "sm90.backward.bf16.d64: reads tensors whose strides are positive, not 0 for heads",
+      "sm90: reads tensors whose strides are positive, not 0 for heads",
       [&] { backward(by_backend("sm90")); });
-  const GpuMemory workspace(kGpu, backward_workspace_bytes(q, k, v, made));
+  const GpuMemory workspace(
+      kGpu, backward_workspace_bytes(shared, q, k, v, p.out.view(), p.lse.view(), made,
+                                     {p.dq.view(), p.dk.view(), p.dv.view(), {}}));
   AttentionOptions options;
   options.workspace = {workspace.data(), workspace.bytes()};
   EXPECT_TRUE(backward(options) == backward(by_backend("sm80")));
 }
 
-// The other kernel has other tiles, and so other chunks of long lists: here more of them.
-TEST_F(Boxes, AWorkspaceDoesForWhicheverKernelTakesTheGradient) {
+// The other kernel has other tiles, and so other chunks of long lists: the workspace is that of the
+// very call.
+TEST_F(Boxes, TheWorkspaceIsThatOfTheKernelThatTakesTheGradient) {
   constexpr int64_t kLength = 16384;
   const GpuProblem p({.heads = 16,
                       .kv_heads = 16,
@@ -258,12 +261,15 @@ TEST_F(Boxes, AWorkspaceDoesForWhicheverKernelTakesTheGradient) {
   attention_forward(q, k, v, made, p.out.view(), p.lse.view());
   TensorView shared = p.dout.view();  // of all heads
   shared.strides[1] = 0;
-  const GpuMemory workspace(kGpu, backward_workspace_bytes(q, k, v, made));
-  AttentionOptions options;
-  options.workspace = {workspace.data(), workspace.bytes()};
+  const Gradients gradients{p.dq.view(), p.dk.view(), p.dv.view(), {}};
   for (const TensorView& dout : {shared, p.dout.view()}) {
-    EXPECT_NO_THROW(attention_backward(dout, q, k, v, p.out.view(), p.lse.view(), made,
-                                       {p.dq.view(), p.dk.view(), p.dv.view(), {}}, options));
+    const GpuMemory workspace(
+        kGpu, backward_workspace_bytes(dout, q, k, v, p.out.view(), p.lse.view(), made, gradients));
+    AttentionOptions options;
+    options.workspace = {workspace.data(), workspace.bytes()};
+    EXPECT_NO_THROW(
+        attention_backward(dout, q, k, v, p.out.view(), p.lse.view(), made, gradients, options));
+    synchronize(kGpu);
   }
   synchronize(kGpu);
 }

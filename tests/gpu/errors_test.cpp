@@ -163,8 +163,7 @@ TEST_F(GpuErrors, AWorkspaceThatCannotBeHad) {
   problem.forward(made);
   problem.backward(made, in_order);
   const auto want = problem.results(Operation::backward);
-  const int64_t bytes =
-      backward_workspace_bytes(problem.q.view(), problem.k.view(), problem.v.view(), made);
+  const int64_t bytes = problem.backward_workspace(made);
   ASSERT_GT(bytes, 0);
   {
     const Hog hog;

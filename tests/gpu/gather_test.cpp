@@ -43,7 +43,7 @@ void forward(GatherProblem& p, GatherOptions options) {
   const TensorView q = copies.input(p.q), k = copies.input(p.k), v = copies.input(p.v);
   const TensorView out = copies.output(p.out), lse = copies.output(p.lse);
   options.sink = copies.input(p.sink);
-  const int64_t bytes = gather_forward_workspace_bytes(q, k, v, indices.view(), options);
+  const int64_t bytes = forward_workspace_bytes(q, k, v, indices.view(), out, lse, options);
   options.workspace = {copies.workspace(bytes), bytes};
   gather_attention_forward(q, k, v, indices.view(), out, lse, options);
   EXPECT_EQ(copies.finish(), "");
@@ -57,7 +57,8 @@ void backward(GatherProblem& p, GatherOptions options) {
   const Gradients gradients{copies.output(p.dq), copies.output(p.dk), copies.output(p.dv),
                             copies.output(p.dsink)};
   options.sink = copies.input(p.sink);
-  const int64_t bytes = gather_backward_workspace_bytes(q, k, v, indices.view(), options);
+  const int64_t bytes =
+      backward_workspace_bytes(dout, q, k, v, out, lse, indices.view(), gradients, options);
   options.workspace = {copies.workspace(bytes), bytes};
   gather_attention_backward(dout, q, k, v, out, lse, indices.view(), gradients, options);
   EXPECT_EQ(copies.finish(), "");
@@ -241,9 +242,9 @@ TEST_F(GpuGather, AGraphFollowsOtherIndicesInTheSamePlace) {
     GatherOptions options;
     options.stream = stream.get();
     options.deterministic = true;
-    const int64_t bytes =
-        std::max(gather_forward_workspace_bytes(q, k, v, indices.view(), options),
-                 gather_backward_workspace_bytes(q, k, v, indices.view(), options));
+    const int64_t bytes = std::max(
+        forward_workspace_bytes(q, k, v, indices.view(), out, lse, options),
+        backward_workspace_bytes(dout, q, k, v, out, lse, indices.view(), gradients, options));
     options.workspace = {copies.workspace(bytes), bytes};
     const auto step = [&] {
       gather_attention_forward(q, k, v, indices.view(), out, lse, options);

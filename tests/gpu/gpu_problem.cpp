@@ -25,7 +25,8 @@ Request request_for(const KernelEntry& kernel, int64_t head_dim) {
           .v_head_dim = head_dim,
           .device = kGpu,
           .compute_capability = gpu(kGpu).compute_capability,
-          .shared_bytes = gpu(kGpu).shared_bytes};
+          .shared_bytes = gpu(kGpu).shared_bytes,
+          .deterministic = kernel.operation == Operation::backward};
 }
 
 // Some kernels take any head_dim up to 576; the others are tried at the width of their registers.
@@ -134,22 +135,34 @@ std::vector<std::byte> GpuProblem::results(Operation operation) const {
   return all;
 }
 
-void GpuProblem::forward(const Plan& plan, AttentionOptions options) const {
+void GpuProblem::forward(const Lists& lists, AttentionOptions options) const {
   options.sink = sink.view();
-  attention_forward(q.view(), k.view(), v.view(), plan, out.view(), lse.view(), options);
+  attention_forward(q.view(), k.view(), v.view(), lists, out.view(), lse.view(), options);
 }
 
-void GpuProblem::backward(const Plan& plan, AttentionOptions options) const {
+void GpuProblem::backward(const Lists& lists, AttentionOptions options) const {
   options.sink = sink.view();
-  attention_backward(dout.view(), q.view(), k.view(), v.view(), out.view(), lse.view(), plan,
+  attention_backward(dout.view(), q.view(), k.view(), v.view(), out.view(), lse.view(), lists,
                      {dq.view(), dk.view(), dv.view(), dsink.view()}, options);
+}
+
+int64_t GpuProblem::forward_workspace(const Lists& lists, AttentionOptions options) const {
+  options.sink = sink.view();
+  return forward_workspace_bytes(q.view(), k.view(), v.view(), lists, out.view(), lse.view(),
+                                 options);
+}
+
+int64_t GpuProblem::backward_workspace(const Lists& lists, AttentionOptions options) const {
+  options.sink = sink.view();
+  return backward_workspace_bytes(dout.view(), q.view(), k.view(), v.view(), out.view(), lse.view(),
+                                  lists, {dq.view(), dk.view(), dv.view(), dsink.view()}, options);
 }
 
 ForwardArgs forward_args(const GpuProblem& problem, const Launch& launch) {
   ForwardArgs args;
   args.q = problem.q.view(), args.k = problem.k.view(), args.v = problem.v.view();
   args.out = problem.out.view(), args.lse = problem.lse.view(), args.sink = problem.sink.view();
-  args.scale = scale_of(problem);
+  args.rule.scale = scale_of(problem);
   args.launch = launch;
   return args;
 }
@@ -160,8 +173,7 @@ BackwardArgs backward_args(const GpuProblem& problem, const Launch& launch) {
   args.v = problem.v.view(), args.out = problem.out.view(), args.lse = problem.lse.view();
   args.dq = problem.dq.view(), args.dk = problem.dk.view(), args.dv = problem.dv.view();
   args.sink = problem.sink.view(), args.dsink = problem.dsink.view();
-  args.scale = scale_of(problem);
-  args.deterministic = true;
+  args.rule.scale = scale_of(problem);
   args.launch = launch;
   return args;
 }
@@ -203,16 +215,21 @@ void queue(const KernelEntry& kernel, const Plan& plan, const GpuProblem& proble
   if (kernel.operation == Operation::forward) {
     run_forward(kernel, plan, tile, forward_args(problem, launch));
   } else {
-    run_backward(kernel, plan, tile, backward_args(problem, launch));
+    BackwardArgs args = backward_args(problem, launch);
+    args.schedule = schedule_of(kernel, plan, tile, args, /*deterministic=*/true);
+    run_backward(kernel, plan, tile, args);
   }
 }
 
 int64_t workspace_bytes(const KernelEntry& kernel, const Plan& plan, const GpuProblem& problem,
                         const Launch& launch) {
   const TileShape tile = pick_tile(kernel, plan);
-  return kernel.operation == Operation::forward
-             ? forward_workspace_on_gpu(kernel, plan, tile, forward_args(problem, launch))
-             : backward_workspace_on_gpu(kernel, plan, tile, backward_args(problem, launch));
+  if (kernel.operation == Operation::forward) {
+    return forward_workspace_on_gpu(kernel, plan, tile, forward_args(problem, launch));
+  }
+  BackwardArgs args = backward_args(problem, launch);
+  args.schedule = schedule_of(kernel, plan, tile, args, /*deterministic=*/true);
+  return backward_workspace_on_gpu(kernel, plan, tile, args);
 }
 
 Stream::Stream() {

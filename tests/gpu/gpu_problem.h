@@ -78,8 +78,10 @@ struct GpuProblem {
   std::vector<std::byte> results(Operation operation) const;
 
   // The public API with this problem's sink. Queued, not waited for.
-  void forward(const Plan& plan, AttentionOptions options = {}) const;
-  void backward(const Plan& plan, AttentionOptions options = {}) const;
+  void forward(const Lists& lists, AttentionOptions options = {}) const;
+  void backward(const Lists& lists, AttentionOptions options = {}) const;
+  int64_t forward_workspace(const Lists& lists, AttentionOptions options = {}) const;
+  int64_t backward_workspace(const Lists& lists, AttentionOptions options = {}) const;
 };
 
 // What a kernel receives, but for the plan; the backward pass is deterministic.

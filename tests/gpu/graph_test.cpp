@@ -101,10 +101,8 @@ TEST_F(Graphs, ATrainingStepIsOneGraph) {
     const Stream stream;
     AttentionOptions options = on_stream(stream);
     options.backend = backend;
-    const TensorView &q = problem.q.view(), &k = problem.k.view(), &v = problem.v.view();
-    const GpuMemory workspace(kGpu,
-                              std::max(forward_workspace_bytes(q, k, v, made, for_forward(options)),
-                                       backward_workspace_bytes(q, k, v, made, options)));
+    const GpuMemory workspace(kGpu, std::max(problem.forward_workspace(made, for_forward(options)),
+                                             problem.backward_workspace(made, options)));
     options.workspace = {workspace.data(), workspace.bytes()};
     const auto step = [&] {
       problem.forward(made, for_forward(options));

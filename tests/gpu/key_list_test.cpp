@@ -7,6 +7,7 @@
 
 #include "base/int_math.h"
 #include "gpu/gpu_problem.h"
+#include "runtime/dispatch.h"
 
 namespace keyhole::test {
 namespace {
@@ -205,7 +206,10 @@ void check(const KernelEntry& kernel, int64_t heads, int32_t rows_per_list) {
   problem.lse.write(want.lse);
   for (const bool is_deterministic : {true, false}) {
     BackwardArgs args = backward_args(problem, {});
-    args.deterministic = is_deterministic;
+    Request request;
+    request.deterministic = is_deterministic;
+    request.shares_kv_heads = args.q.shape[1] != args.k.shape[1];
+    args.schedule = schedule_of(kernel, request, kernel.tiles.front());
     call(kernel, args, lists);
     expect_near(kernel, "dq", problem.dq, want.dq);
     expect_near(kernel, "dk", problem.dk, want.dk);

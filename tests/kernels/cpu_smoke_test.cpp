@@ -223,8 +223,8 @@ struct Call {
     ForwardArgs args;
     args.q = q.view(), args.k = k.view(), args.v = v.view(), args.out = out.view();
     args.lse = lse.view_3d();
-    args.scale = scale();
-    args.softcap = c.softcap;
+    args.rule.scale = scale();
+    args.rule.softcap = c.softcap;
     if (c.has_sink) args.sink = TensorView(sink.data(), DType::f32, {c.heads});
     args.plan = {tile_views, gather_views};
     args.threads = threads;
@@ -235,8 +235,8 @@ struct Call {
     args.q = q.view(), args.k = k.view(), args.v = v.view(), args.out = out.view();
     args.dout = dout.view(), args.lse = lse.view_3d();
     args.dq = dq.view(), args.dk = dk.view(), args.dv = dv.view();
-    args.scale = scale();
-    args.softcap = c.softcap;
+    args.rule.scale = scale();
+    args.rule.softcap = c.softcap;
     if (c.has_sink) {
       args.sink = TensorView(sink.data(), DType::f32, {c.heads});
       args.dsink = TensorView(dsink.data(), DType::f32, {c.heads});

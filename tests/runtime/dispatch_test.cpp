@@ -81,21 +81,21 @@ std::string error_of(Request request, ErrorKind kind) {
 TEST(Dispatch, WhenNothingRunsEachBackendSaysWhyNotOnce) {
   Request wanted = request(true);
   EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
-            "no kernel for attention forward, bf16, head_dim 64, on auto\n"
+            "no kernel for attention forward, bf16, head_dim 64, softcap, on auto\n"
             "  one: has no softcap\n"
             "  two: reads the memory of a GPU");
   wanted.head_dim = wanted.v_head_dim = 96;
   wanted.backend = "one";
   EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
-            "no kernel for attention forward, bf16, head_dim 96, on one\n"
+            "no kernel for attention forward, bf16, head_dim 96, softcap, on one\n"
             "  one: has head_dim up to 64, has no softcap");
   wanted.dtype = DType::f64;
   EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
-            "no kernel for attention forward, f64, head_dim 96, on one\n"
+            "no kernel for attention forward, f64, head_dim 96, softcap, on one\n"
             "  one: reads bf16, reads f16");
   wanted.operation = Operation::backward;
   EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
-            "no kernel for attention backward, f64, head_dim 96, on one\n"
+            "no kernel for attention backward, f64, head_dim 96, softcap, on one\n"
             "  one: has no backward");
   wanted.backend = "gpu";
   EXPECT_EQ(error_of(wanted, ErrorKind::usage),

@@ -211,7 +211,7 @@ ForwardArgs forward_args(const Case& c, const Inputs& in, Outputs& o, int thread
   ForwardArgs args;
   args.q = in.q.view(), args.k = in.k.view(), args.v = in.v.view();
   args.out = o.out.view(), args.lse = o.lse.view();
-  args.scale = c.score_scale(), args.softcap = c.softcap;
+  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
   if (c.has_sink) args.sink = in.sink.view();
   args.threads = threads;
   return args;
@@ -223,7 +223,7 @@ BackwardArgs backward_args(const Case& c, const Inputs& in, Outputs& o, int thre
   args.out = o.out.view(), args.lse = o.lse.view();
   args.dq = o.dq.view(), args.dk = o.dk.view(), args.dv = o.dv.view();
   if (c.has_sink) args.sink = in.sink.view(), args.dsink = o.dsink.view();
-  args.scale = c.score_scale(), args.softcap = c.softcap;
+  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
   args.threads = threads;
   return args;
 }

@@ -5,6 +5,7 @@
 
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
+#include "runtime/list_facts.h"
 #include "runtime/registry.h"
 #include "support/gpu_copies.h"
 
@@ -38,13 +39,18 @@ Request request_of(Operation operation, const Case& c, const CallTensors& tensor
           .why_no_boxes = why_no_boxes(tensors, operation)};
 }
 
-const KernelEntry& kernel_or_next(const KernelEntry& wanted, const Case& c,
-                                  const CallTensors& tensors, int64_t shared_bytes) {
-  const Request request = request_of(wanted.operation, c, tensors, shared_bytes);
+}  // namespace
+
+const KernelEntry& kernel_or_next(const KernelEntry& wanted, const Case& c, const Plan& plan,
+                                  const CallTensors& tensors, int64_t shared_bytes,
+                                  bool is_deterministic) {
+  const PlanFacts facts(plan);
+  Request request = request_of(wanted.operation, c, tensors, shared_bytes);
+  request.deterministic = is_deterministic;
+  request.shares_kv_heads = c.heads != c.kv_heads;
+  request.lists = &facts;
   return refusal(wanted, request).empty() ? wanted : choose(kernel_table(), request);
 }
-
-}  // namespace
 
 std::string why_refused(const KernelEntry& kernel, const Case& c, const CallTensors& tensors,
                         int64_t shared_bytes) {
@@ -55,19 +61,17 @@ ForwardArgs forward_args_of(const Case& c, const CallTensors& t, int64_t shared_
   ForwardArgs args;
   args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
   if (c.has_sink) args.sink = t.sink;
-  args.scale = c.score_scale(), args.softcap = c.softcap;
+  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
   args.launch.shared_bytes = shared_bytes;
   return args;
 }
 
-BackwardArgs backward_args_of(const Case& c, const CallTensors& t, int64_t shared_bytes,
-                              bool is_deterministic) {
+BackwardArgs backward_args_of(const Case& c, const CallTensors& t, int64_t shared_bytes) {
   BackwardArgs args;
   args.dout = t.dout, args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
   args.dq = t.dq, args.dk = t.dk, args.dv = t.dv;
   if (c.has_sink) args.sink = t.sink, args.dsink = t.dsink;
-  args.scale = c.score_scale(), args.softcap = c.softcap;
-  args.deterministic = is_deterministic;
+  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
   args.launch.shared_bytes = shared_bytes;
   return args;
 }
@@ -84,7 +88,8 @@ std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const C
   tensors.q = copies.input(in.q), tensors.k = copies.input(in.k), tensors.v = copies.input(in.v);
   tensors.out = copies.output(o.out), tensors.lse = copies.output(o.lse);
   if (c.has_sink) tensors.sink = copies.input(in.sink);
-  const KernelEntry& kernel = kernel_or_next(*choice.forward, c, tensors, choice.shared_bytes);
+  const KernelEntry& kernel = kernel_or_next(*choice.forward, c, plan, tensors, choice.shared_bytes,
+                                             /*is_deterministic=*/false);
   const TileShape tile = tile_for(kernel, plan, choice.tile, c);
   ForwardArgs args = forward_args_of(c, tensors, choice.shared_bytes);
   const int64_t bytes = forward_workspace_on_gpu(kernel, plan, tile, args);
@@ -103,9 +108,11 @@ std::string backward_on_gpu(const KernelChoice& choice, const Plan& plan, const 
   tensors.dq = copies.output(o.dq), tensors.dk = copies.output(o.dk);
   tensors.dv = copies.output(o.dv);
   if (c.has_sink) tensors.sink = copies.input(in.sink), tensors.dsink = copies.output(o.dsink);
-  const KernelEntry& kernel = kernel_or_next(*choice.backward, c, tensors, choice.shared_bytes);
+  const KernelEntry& kernel = kernel_or_next(*choice.backward, c, plan, tensors,
+                                             choice.shared_bytes, choice.is_deterministic);
   const TileShape tile = tile_for(kernel, plan, choice.tile, c);
-  BackwardArgs args = backward_args_of(c, tensors, choice.shared_bytes, choice.is_deterministic);
+  BackwardArgs args = backward_args_of(c, tensors, choice.shared_bytes);
+  args.schedule = schedule_of(kernel, plan, tile, args, choice.is_deterministic);
   const int64_t bytes = backward_workspace_on_gpu(kernel, plan, tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;
   run_backward(kernel, plan, tile, args);

@@ -21,13 +21,16 @@ CallTensors views_of(const InputTensors<Held>& in, const OutputTensors<Held>& o)
           o.lse.view(), o.dq.view(), o.dk.view(), o.dv.view(),    o.dsink.view()};
 }
 
-// Why a kernel does not take tensors that lie like these; empty: it does. Copies lie on the GPU as
-// on the host. shared_bytes of 0: what the GPU has.
+// Why a kernel does not take tensors that lie like these, added up in any order; empty: it does.
+// Copies lie on the GPU as on the host. shared_bytes of 0: what the GPU has.
 std::string why_refused(const KernelEntry& kernel, const Case& c, const CallTensors& tensors,
                         int64_t shared_bytes);
+// That kernel or, where it objects to the call, the one that dispatch takes.
+const KernelEntry& kernel_or_next(const KernelEntry& wanted, const Case& c, const Plan& plan,
+                                  const CallTensors& tensors, int64_t shared_bytes,
+                                  bool is_deterministic);
 ForwardArgs forward_args_of(const Case& c, const CallTensors& tensors, int64_t shared_bytes);
-BackwardArgs backward_args_of(const Case& c, const CallTensors& tensors, int64_t shared_bytes,
-                              bool is_deterministic);
+BackwardArgs backward_args_of(const Case& c, const CallTensors& tensors, int64_t shared_bytes);
 // `tile` where the kernel follows it, else the library's choice.
 TileShape tile_for(const KernelEntry& kernel, const Plan& plan, TileShape tile, const Case& c);
 

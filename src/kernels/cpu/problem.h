@@ -44,7 +44,7 @@ Problem problem_of(const Args& args) {
                .k_len = args.k.shape[2],
                .head_dim = args.q.shape[3],
                .v_head_dim = args.v.shape[3],
-               .rule = {.scale = args.scale, .softcap = args.softcap},
+               .rule = args.rule,
                .sink = static_cast<const float*>(args.sink.data),
                .sink_stride = args.sink.strides[0],
                .plan = args.plan,

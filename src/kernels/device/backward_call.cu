@@ -10,6 +10,7 @@
 #include "kernels/device/finish_queries.h"
 #include "kernels/device/gather_backward.h"
 #include "kernels/device/invert_lists.h"
+#include "kernels/device/math.cuh"
 
 namespace keyhole::device {
 namespace {
@@ -18,29 +19,30 @@ namespace {
 struct Summed {
   bool dq, dk_dv;
 };
-bool keys_write_queries(const BackwardArgs& args, const BackwardNeeds& needs) {
-  return needs.writes_queries && visits_queries_once(args.plan);
-}
-Summed summed_by(const BackwardArgs& args, const BackwardNeeds& needs) {
-  if (args.plan.tiles.size() + args.plan.gathers.size() > 1) return {true, true};
-  if (args.plan.tiles.empty()) return {false, needs.gather_in_sums && !args.plan.gathers.empty()};
-  return {needs.queries_in_sums && !keys_write_queries(args, needs), needs.keys_in_sums};
+Summed summed_by(const BackwardArgs& args) {
+  const PlanView& plan = args.plan;
+  const BackwardSchedule& schedule = args.schedule;
+  if (plan.tiles.size() + plan.gathers.size() > 1) return {true, true};
+  if (plan.tiles.empty()) {
+    return {false, schedule.key_lists == SumOrder::atomic && !plan.gathers.empty()};
+  }
+  return {schedule.dq == DqOrder::atomic, schedule.heads == SumOrder::atomic};
 }
 
 // Rows of slots, of the part that needs most: parts follow one another.
-int64_t num_slot_rows(const BackwardArgs& args, const BackwardNeeds& needs, int64_t num_heads) {
+int64_t num_slot_rows(const BackwardArgs& args, int64_t num_heads) {
   int64_t rows = 0;
   for (const TileView& view : args.plan.tiles) {
     rows = std::max(rows, num_heads * view.t_work.slots_per_group * view.tile.k);
   }
-  return needs.keys_in_chunks ? rows : 0;
+  return rows;
 }
 
 // Rows of a residue class in sums of dq that lie in blocks; 0: they lie in rows. Classes are filled
 // up to whole tiles of every kernel, which many short ones are not worth.
-int64_t dq_rows_per_class(const BackwardArgs& args, const BackwardNeeds& needs) {
+int64_t dq_rows_per_class(const BackwardArgs& args) {
   const bool has_one_part = args.plan.tiles.size() == 1 && args.plan.gathers.empty();
-  if (!has_one_part || !summed_by(args, needs).dq || !needs.queries_in_blocks) return 0;
+  if (!has_one_part || args.schedule.dq != DqOrder::atomic) return 0;
   constexpr int64_t kLargestTile = 128;
   const TileView& view = args.plan.tiles[0];
   const int64_t rows = round_up(ceil_div(view.q_len, int64_t{view.classes}), kLargestTile);
@@ -48,8 +50,8 @@ int64_t dq_rows_per_class(const BackwardArgs& args, const BackwardNeeds& needs) 
 }
 
 // A table has no lists by key, which launches that scatter nothing follow.
-bool needs_lists_by_key(const GatherView& view, const BackwardNeeds& needs) {
-  return view.table.is_given() && !needs.gather_in_sums;
+bool needs_lists_by_key(const GatherView& view, const BackwardSchedule& schedule) {
+  return view.table.is_given() && schedule.key_lists == SumOrder::fixed;
 }
 
 // The workspace, piece after piece. Without a workspace only the sizes mean anything.
@@ -65,8 +67,8 @@ struct Workspace {
   int64_t dq_rows_per_class = 0;
   int64_t zeros_begin = 0, bytes = 0;
 };
-Workspace lay_out(const BackwardArgs& args, const BackwardNeeds& needs) {
-  const Summed summed = summed_by(args, needs);
+Workspace lay_out(const BackwardArgs& args) {
+  const Summed summed = summed_by(args);
   Workspace w;
   const auto take = [&]<class Element>(Element*& pointer, int64_t count) {
     pointer = reinterpret_cast<Element*>(static_cast<char*>(args.launch.workspace) + w.bytes);
@@ -79,16 +81,16 @@ Workspace lay_out(const BackwardArgs& args, const BackwardNeeds& needs) {
   take(w.gathers, int64_t(args.plan.gathers.size()));
   take(w.delta, queries);
   take(w.lse2, queries);
-  const int64_t slot_rows = num_slot_rows(args, needs, sizes.num_heads());
+  const int64_t slot_rows = num_slot_rows(args, sizes.num_heads());
   if (slot_rows > 0) take(w.slots.dk, slot_rows * sizes.head_dim);
   if (slot_rows > 0) take(w.slots.dv, slot_rows * sizes.v_head_dim);
   for (const GatherView& view : args.plan.gathers) {
     char*& place = w.lists_by_key.emplace_back(nullptr);
-    if (needs_lists_by_key(view, needs)) take(place, inverted_lists_bytes(view));
+    if (needs_lists_by_key(view, args.schedule)) take(place, inverted_lists_bytes(view));
   }
   w.zeros_begin = w.bytes;
   take(w.found_nonfinite, 1);
-  w.dq_rows_per_class = dq_rows_per_class(args, needs);
+  w.dq_rows_per_class = dq_rows_per_class(args);
   const int64_t dq_rows = w.dq_rows_per_class == 0 ? queries
                                                    : sizes.num_heads() * w.dq_rows_per_class *
                                                          args.plan.tiles[0].classes;
@@ -113,6 +115,8 @@ BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   p.delta = w.delta;
   p.lse2 = w.lse2;
   p.view = {};
+  p.rule = numbers_of<FastMath>(args.rule);
+  p.dq_order = args.schedule.dq;
   p.sums = w.sums;
   p.slots = w.slots;
   p.dq_rows_per_class = w.dq_rows_per_class;
@@ -170,7 +174,7 @@ void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, Ba
     begin_part();
     p.view = view;
     launches.keys(p, stream);
-    if (launches.needs.keys_in_chunks) launch_combine_keys(p, args.q.dtype, stream);
+    if (view.t_work.slots_per_group > 0) launch_combine_keys(p, args.q.dtype, stream);
     if (launches.queries != nullptr) launches.queries(p, stream);
   }
   for (const GatherView& view : args.plan.gathers) {
@@ -238,7 +242,7 @@ void finish(const BackwardParams& p, cudaStream_t stream, bool is_zero) {
 template <class Storage, BitmapLayout kLayout>
 void run(BackwardArgs args, const BackwardLaunches& launches) {
   const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
-  const Workspace w = lay_out(args, launches.needs);
+  const Workspace w = lay_out(args);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a backward pass needs ", w.bytes,
                  " bytes of workspace and got ", args.launch.workspace_bytes);
   const std::vector<GatherView> gathers = gathers_to_follow(args, w, stream);
@@ -257,7 +261,7 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
   if (queries > 0) prepare<Storage, kLayout>(p, plan, w, stream);
   find_sink_gradients(args, p, stream);
   if (queries + keys == 0) return;
-  const bool leaves_some = keys_write_queries(args, launches.needs) &&  // query tiles without keys
+  const bool leaves_some = args.schedule.dq == DqOrder::written &&  // query tiles without keys
                            args.plan.tiles[0].lengths.fewest == 0;
   if (leaves_some) finish_dq<Storage>(p, stream);
   follow_parts(args, launches, p, stream);
@@ -288,13 +292,7 @@ int32_t heads_per_section(const BackwardArgs& args, double cache_share) {
   return std::max(1, std::min(heads, sizes.num_heads()));
 }
 
-bool visits_queries_once(const PlanView& plan) {
-  return plan.tiles.size() == 1 && plan.gathers.empty() && plan.tiles[0].lengths.most <= 1;
-}
-
-int64_t backward_workspace_bytes(const BackwardArgs& args, const BackwardNeeds& needs) {
-  return lay_out(args, needs).bytes;
-}
+int64_t backward_workspace_bytes(const BackwardArgs& args) { return lay_out(args).bytes; }
 
 void run_backward_parts(const BackwardArgs& args, const BackwardLaunches& launches) {
   with_device_storage(args.q.dtype, [&](auto storage) {

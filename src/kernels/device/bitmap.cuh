@@ -11,6 +11,22 @@ namespace keyhole::device {
 
 using keyhole::mma_words;
 
+// The pair of a bit: the other way round. A layout has bits beyond the last column.
+struct RowAndCol {
+  int32_t row, col;
+};
+template <BitmapLayout kLayout>
+__host__ __device__ constexpr RowAndCol place_of_bit(int32_t word, int32_t bit, int32_t cols) {
+  if constexpr (kLayout == BitmapLayout::row_major) {
+    const int32_t words = (cols + 63) / 64 * 2;
+    return {word / words, word % words * 32 + bit};
+  } else {
+    const int32_t words = mma_lane_words(cols), lane = word / words % 32;
+    const int32_t row = word / words / 32 * 16 + lane / 4 + bit % 4 / 2 * 8;
+    return {row, word % words * 64 + bit / 4 * 8 + lane % 4 * 2 + bit % 2};
+  }
+}
+
 template <BitmapLayout kLayout>
 __device__ bool attends(const uint64_t* bitmaps, int32_t bitmap, int32_t rows, int32_t cols,
                         int32_t row, int32_t col) {

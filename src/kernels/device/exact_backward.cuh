@@ -8,6 +8,7 @@
 
 #include "kernels/device/bitmap.cuh"
 #include "kernels/device/key_list.cuh"
+#include "kernels/device/pair_gradient.cuh"
 #include "kernels/device/rows.cuh"
 
 namespace keyhole::device {
@@ -200,16 +201,12 @@ __device__ ExactPair exact_pair(const BackwardParams& params, const Storage* q, 
                                 const Storage* v, const Storage* dout, const Storage* out,
                                 double lse) {
   const Sizes& sizes = params.sizes;
-  double score = double(sizes.scale) * exact_dot(q, k, sizes.head_dim), slope = sizes.scale;
-  if (sizes.softcap > 0) {
-    const double bent = tanh(score / double(sizes.softcap));
-    score = double(sizes.softcap) * bent;
-    slope *= 1 - bent * bent;
-  }
-  const double p = exp(score - lse);
+  const auto rule = SoftmaxRule<ExactMath>::of(rule_of(sizes));
+  const double bent = rule.bend(exact_dot(q, k, sizes.head_dim));
+  const double p = rule.weight(rule.score(bent), lse * keyhole::kLog2E);
   const double dp = exact_dot(dout, v, sizes.v_head_dim);
   const double delta = exact_dot(dout, out, sizes.v_head_dim);
-  return {p, p * (dp - delta) * slope};
+  return {p, rule.slope(p) * (dp - delta) * rule.steepness(bent)};
 }
 
 // dq of one query.

@@ -12,16 +12,16 @@
 
 #include "kernels/device/bitmap.cuh"
 #include "kernels/device/key_list.cuh"
+#include "kernels/device/pair_gradient.cuh"
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/row_target.cuh"
 #include "kernels/device/work.cuh"
 
 namespace keyhole::device {
 
-// s = scale * q . k, bent by the softcap; base 2.
+// In base 2.
 template <class T>
 __device__ double exact_score(const Sizes& sizes, const T* q, const T* k) {
-  constexpr double kLog2EInFull = 1.4426950408889634;
   double dot = 0;
   int32_t x = 0;
   // In vectors where rows allow it: lanes read different keys, and each load is as many requests.
@@ -40,8 +40,8 @@ __device__ double exact_score(const Sizes& sizes, const T* q, const T* k) {
     }
   }
   for (; x < sizes.head_dim; ++x) dot += double(value_of(q[x])) * double(value_of(k[x]));
-  const double plain = double(sizes.scale) * dot, cap = sizes.softcap;
-  return (cap > 0 ? cap * tanh(plain / cap) : plain) * kLog2EInFull;
+  const auto rule = SoftmaxRule<ExactMath>::of(rule_of(sizes));
+  return rule.score(rule.bend(dot));
 }
 
 // Calls visit(attends, key, score) for 32 columns of the work item at a time, one a lane, where any

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     gather_query_gradients(const __grid_constant__ BackwardParams p,
                            const __grid_constant__ GatherView view) {
   const Sizes& sizes = p.sizes;
-  const ScoreRule rule = score_rule(sizes);
+  const auto rule = CarefulRule::of(rule_of(sizes));
   for_each_row_of_warp(sizes.num_heads(), sizes.q_len, [&](int32_t head_index, int64_t query) {
     const int32_t batch = head_index / sizes.heads, head = head_index - batch * sizes.heads;
     const int32_t kv_head = sizes.kv_head_of(head);
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     gather_key_gradients(const __grid_constant__ BackwardParams p,
                          const __grid_constant__ GatherView view) {
   const Sizes& sizes = p.sizes;
-  const ScoreRule rule = score_rule(sizes);
+  const auto rule = CarefulRule::of(rule_of(sizes));
   const int32_t heads_per_kv = sizes.heads / sizes.kv_heads;
   for_each_row_of_warp(sizes.batch * sizes.kv_heads, sizes.k_len, [&](int32_t unit, int64_t key) {
     const int32_t batch = unit / sizes.kv_heads, kv_head = unit - batch * sizes.kv_heads;

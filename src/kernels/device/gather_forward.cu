@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
   const int32_t team = int32_t(threadIdx.x % 32) / C::team;
   const KeyList list =
       key_list(p.view, p.view.group_of_head(head_index), query / p.view.rows_per_list);
-  const ScoreRule rule = score_rule(p.sizes);
+  const auto rule = CarefulRule::of(rule_of(p.sizes));
 
   float q[C::vectors][C::width];
   {
@@ -152,8 +152,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerCta)
       }
 #pragma unroll
       for (int step = C::team / 2; step > 0; step /= 2) dot += __shfl_xor_sync(~0u, dot, step);
-      const float s = dot * rule.factor;
-      score[b] = key[b] < 0 ? -INFINITY : rule.cap2 > 0 ? rule.cap2 * tanhf(s) : s;
+      score[b] = key[b] < 0 ? -INFINITY : rule.score(rule.bend(dot));
     }
     softmax.absorb(score, v);
   }

@@ -95,8 +95,10 @@ struct BackwardParams {
   DeviceVector lse;
   const float* delta = nullptr;  // [batch * heads][q_len]  rowsum(dout * out)
   const float* lse2 = nullptr;   // [batch * heads][q_len]  lse * log2(e); +inf for an empty row
+  RuleNumbers<float> rule;       // of FastMath (math.cuh)
   TileView view;
-  Accumulators sums;                     // a null pointer: write the gradient itself
+  DqOrder dq_order = DqOrder::by_queries;  // whether the launch by key tile makes dq, and how
+  Accumulators sums;                       // a null pointer: write the gradient itself
   KeySlots slots;                        // null pointers: no transposed list of this part is split
   int64_t dq_rows_per_class = 0;         // not 0: sums.dq lies in blocks (query_blocks.cuh)
   bool is_first = true, is_last = true;  // among the parts of the plan
@@ -104,7 +106,7 @@ struct BackwardParams {
   int32_t heads_per_section = 1;
 };
 
-inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr float kLog2E = float(keyhole::kLog2E);
 inline constexpr float kLn2 = 0.6931471805599453f;
 
 }  // namespace keyhole::device

@@ -31,8 +31,8 @@ Sizes sizes_of(const Args& args) {
           .v_head_dim = narrow(args.v.shape[3], "attention: head_dim of v"),
           .q_len = args.q.shape[2],
           .k_len = args.k.shape[2],
-          .scale = float(args.scale),
-          .softcap = float(args.softcap)};
+          .scale = float(args.rule.scale),
+          .softcap = float(args.rule.softcap)};
 }
 
 // Calls visit(Storage{}) with the device type of a dtype that GPU kernels read.

@@ -44,8 +44,4 @@ void backward(const BackwardArgs& args) {
   });
 }
 
-int64_t backward_workspace(const BackwardArgs& args) {
-  return device::backward_workspace_bytes(args, {});
-}
-
 }  // namespace keyhole::simple

@@ -207,7 +207,7 @@ struct Follower {
   const BackwardParams& p;
   BackwardShared<C>& shared;
   const Thread<C> thread = this_thread<C>();
-  const device::ScoreRule rule = device::score_rule(p.sizes);
+  const device::CarefulRule rule = device::CarefulRule::of(device::rule_of(p.sizes));
   const int32_t slice;  // the first column
   Sums first = {};      // dk, or dq
   Sums second = {};     // dv

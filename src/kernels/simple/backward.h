@@ -8,6 +8,5 @@
 namespace keyhole::simple {
 
 void backward(const BackwardArgs& args);
-int64_t backward_workspace(const BackwardArgs& args);
 
 }  // namespace keyhole::simple

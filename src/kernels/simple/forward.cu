@@ -2,6 +2,7 @@
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/forward_call.h"
+#include "kernels/device/storage.h"
 #include "kernels/simple/forward.cuh"
 #include "kernels/simple/forward.h"
 
@@ -38,12 +39,12 @@ void launch_tiles(const ForwardParams& params, cudaStream_t stream) {
 
 }  // namespace
 
-template <class T>
+template <DType kType>
 void run_forward(const ForwardArgs& args) {
-  device::run_forward_parts(args, launch_tiles<T>);
+  device::run_forward_parts(args, launch_tiles<device::Storage<kType>>);
 }
-template void run_forward<float>(const ForwardArgs&);
-template void run_forward<__half>(const ForwardArgs&);
-template void run_forward<__nv_bfloat16>(const ForwardArgs&);
+template void run_forward<DType::f32>(const ForwardArgs&);
+template void run_forward<DType::f16>(const ForwardArgs&);
+template void run_forward<DType::bf16>(const ForwardArgs&);
 
 }  // namespace keyhole::simple

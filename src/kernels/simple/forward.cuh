@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(C::threads, C::ctas_per_sm)
                                p.view.stride, p.sizes.head_dim);
   const auto v = class_rows<T>(p.v, work.batch, work.kv_head, residue.first_k, residue.num_k,
                                p.view.stride, p.sizes.v_head_dim);
-  const device::ScoreRule rule = device::score_rule(p.sizes);
+  const auto rule = device::CarefulRule::of(device::rule_of(p.sizes));
   const QueryRows rows = {int64_t{work.row_tile} * C::tile_q, residue.num_q};
 
   begin_softmax(shared);

@@ -8,7 +8,7 @@ namespace keyhole::simple {
 inline constexpr TileShape kWideTile = {64, 64}, kNarrowTile = {32, 32};
 
 // T: float, __half or __nv_bfloat16, as the dtype of the tensors says.
-template <class T>
+template <DType kType>
 void run_forward(const ForwardArgs& args);
 
 }  // namespace keyhole::simple

@@ -216,19 +216,19 @@ __device__ void absorb(const float (&score)[C::score_rows][C::score_keys],
 // gone.
 template <class C>
 __device__ void bend_and_mask(float (&score)[C::score_rows][C::score_keys],
-                              const device::ScoreRule& rule, const uint64_t* bitmap) {
+                              const device::CarefulRule& rule, const uint64_t* bitmap) {
   const int x = threadIdx.x % 16, y = threadIdx.x / 16;
-#pragma unroll
-  for (int i = 0; i < C::score_rows; ++i) {
-#pragma unroll
-    for (int j = 0; j < C::score_keys; ++j) score[i][j] *= rule.factor;
-  }
-  if (rule.cap2 > 0) {
+  if (rule.is_bent()) {  // one branch around all of them
 #pragma unroll
     for (int i = 0; i < C::score_rows; ++i) {
 #pragma unroll
-      for (int j = 0; j < C::score_keys; ++j) score[i][j] = rule.cap2 * tanhf(score[i][j]);
+      for (int j = 0; j < C::score_keys; ++j) score[i][j] = rule.bend(score[i][j]);
     }
+  }
+#pragma unroll
+  for (int i = 0; i < C::score_rows; ++i) {
+#pragma unroll
+    for (int j = 0; j < C::score_keys; ++j) score[i][j] = rule.score(score[i][j]);
   }
   if (bitmap == nullptr) return;
 #pragma unroll

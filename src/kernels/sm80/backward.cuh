@@ -1,16 +1,17 @@
 // src/kernels/sm80/backward.cuh
-// The launches of the backward pass, and which configuration a GPU gets. backward_d*.cu compile
-// them for one padded head_dim each.
+// The launches of the backward pass, and which configuration a GPU gets. Compiled
+// as src/kernels/instantiations.cmake lists them.
 #pragma once
 
 #include "base/check.h"
 #include "kernels/device/backward_call.h"
 #include "kernels/device/check_cuda.h"
+#include "kernels/device/storage.h"
+#include "kernels/mma/gather_launch.h"
 #include "kernels/sm80/backward_config.h"
 #include "kernels/sm80/backward_keys.cuh"
 #include "kernels/sm80/backward_launch.h"
 #include "kernels/sm80/backward_queries.cuh"
-#include "kernels/sm80/gather_launch.h"
 
 namespace keyhole::sm80 {
 
@@ -31,18 +32,11 @@ void launch(Kernel kernel, const BackwardParams& params, int32_t items, int thre
   check_cuda(cudaGetLastError(), "launching sm80.backward");
 }
 
-// dk and dv, and dq by atomic addition.
+// dk and dv and, where the schedule adds it here, dq.
 template <class T, class C>
 void launch_keys(const BackwardParams& params, cudaStream_t stream) {
   launch(backward_keys<T, C>, params, params.view.t_work.items_per_group, KeysShape<C>::threads,
          sizeof(KeysShared<C>), stream);
-}
-// dk and dv alone, every addition in a fixed order.
-template <class T, class C>
-void launch_keys_in_order(const BackwardParams& params, cudaStream_t stream) {
-  BackwardParams without_dq = params;
-  without_dq.sums.dq = nullptr;
-  launch_keys<T, C>(without_dq, stream);
 }
 template <class T, class C>
 void launch_queries(const BackwardParams& params, cudaStream_t stream) {
@@ -68,19 +62,11 @@ struct Pair {
   }
   template <class T>
   static void run(const BackwardArgs& args) {
-    if (args.deterministic) {
-      device::run_backward_parts(args, {.keys = launch_keys_in_order<T, Keys>,
-                                        .queries = launch_queries<T, Queries>,
-                                        .gather = nullptr,  // nothing is scattered
-                                        .needs = needs_of(args),
-                                        .bitmaps = BitmapLayout::mma});
-    } else {
-      device::run_backward_parts(args, {.keys = launch_keys<T, Keys>,
-                                        .queries = nullptr,
-                                        .gather = launch_gather_backward<T, Keys::head_dim>,
-                                        .needs = needs_of(args),
-                                        .bitmaps = BitmapLayout::mma});
-    }
+    const bool by_queries = args.schedule.dq == DqOrder::by_queries;
+    device::run_backward_parts(args, {.keys = launch_keys<T, Keys>,
+                                      .queries = by_queries ? launch_queries<T, Queries> : nullptr,
+                                      .gather = mma::gather_backward_launch(args),
+                                      .bitmaps = BitmapLayout::mma});
   }
 };
 
@@ -94,6 +80,28 @@ void run_what_fits(const BackwardArgs& args) {
        ...);
   KEYHOLE_ASSERT(has_run, "sm80.backward was given other tiles than it offers, or only ",
                  args.launch.shared_bytes, " bytes of shared memory per CTA");
+}
+
+template <DType kType, int kHeadDim>
+void run_backward(const BackwardArgs& args) {
+  using T = device::Storage<kType>;
+  if constexpr (kHeadDim == 64) {
+    run_what_fits<T, Pair<KeysDim64, QueriesDim64>, Pair<KeysDim64Small, QueriesDim64>,
+                  Pair<KeysDim64Fine, QueriesDim64Fine>>(args);
+  } else if constexpr (kHeadDim == 96) {
+    run_what_fits<T, Pair<KeysDim96, QueriesDim96>, Pair<KeysDim96Small, QueriesDim96Small>>(args);
+  } else if constexpr (kHeadDim == 128) {
+    run_what_fits<T, Pair<KeysDim128, QueriesDim128>, Pair<KeysDim128Small, QueriesDim128Small>,
+                  Pair<KeysDim128Fine, QueriesDim128Fine>,
+                  Pair<KeysDim128FineSmall, QueriesDim128Fine>>(args);
+  } else if constexpr (kHeadDim == 192) {
+    run_what_fits<T, Pair<KeysDim192, QueriesDim192>, Pair<KeysDim192Small, QueriesDim192Small>>(
+        args);
+  } else {
+    static_assert(kHeadDim == 256);
+    run_what_fits<T, Pair<KeysDim256, QueriesDim256>, Pair<KeysDim256Medium, QueriesDim256Medium>,
+                  Pair<KeysDim256Small, QueriesDim256Small>>(args);
+  }
 }
 
 }  // namespace keyhole::sm80

@@ -2,7 +2,6 @@
 // The backward kernels on tensor cores by mma.sync: bf16 and fp16, head_dim up to 256.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "kernels/contract.h"
@@ -10,8 +9,5 @@
 namespace keyhole::sm80 {
 
 std::vector<KernelEntry> backward_entries();
-
-// What none of these kernels takes, in words; empty: all of them take it.
-std::string backward_objection(const Request& request);
 
 }  // namespace keyhole::sm80

@@ -134,7 +134,7 @@ struct KeysFollower {
   __device__ __forceinline__ void make_weights(int stage, Scores& score, Scores& grad,
                                                int32_t next) {
     using Tile = Pieces<C::head_dim>;
-    const float factor = factor_of(p.sizes);
+    const Rule rule{p.rule};
     {
       const Tile left = Tile::by_rows(smem_address(shared.k), first_key(), 0, lane());
       const Tile right =
@@ -156,8 +156,8 @@ struct KeysFollower {
       const int n = i / (2 * kM), m = i / 2 % kM, e = i % 2 * 2;
       if (i % (2 * kM) == 0) lse2 = load_shared_floats(lse2_at + uint32_t(n * 32));
       float(&s)[4] = score[m][n];
-      s[e] = exp2_fast(s[e] * factor - lse2.x);
-      s[e + 1] = exp2_fast(s[e + 1] * factor - lse2.y);
+      s[e] = rule.weight_of_bent(s[e], -lse2.x);
+      s[e + 1] = rule.weight_of_bent(s[e + 1], -lse2.y);
     };
     const Tile left = Tile::by_rows(smem_address(shared.v), first_key(), 0, lane());
     const Tile right =
@@ -275,7 +275,7 @@ struct KeysFollower {
     copy_numbers(step_at(i + 1));
     if constexpr (C::stages == 2) commit_copies();
 
-    const bool with_dq = p.sums.dq != nullptr;
+    const bool with_dq = p.dq_order != DqOrder::by_queries;
     QueryGradients<T, C> dq;
     if (C::stages == 2 && with_dq && p.sizes.head_dim == C::head_dim && p.dq_rows_per_class != 0) {
       constexpr int kSlots = Shape::half_q / 16 * kD / 2;  // of one product
@@ -349,7 +349,7 @@ inline __device__ QueryList list_of(const TileView& view, const device::Work& wo
 }
 
 // One CTA per item and query head; query heads of one kv head meet in sums.dk and sums.dv. Where
-// sums.dq is not given (a launch over queries makes dq) the order of all additions must be fixed:
+// a launch over queries makes dq the order of all additions must be fixed:
 // the CTA of the first head then follows the lists of all heads of its kv head, one after the
 // other, and the CTAs of the others have nothing to do; lists are whole unless each has one head.
 template <class T, class C>
@@ -360,7 +360,7 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
   constexpr int kThreads = KeysShape<C>::threads;
   const int64_t stride = p.view.stride;
   const int32_t heads_per_kv = p.sizes.heads / p.sizes.kv_heads;
-  const bool follows_group = p.sums.dq == nullptr && heads_per_kv > 1;
+  const bool follows_group = p.dq_order == DqOrder::by_queries && heads_per_kv > 1;
 
   for (int part = 0; part < C::tile_k / C::step_k; ++part) {
     // Asked for three times: while a list is followed the registers are full.

@@ -87,7 +87,7 @@ struct QueriesFollower {
   // From q . k and dout . v to ds; pairs that do not attend get 0, selected.
   __device__ __forceinline__ void make_ds(Scores& score, Scores& grad, bool is_partial,
                                           const uint32_t (&bits)[kM]) const {
-    const float factor = factor_of(p.sizes);
+    const Rule rule{p.rule};
 #pragma unroll
     for (int i = 0; i < kM * kN * 4; ++i) {
       const int m = i / (4 * kN), n = i / 4 % kN, e = i % 4;
@@ -96,7 +96,7 @@ struct QueriesFollower {
 #pragma unroll
     for (int i = 0; i < kM * kN * 4; ++i) {
       const int m = i / (4 * kN), n = i / 4 % kN, e = i % 4;
-      grad[m][n][e] *= exp2_fast(score[m][n][e] * factor - lse2[m][e / 2]);
+      grad[m][n][e] *= rule.weight_of_bent(score[m][n][e], -lse2[m][e / 2]);
     }
     if (!is_partial) return;
 #pragma unroll

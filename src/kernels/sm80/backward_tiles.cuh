@@ -4,9 +4,12 @@
 #pragma once
 
 #include "kernels/device/key_rows.cuh"
-#include "kernels/sm80/backward_ptx.cuh"
+#include "kernels/device/math.cuh"
+#include "kernels/mma/ptx.cuh"
 
 namespace keyhole::sm80 {
+
+using namespace mma;  // NOLINT: instructions, in the words of this backend
 
 using device::has_nonfinite;
 using device::rows_left;
@@ -193,10 +196,7 @@ __device__ __forceinline__ void pack(const float (&from)[kM][kN][4], Packed<kM, 
   }
 }
 
-// A weight is p = 2^(factor * q . k - lse2). No softcap: its slope would have to be kept beside the
-// weight, in registers that are not there (`simple` serves softcaps).
-__device__ __forceinline__ float factor_of(const device::Sizes& sizes) {
-  return sizes.scale * device::kLog2E;
-}
+// Without a softcap (`simple` serves those).
+using Rule = SoftmaxRule<device::FastMath, Bend::none>;
 
 }  // namespace keyhole::sm80

@@ -14,12 +14,15 @@
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/forward_call.h"
 #include "kernels/device/once_per_gpu.h"
+#include "kernels/device/storage.h"
+#include "kernels/mma/gather_launch.h"
+#include "kernels/mma/ptx.cuh"
 #include "kernels/sm80/config.h"
+#include "kernels/sm80/forward_launch.h"
 #include "kernels/sm80/forward_loads.cuh"
 #include "kernels/sm80/forward_result.cuh"
 #include "kernels/sm80/forward_steps.cuh"
 #include "kernels/sm80/list_walk.cuh"
-#include "kernels/sm80/ptx.cuh"
 
 namespace keyhole::sm80 {
 
@@ -66,7 +69,7 @@ __device__ const char* class_row(const device::DeviceTensor& tensor, int32_t bat
 
 // The tiles of the work item, from their first copies to the last products.
 template <class T, class C>
-__device__ __forceinline__ void follow_list(const ForwardParams& p, const ScoreRule& rule,
+__device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& rule,
                                             Control& control, uint32_t smem_q,
                                             Accumulators<C>& acc) {
   using S = Shape<C>;
@@ -173,7 +176,7 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const ScoreR
       is_skipped |= !__any_sync(~0u, any_bit != 0);  // nobody in these rows attends
     }
 
-    const bool is_common = is_waiting && !is_skipped && rule.exponent == 0;
+    const bool is_common = is_waiting && !is_skipped && !rule.is_bent();
     SliceScores<C> first_scores;
     if constexpr (C::value_stages == 1) {
       // Values are waited for behind the first scores. Some warps make none: the barrier stands
@@ -185,7 +188,7 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const ScoreR
     bool is_done = is_skipped;
     if (is_common) {
       if constexpr (C::value_stages == 2) make_scores<T, C>(first_scores, queries, now, 0);
-      is_done = do_step<T, C>(acc, probabilities, queries, now, rule.factor, first_scores);
+      is_done = do_step<T, C>(acc, probabilities, queries, now, rule, first_scores);
     } else if (is_waiting) {
       add_values<T, C>(acc, probabilities, now.values);
     }
@@ -196,7 +199,7 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const ScoreR
 
 template <class T, class C>
 __global__ void __launch_bounds__(Shape<C>::threads, C::ctas_per_sm)
-    forward(const __grid_constant__ ForwardParams p, const __grid_constant__ ScoreRule rule) {
+    forward(const __grid_constant__ ForwardParams p, const __grid_constant__ Rule rule) {
   using S = Shape<C>;
   extern __shared__ __align__(128) unsigned char shared[];
   const int64_t item = blockIdx.x / S::ctas_per_tile;
@@ -260,7 +263,8 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
                                     cudaSharedmemCarveoutMaxShared),
                "preferring shared memory for sm80.forward");
   });
-  forward<T, C><<<uint32_t(ctas), Shape<C>::threads, bytes, stream>>>(p, score_rule(p.sizes));
+  forward<T, C><<<uint32_t(ctas), Shape<C>::threads, bytes, stream>>>(
+      p, device::rule_of_magnitude<Rule>(p.sizes));
   check_cuda(cudaGetLastError(), "launching sm80.forward");
 }
 
@@ -272,6 +276,35 @@ void launch_by_tile(const ForwardParams& p, cudaStream_t stream) {
                           (launch_forward<T, Configs>(p, stream), true)) ||
                          ...);
   KEYHOLE_ASSERT(is_known, "sm80.forward was given tiles of ", to_string(tile));
+}
+
+// The configurations for so much shared memory.
+template <class T, int kHeadDim>
+device::LaunchTiles launch_for(int64_t shared_bytes) {
+  const bool has_227 = shared_bytes >= kShared227KiB, has_163 = shared_bytes >= kShared163KiB;
+  if constexpr (kHeadDim == 64) {
+    return launch_by_tile<T, Dim64, Dim64Small>;
+  } else if constexpr (kHeadDim == 96) {
+    return launch_by_tile<T, Dim96>;
+  } else if constexpr (kHeadDim == 128) {
+    return has_227   ? launch_by_tile<T, Dim128, Dim128Small>
+           : has_163 ? launch_by_tile<T, Dim128For163KiB, Dim128Small>
+                     : launch_by_tile<T, Dim128, Dim128SmallFor99KiB>;
+  } else if constexpr (kHeadDim == 192) {
+    return has_163 ? launch_by_tile<T, Dim192> : launch_by_tile<T, Dim192For99KiB>;
+  } else {
+    static_assert(kHeadDim == 256);
+    return has_227   ? launch_by_tile<T, Dim256>
+           : has_163 ? launch_by_tile<T, Dim256For163KiB>
+                     : launch_by_tile<T, Dim256For99KiB>;
+  }
+}
+
+template <DType kType, int kHeadDim>
+void run_forward(const ForwardArgs& args) {
+  device::run_forward_parts(args,
+                            launch_for<device::Storage<kType>, kHeadDim>(args.launch.shared_bytes),
+                            mma::gather_forward_launch(args));
 }
 
 }  // namespace keyhole::sm80

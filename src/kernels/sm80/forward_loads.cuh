@@ -4,11 +4,13 @@
 
 #include <cstdint>
 
+#include "kernels/mma/ptx.cuh"
+#include "kernels/mma/row_swizzle.cuh"
 #include "kernels/sm80/config.h"
-#include "kernels/sm80/ptx.cuh"
-#include "kernels/sm80/row_swizzle.cuh"
 
 namespace keyhole::sm80 {
+
+using namespace mma;  // NOLINT: instructions, in the words of this backend
 
 template <class C>
 using Swizzle = RowSwizzle<C::head_dim>;

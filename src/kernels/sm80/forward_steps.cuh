@@ -13,32 +13,16 @@
 // step has no maximum, no exchange between lanes and no rescaling.
 #pragma once
 
-#include <cmath>
-
+#include "kernels/device/signed_rule.cuh"
+#include "kernels/mma/ptx.cuh"
 #include "kernels/sm80/config.h"
 #include "kernels/sm80/forward_loads.cuh"
 #include "kernels/sm80/forward_result.cuh"
-#include "kernels/sm80/ptx.cuh"
 
 namespace keyhole::sm80 {
 
-// How a product x = q . k becomes a score in base 2: factor * x, or factor * tanh(y) with a
-// softcap.
-struct ScoreRule {
-  float factor;    // > 0, so that -inf stays -inf
-  float exponent;  // tanh(y) = 1 - 2 / (1 + 2^(exponent * x)); 0: no softcap
-};
-inline ScoreRule score_rule(const device::Sizes& sizes) {
-  const float scale = std::fabs(sizes.scale);  // its sign goes to the queries
-  if (sizes.softcap > 0) {
-    return {sizes.softcap * device::kLog2E, 2 * device::kLog2E * (scale / sizes.softcap)};
-  }
-  return {scale == 0 ? 1.f : scale * device::kLog2E, 0};
-}
-// To 1e-7 of 1; tanh.approx has 5e-4, which a softcap of 50 would make 0.02.
-__device__ __forceinline__ float bent(float x, float exponent) {
-  return 1 - 2 * reciprocal_fast(1 + exp2_fast(exponent * x));
-}
+// The sign of the scale goes to the queries (device/signed_rule.cuh).
+using Rule = SoftmaxRule<device::FastMath>;
 
 // The warp's queries: fragments kept in registers, or read from shared memory whenever needed.
 template <class C>
@@ -209,7 +193,7 @@ __device__ __forceinline__ void make_scores(SliceScores<C>& s, const Queries<C>&
 template <class T, class C>
 __device__ __forceinline__ bool do_step(Accumulators<C>& acc, uint32_t (&p)[Shape<C>::blocks][4][4],
                                         const Queries<C>& queries, const Step<C>& step,
-                                        float factor, SliceScores<C>& s) {
+                                        const Rule& rule, SliceScores<C>& s) {
   constexpr int blocks = Shape<C>::blocks, cols16 = C::head_dim / 16;
   constexpr int together = (blocks * 8 + cols16 - 1) / cols16;  // exponentials per 16 columns of v
   float sum[blocks][2] = {};
@@ -227,13 +211,13 @@ __device__ __forceinline__ bool do_step(Accumulators<C>& acc, uint32_t (&p)[Shap
         for (int e = x * together; e < (x + 1) * together && e < blocks * 8; ++e) {
           const int b = e / 8, i = e % 4;
           float& score = s[b][2 * n16 + e % 8 / 4][i];
-          score = exp2_fast(fmaf(score, factor, acc.minus_base[b][i / 2]));
+          score = rule.weight_of_bent(score, acc.minus_base[b][i / 2]);
           sum[b][i / 2] += score;
         }
       }
       pack<T, C, C::slice_keys>(p, keys16, s, n16);
     }
-    if constexpr (C::settles_slices) settle<C>(p, sum, first / 16, factor < 0);
+    if constexpr (C::settles_slices) settle<C>(p, sum, first / 16, rule.factor < 0);
   }
   float top = 0;
 #pragma unroll
@@ -253,7 +237,7 @@ template <class T, class C>
 __device__ __forceinline__ void do_step_with_new_base(Accumulators<C>& acc,
                                                       uint32_t (&p)[Shape<C>::blocks][4][4],
                                                       const Queries<C>& queries,
-                                                      const Step<C>& step, const ScoreRule& rule) {
+                                                      const Step<C>& step, const Rule& rule) {
   constexpr int blocks = Shape<C>::blocks, step_keys = Shape<C>::step_keys;
   float s[blocks][step_keys / 8][4];
 #pragma unroll
@@ -261,8 +245,8 @@ __device__ __forceinline__ void do_step_with_new_base(Accumulators<C>& acc,
     multiply_keys<T, C, step_keys>(s, first / 8, queries, step.keys + first * Shape<C>::row_bytes);
     keep_order();
   }
-  if (rule.exponent != 0) {
-    for_each_score<C, step_keys>(s, [&](float& x, int, int, int) { x = bent(x, rule.exponent); });
+  if (rule.is_bent()) {
+    for_each_score<C, step_keys>(s, [&](float& x, int, int, int) { x = rule.bend(x); });
   }
   if (step.is_partial) apply_mask<C, step_keys>(s, step.mask, 0);
 #pragma unroll
@@ -277,7 +261,7 @@ __device__ __forceinline__ void do_step_with_new_base(Accumulators<C>& acc,
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
       const float old_base = -acc.minus_base[b][half];
-      const float base = fmaxf(old_base, top * rule.factor);
+      const float base = fmaxf(old_base, rule.score(top));
       const float shrink = exp2_fast(old_base - base);
       acc.minus_base[b][half] = -base;
       float sum = 0;
@@ -285,7 +269,7 @@ __device__ __forceinline__ void do_step_with_new_base(Accumulators<C>& acc,
       for (int n = 0; n < step_keys / 8; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          s[b][n][i] = exp2_fast(fmaf(s[b][n][i], rule.factor, -base));
+          s[b][n][i] = rule.weight_of_bent(s[b][n][i], -base);
           sum += s[b][n][i];
         }
       }

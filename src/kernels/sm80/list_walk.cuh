@@ -4,9 +4,11 @@
 #pragma once
 
 #include "kernels/device/work.cuh"
-#include "kernels/sm80/ptx.cuh"
+#include "kernels/mma/ptx.cuh"
 
 namespace keyhole::sm80 {
+
+using namespace mma;  // NOLINT: instructions, in the words of this backend
 
 struct alignas(8) ListEntry {
   int32_t tile, bitmap;

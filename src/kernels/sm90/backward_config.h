@@ -1,6 +1,6 @@
 // src/kernels/sm90/backward_config.h
 // The compile-time choices of the backward kernel, one named type per head_dim. A CTA has the keys
-// of a tile, 64 for each of its two warpgroups that multiply; queries pass by, a tile at a time.
+// of a tile, 64 for each of its two consumer warpgroups; queries pass by, a tile at a time.
 // Registers decide: a thread holds dk and dv (64 keys x head_dim: head_dim in all), scores and
 // their gradients (64 keys x tile_q: tile_q in all), and dq of a step (32).
 #pragma once

@@ -9,7 +9,7 @@
 
 namespace keyhole::sm90 {
 
-// dq of a step is 64 x 64 for each warpgroup that multiplies: half the columns, or half the rows.
+// dq of a step is 64 x 64 for each consumer warpgroup: half the columns, or half the rows.
 template <class C>
 struct DqShare {
   static constexpr bool is_half_the_columns = C::head_dim == 128;
@@ -24,17 +24,17 @@ struct DqShare {
 
 __device__ __forceinline__ DqRows dq_rows(const BackwardParams& p, const device::Work& work) {
   const int64_t head_dim = p.sizes.head_dim, head = work.head_index;
-  if (p.sums.dq == nullptr) {
+  if (p.dq_order == DqOrder::written) {
     const int64_t first = work.batch * p.dq.batch_stride + work.head * p.dq.head_stride +
                           work.residue.first_q * p.dq.row_stride;
-    return {first, p.view.stride * p.dq.row_stride, work.residue.num_q};
+    return {first, p.view.stride * p.dq.row_stride, work.residue.num_q, DqForm::written};
   }
   if (p.dq_rows_per_class != 0) {
     const int64_t first = (head * p.view.classes + work.class_index) * p.dq_rows_per_class;
-    return {first * head_dim, 0, work.residue.num_q};
+    return {first * head_dim, 0, work.residue.num_q, DqForm::blocks};
   }
   const int64_t first = head * p.sizes.q_len + work.residue.first_q;
-  return {first * head_dim, p.view.stride * head_dim, work.residue.num_q};
+  return {first * head_dim, p.view.stride * head_dim, work.residue.num_q, DqForm::rows};
 }
 
 // A warp has 16 queries and 64 columns, of which `columns` are there. In blocks of 16 queries x 8
@@ -76,14 +76,14 @@ __device__ __forceinline__ void put_dq(const BackwardParams& p, KeysShared<C>& s
   const int warp = thread / 32, lane = thread % 32;
   const int column = DqShare<C>::column(warpgroup), columns = p.sizes.head_dim - column;
   const int64_t first = int64_t{tile} * C::tile_q + DqShare<C>::row(warpgroup) + warp * 16;
-  if (place.row_step == 0 && p.sums.dq != nullptr) {
+  if (place.form == DqForm::blocks) {
     add_blocks(dq, shared.dq_blocks[warpgroup * 4 + warp],
                p.sums.dq + place.first + first * p.sizes.head_dim + column * 16, columns, lane);
     return;
   }
   const int rows = device::rows_left(place.num_q, first, 16);
   const int64_t at = place.first + first * place.row_step + column;
-  if (p.sums.dq != nullptr) {
+  if (place.form == DqForm::rows) {
     add_rows(dq, p.sizes.scale, p.sums.dq + at, place.row_step, rows, columns, lane);
   } else if (write_rows(dq, p.sizes.scale, static_cast<T*>(p.dq.data) + at, place.row_step, rows,
                         columns, lane)) {

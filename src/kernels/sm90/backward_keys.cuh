@@ -10,12 +10,13 @@
 //   ds | dv, dk; ds is shared | meet | dq | the next step's scores; dq leaves | v dout'; weights
 #pragma once
 
-#include "kernels/sm90/backward_loader.cuh"
+#include "kernels/device/math.cuh"
+#include "kernels/sm90/backward_producer.cuh"
 
 namespace keyhole::sm90 {
 
-template <class T, class C>
-struct KeysFollower {
+template <class T, class C, Bend kBend>
+struct KeysConsumer {
   using Keys = typename KeysShared<C>::Keys;
   using Queries = typename KeysShared<C>::Queries;
   using Shared = Panels<C::tile_k, C::tile_q>;                      // ds
@@ -35,9 +36,9 @@ struct KeysFollower {
   KeysShared<C>& shared;
   const int warpgroup;  // the same for a whole warp, which the compiler must see
   const int thread = int(threadIdx.x % kWarpgroup);
-  Turn<kSlots> slot;  // of keys and jobs
-  Turn<1> values;
-  Turn<C::stages> turn;  // of steps
+  PipelineState<kSlots> slot;  // of keys and jobs
+  PipelineState<1> values;
+  PipelineState<C::stages> state;  // of steps
   float dk[kD / 2], dv[kD / 2];
   Packed weight16, ds16;
 
@@ -84,53 +85,97 @@ struct KeysFollower {
     commit_products();
   }
 
-  // The bits of this thread's scores, where some pairs do not attend.
+  // The bits of this thread's scores, where some pairs do not attend. Of a full tile they are
+  // looked at only where weights are packed as they are made, without a branch.
+  static constexpr uint32_t kNoMask = kBend == Bend::softcap ? ~0u : 0;
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kWords], int32_t bitmap) const {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(p.view.t_bitmaps) +
                             int64_t{bitmap} * (C::tile_k / 16 * 32 * kWords) +
                             (warpgroup * kWarpgroup + thread) * kWords;
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) bits[w] = bitmap == kFull ? 0 : words[w];
+    for (int w = 0; w < kWords; ++w) bits[w] = bitmap == kFull ? kNoMask : words[w];
   }
   static __device__ __forceinline__ bool attends(const uint32_t (&bits)[kWords], int i) {
     return (bits[i / 32] & 1u << i % 32) != 0;
   }
 
-  // Pairs that do not attend get 0, selected.
-  __device__ __forceinline__ void make_weights(const Mask& mask, Scores& scores) const {
-    await_products<1>();
-    is_ready(scores);
-    const float factor = p.sizes.scale * device::kLog2E;
-    const uint32_t lse2_at = smem_address(&shared.lse2[turn.stage][lane() % 4 * 2]);
-#pragma unroll
-    for (int j = 0; j < C::tile_q / 8; ++j) {
-      const float2 lse2 = device::load_shared_floats(lse2_at + uint32_t(32 * j));
-#pragma unroll
-      for (int i = 4 * j; i < 4 * j + 4; i += 2) {
-        scores[i] = device::exp2_fast(scores[i] * factor - lse2.x);
-        scores[i + 1] = device::exp2_fast(scores[i + 1] * factor - lse2.y);
-      }
-    }
+  // What a step keeps of a product until its ds is made: the weight or, with a softcap, the bent
+  // product, of which weight and slope follow; there are no registers for both.
+  using Rule = SoftmaxRule<device::FastMath, kBend>;
+  static constexpr bool kKeepsBent = kBend == Bend::softcap;
+
+  // Pairs that do not attend get 0.
+  static __device__ __forceinline__ void select(const Mask& mask, Scores& scores) {
     if (!mask.is_partial()) return;
 #pragma unroll
     for (int i = 0; i < C::tile_q / 2; ++i) scores[i] = attends(mask.bits, i) ? scores[i] : 0;
   }
-  // grad becomes ds; likewise.
+  __device__ __forceinline__ uint32_t own_queries(const float (&numbers)[C::tile_q]) const {
+    return smem_address(&numbers[lane() % 4 * 2]);
+  }
+
+  __device__ __forceinline__ void make_weights(const Mask& mask, Scores& scores) const {
+    await_products<1>();
+    is_ready(scores);
+    const Rule rule{p.rule};
+    if constexpr (kKeepsBent) {
+#pragma unroll
+      for (float& score : scores) score = rule.bend(score);
+    } else {
+      const uint32_t lse2_at = own_queries(shared.lse2[state.stage]);
+#pragma unroll
+      for (int j = 0; j < C::tile_q / 8; ++j) {
+        const float2 lse2 = device::load_shared_floats(lse2_at + uint32_t(32 * j));
+#pragma unroll
+        for (int i = 4 * j; i < 4 * j + 4; i += 2) {
+          scores[i] = rule.weight_of_bent(scores[i], -lse2.x);
+          scores[i + 1] = rule.weight_of_bent(scores[i + 1], -lse2.y);
+        }
+      }
+      select(mask, scores);
+    }
+  }
+  // grad becomes ds, without the scale, which joins dk and dq at the end.
   __device__ __forceinline__ void make_ds(const Scores& weights, Scores& grad, int stage,
                                           const Mask& mask) const {
-    const uint32_t delta_at = smem_address(&shared.delta[stage][lane() % 4 * 2]);
+    const Rule rule{p.rule};
+    const uint32_t delta_at = own_queries(shared.delta[stage]);
 #pragma unroll
     for (int j = 0; j < C::tile_q / 8; ++j) {
       const float2 delta = device::load_shared_floats(delta_at + uint32_t(32 * j));
 #pragma unroll
       for (int i = 4 * j; i < 4 * j + 4; i += 2) {
-        grad[i] = weights[i] * (grad[i] - delta.x);
-        grad[i + 1] = weights[i + 1] * (grad[i + 1] - delta.y);
+        grad[i] = rule.slope(weights[i]) * (grad[i] - delta.x);
+        grad[i + 1] = rule.slope(weights[i + 1]) * (grad[i + 1] - delta.y);
       }
     }
-    if (!mask.is_partial()) return;
+    select(mask, grad);
+  }
+  // Both from bent products, packed at once, so that their registers become free.
+  __device__ __forceinline__ void make_weights_and_ds(const Scores& bent, const Scores& grad,
+                                                      int stage, const Mask& mask) {
+    const Rule rule{p.rule};
+    const uint32_t lse2_at = own_queries(shared.lse2[stage]);
+    const uint32_t delta_at = own_queries(shared.delta[stage]);
 #pragma unroll
-    for (int i = 0; i < C::tile_q / 2; ++i) grad[i] = attends(mask.bits, i) ? grad[i] : 0;
+    for (int j = 0; j < C::tile_q / 8; ++j) {
+      const float2 lse2 = device::load_shared_floats(lse2_at + uint32_t(32 * j));
+      const float2 delta = device::load_shared_floats(delta_at + uint32_t(32 * j));
+#pragma unroll
+      for (int i = 4 * j; i < 4 * j + 4; i += 2) {
+        float weight[2], ds[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float t = bent[i + e], of_row = e == 0 ? lse2.x : lse2.y;
+          weight[e] = rule.weight_of_bent(t, -of_row);
+          ds[e] = rule.slope(weight[e]) * device::FastMath::one_minus_square(t) *
+                  (grad[i + e] - (e == 0 ? delta.x : delta.y));
+          if (!attends(mask.bits, i + e)) weight[e] = ds[e] = 0;
+        }
+        weight16[i / 8][i / 2 % 4] = device::pack_two<T>(weight[0], weight[1]);
+        ds16[i / 8][i / 2 % 4] = device::pack_two<T>(ds[0], ds[1]);
+      }
+    }
   }
   static __device__ __forceinline__ void pack(const Scores& from, Packed& to) {
 #pragma unroll
@@ -155,36 +200,40 @@ struct KeysFollower {
   }
 
   __device__ __forceinline__ void begin_step(Mask& mask, Scores& scores) const {
-    shared.await(shared.is_full[turn.stage], turn.parity);
-    mask.step = shared.step[turn.stage];
+    shared.await(shared.is_full[state.stage], state.parity);
+    mask.step = shared.step[state.stage];
     load_bits(mask.bits, mask.step.bitmap);
     begin_products();
-    multiply_rows(scores, shared.k[slot.stage], shared.q[turn.stage]);
+    multiply_rows(scores, shared.k[slot.stage], shared.q[state.stage]);
   }
 
   // One step of pairs, whose weights are there and whose grad is under way; those of the next step
   // are at its end.
   template <bool kIsLast>
-  __device__ __forceinline__ void follow_step(Mask& mask, Scores& scores, Scores& grad) {
-    const int stage = turn.stage;
+  __device__ __forceinline__ void mainloop_step(Mask& mask, Scores& scores, Scores& grad) {
+    const int stage = state.stage;
     await_products<0>();
     is_ready(grad);
     if constexpr (kIsLast) arrive_as_warp(shared.v_empty);
-    pack(scores, weight16);
-    make_ds(scores, grad, stage, mask);
-    pack(grad, ds16);
+    if constexpr (kKeepsBent) {
+      make_weights_and_ds(scores, grad, stage, mask);
+    } else {
+      pack(scores, weight16);
+      make_ds(scores, grad, stage, mask);
+      pack(grad, ds16);
+    }
     begin_products();
     add_product(dv, weight16, shared.dout[stage]);
     add_product(dk, ds16, shared.q[stage]);
     commit_products();
     // Free: both warpgroups had their dq of the step that used it before they met the last time.
     share_ds(stage);
-    meet<1, kMultipliers>();  // ds of both is there
+    meet<1, kConsumers>();  // ds of both is there
     float dq[32];
     begin_products();
     multiply_ds(dq, stage);
     const int32_t tile = mask.step.tile;
-    turn.next();
+    state.next();
     if constexpr (kIsLast) {
       await_products<0>();
       is_ready(dk);
@@ -201,22 +250,22 @@ struct KeysFollower {
     put_dq<T, C>(p, shared, slot.stage, dq, tile, warpgroup, thread);
     if constexpr (!kIsLast) {
       begin_products();
-      multiply_rows(grad, shared.v, shared.dout[turn.stage]);
+      multiply_rows(grad, shared.v, shared.dout[state.stage]);
       make_weights(mask, scores);
     }
   }
 
-  __device__ __forceinline__ void follow_list(int steps) {
+  __device__ __forceinline__ void mainloop(int steps) {
     Mask mask;
     Scores scores, grad;
     begin_step(mask, scores);
     shared.await(shared.v_full, values.parity);
     values.next();
     begin_products();
-    multiply_rows(grad, shared.v, shared.dout[turn.stage]);
+    multiply_rows(grad, shared.v, shared.dout[state.stage]);
     make_weights(mask, scores);
-    for (int i = 1; i < steps; ++i) follow_step<false>(mask, scores, grad);
-    follow_step<true>(mask, scores, grad);
+    for (int i = 1; i < steps; ++i) mainloop_step<false>(mask, scores, grad);
+    mainloop_step<true>(mask, scores, grad);
   }
   __device__ __forceinline__ void begin() {
 #pragma unroll
@@ -256,7 +305,7 @@ struct KeysFollower {
       const int steps = __shfl_sync(~0u, shared.job[slot.stage].num_steps, 0);
       if (steps < 0) break;
       begin();
-      if (steps > 0) follow_list(steps);
+      if (steps > 0) mainloop(steps);
       const bool bad_k = finish(dk, p.sizes.scale, p.dk, p.sizes.head_dim, p.slots.dk, p.sums.dk);
       const bool bad_v = finish(dv, 1, p.dv, p.sizes.v_head_dim, p.slots.dv, p.sums.dv);
       if (bad_k || bad_v) *p.found_nonfinite = 1;
@@ -270,7 +319,7 @@ struct KeysFollower {
 
 // CTAs that stay, each with its share of the items of all query heads; query heads of one kv head
 // meet in sums.dk and sums.dv.
-template <class T, class C>
+template <class T, class C, Bend kBend>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_keys(const __grid_constant__ BackwardParams p,
                   const __grid_constant__ BackwardMaps maps) {
@@ -280,15 +329,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
 
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // the compiler sees: of all lanes
-  if (warp >= kMultiplierWarps) {
-    shrink_registers<kBringerRegisters>();
+  if (warp >= kConsumerWarps) {
+    shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);
-    if (warp == kMultiplierWarps && lane == 0) KeysLoader<C>(maps, shared).load();
-    if (warp == kMultiplierWarps + 1 && lane == 0) plan<C>(p, shared);
-    if (warp == kMultiplierWarps + 2) copy_numbers<C>(p, shared, lane);
+    if (warp == kConsumerWarps && lane == 0) KeysProducer<C>(maps, shared).load();
+    if (warp == kConsumerWarps + 1 && lane == 0) plan<C>(p, shared);
+    if (warp == kConsumerWarps + 2) copy_numbers<C>(p, shared, lane);
   } else {
-    grow_registers<kMultiplierRegisters>();
-    KeysFollower<T, C>{p, shared, warp / 4}.follow();
+    grow_registers<kConsumerRegisters>();
+    KeysConsumer<T, C, kBend>{p, shared, warp / 4}.follow();
     shared.waits.end();
   }
 }

@@ -2,21 +2,22 @@
 // The pipeline of the backward kernel: who does what, what they share, and who waits for whom.
 //
 // A CTA stays on its SM and follows one transposed list after the other: a key tile, and step by
-// step the query tiles that attend to it. Two warpgroups multiply, 64 keys each; the third brings:
+// step the query tiles that attend to it. Two warpgroups are consumers, 64 keys each; the third is
+// the producer:
 //
-//   planner  1 thread  reads the CTA's work items and makes a Job of each
-//   loader   1 thread  starts the copies by TMA: K, q0 dout0, V, q1 dout1, ... of one job after the
-//                      other, as room becomes free
-//   numbers  1 warp    copies lse2 and delta of each step, which in a residue class lie apart
+//   planner   1 thread  reads the CTA's work items and makes a Job of each
+//   producer  1 thread  starts the copies by TMA: K, q0 dout0, V, q1 dout1, ... of one job
+//                       after the other, as room becomes free
+//   numbers   1 warp    copies lse2 and delta of each step, which in a residue class lie apart
 //
 // Barrier       ends a phase when                                            who waits
-//   is_planned  the planner has written the job of that slot                 loader, numbers
-//   k_full      its keys have arrived (or it has no steps, or is the last)   multipliers
+//   is_planned  the planner has written the job of that slot                 producer, numbers
+//   k_full      its keys have arrived (or it has no steps, or is the last)   consumers
 //   job_empty   all have used keys and job for the last time                 planner
-//   v_full      the values of a job have arrived                             multipliers
-//   v_empty     every warp has its last product with them                    loader
-//   is_full     q, dout, lse2, delta and step of that stage have arrived     multipliers
-//   is_empty    every warp has used them for the last time                   loader, numbers
+//   v_full      the values of a job have arrived                             consumers
+//   v_empty     every warp has its last product with them                    producer
+//   is_full     q, dout, lse2, delta and step of that stage have arrived     consumers
+//   is_empty    every warp has used them for the last time                   producer, numbers
 //
 // Keys have two slots, values one: those are free a step before the job ends, and wanted later.
 #pragma once
@@ -30,22 +31,25 @@ namespace keyhole::sm90 {
 
 using device::BackwardParams;
 
-inline constexpr int kThreads = 3 * kWarpgroup, kMultipliers = 2 * kWarpgroup;
-inline constexpr int kMultiplierWarps = kMultipliers / 32;
+inline constexpr int kThreads = 3 * kWarpgroup, kConsumers = 2 * kWarpgroup;
+inline constexpr int kConsumerWarps = kConsumers / 32;
 // What a thread may use: 168 registers are given to each of 384 threads.
-inline constexpr int kMultiplierRegisters = 232, kBringerRegisters = 40;
+inline constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
 inline constexpr int kSlots = 2;  // of keys and jobs
 
-// What the loader leaves for a step beside its rows.
+// What the producer leaves for a step beside its rows.
 struct Step {
   int32_t tile, bitmap;
 };
-// Where dq of a job's queries goes: to the sums or, where there are none, to dq itself. Elements,
-// not pointers, of which ptxas would not know that they point to global memory.
+// Where dq of a work item's queries goes: to the sums, which lie in blocks or in rows, or to dq
+// itself. Elements, not pointers, of which ptxas would not know that they point to global memory.
+// The form is decided by the producer: consumers have no register for the call's parameters.
+enum class DqForm : int32_t { blocks, rows, written };
 struct DqRows {
   int64_t first;     // of the residue class
-  int64_t row_step;  // between its queries; 0: sums lie in blocks
+  int64_t row_step;  // between its queries
   int64_t num_q;     // of the class
+  DqForm form;
 };
 // One key tile of one query head and the query tiles that attend to it, or a chunk of them.
 struct KeysJob {
@@ -65,7 +69,7 @@ struct KeysShared {
   unsigned char v[k_bytes];
   unsigned char q[C::stages][q_bytes], dout[C::stages][q_bytes];
   uint16_t ds[C::stages][C::tile_k * C::tile_q];  // [key][query]; of this step and of others
-  alignas(128) float dq_blocks[kMultiplierWarps][16 * 64];  // on their way to memory
+  alignas(128) float dq_blocks[kConsumerWarps][16 * 64];  // on their way to memory
   float lse2[C::stages][C::tile_q], delta[C::stages][C::tile_q];
   Step step[C::stages];
   KeysJob job[kSlots];
@@ -75,17 +79,17 @@ struct KeysShared {
   Waits waits;
 
   __device__ void init() {
-    constexpr int kBringers = 2;  // loader and numbers
+    constexpr int kProducers = 2;  // producer and numbers
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(is_planned[i], 1);
       init_barrier(k_full[i], 1);
-      init_barrier(job_empty[i], kMultiplierWarps + kBringers);
+      init_barrier(job_empty[i], kConsumerWarps + kProducers);
     }
     init_barrier(v_full, 1);
-    init_barrier(v_empty, kMultiplierWarps);
+    init_barrier(v_empty, kConsumerWarps);
     for (int i = 0; i < C::stages; ++i) {
-      init_barrier(is_full[i], 1 + 32);  // the loader, and each of those who bring numbers
-      init_barrier(is_empty[i], kMultiplierWarps);
+      init_barrier(is_full[i], 1 + 32);  // the producer, and each of those who load numbers
+      init_barrier(is_empty[i], kConsumerWarps);
     }
     waits.gave_up = 0;
     publish_barriers();

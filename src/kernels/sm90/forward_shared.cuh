@@ -1,34 +1,36 @@
 // src/kernels/sm90/forward_shared.cuh
 // The pipeline of the forward kernel: who does what, what they share, and who waits for whom.
 //
-// A CTA stays on its SM and follows one list after the other. Its first warpgroup brings, the
-// others multiply; a ring of stages lies between them for queries, for keys and for values.
+// A CTA stays on its SM and follows one list after the other. Its first warpgroup is the producer,
+// the others are consumers; a ring of stages lies between them for queries, for keys and for
+// values.
 //
 //   planner      1 thread: reads the CTA's work items, makes a Job of each, some jobs ahead, and
 //                starts the copy of its queries by TMA
-//   loader       1 thread: walks the job's list and starts the copies of keys and values, keys one
+//   producer     1 thread: walks the job's list and starts the copies of keys and values, keys
+//   one
 //                tile ahead, because scores come before weights
-//   multipliers  1 to 3 warpgroups, 64 queries each: scores, weights, out; they never see a list
+//   consumers    1 to 3 warpgroups, 64 queries each: scores, weights, out; they never see a list
 //
 //                     job, q                                     out, lse
-//   planner ------------------------------------> multipliers ------------> memory
+//   planner ------------------------------------> consumers --------------> memory
 //     |       q_full (TMA counts bytes)            ^      |
 //     | job                                        |      |
-//     +-----------> loader ------------------------+      |
+//     +---------> producer ------------------------+      |
 //       is_planned     ^   k, v and masks: k/v_full       |
 //                      +-------- k_empty, v_empty --------+   a stage may be overwritten
 //   planner <------------------- q_empty, job_empty ------+
 //
 // Barrier        ends a phase when                                       who waits
-//   is_planned   the planner has written the job                         loader
+//   is_planned   the planner has written the job                         producer
 //   job_empty    every warp has stored the results of the job            planner
-//   q_full       the queries have arrived (or there is no more job)      multipliers
+//   q_full       the queries have arrived (or there is no more job)      consumers
 //   q_empty      every warp has used the queries for the last time, and  planner
 //                its results have left their place
-//   k_full       the keys and the number of the bitmap have arrived      multipliers
-//   k_empty      every warp has its scores                               loader
-//   v_full       the values have arrived                                 multipliers
-//   v_empty      every warp has added them                               loader
+//   k_full       the keys and the number of the bitmap have arrived      consumers
+//   k_empty      every warp has its scores                               producer
+//   v_full       the values have arrived                                 consumers
+//   v_empty      every warp has added them                               producer
 #pragma once
 
 #include "kernels/device/work.cuh"
@@ -44,10 +46,10 @@ using device::ForwardParams;
 // so that nothing else is special about it.
 inline constexpr int32_t kNobody = -2;
 
-inline constexpr int kLoaderWarps = 4;  // the first ones; the others multiply
+inline constexpr int kProducerWarps = 4;  // the first ones; the others multiply
 
-// Barriers of the CTA by their numbers, one for each warpgroup that multiplies.
-inline constexpr int kTurnBarrier = 1, kSignBarrier = 4;
+// Barriers of the CTA by their numbers, one for each consumer warpgroup.
+inline constexpr int kPingPongBarrier = 1, kSignBarrier = 4;
 
 // Jobs that are planned, loaded, followed or stored at the same time: more than there are stages of
 // queries, so that a job waits for its place in shared memory and not the other way round.
@@ -96,7 +98,7 @@ struct ForwardShared {
   Waits waits;
 
   __device__ void init() {
-    constexpr int kWarps = 4 * ForwardShape<C>::multipliers;
+    constexpr int kWarps = 4 * ForwardShape<C>::consumers;
     for (int i = 0; i < kJobs; ++i) {
       init_barrier(is_planned[i], 1);
       init_barrier(job_empty[i], kWarps);

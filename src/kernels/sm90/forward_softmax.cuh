@@ -12,9 +12,8 @@
 #pragma once
 
 #include <cfloat>
-#include <cmath>
 
-#include "kernels/device/params.h"
+#include "kernels/device/signed_rule.cuh"
 #include "kernels/sm90/ptx.cuh"
 
 namespace keyhole::sm90 {
@@ -30,33 +29,46 @@ struct Weight<__half> {
   static constexpr float limit = 32768;  // 2^15: the largest power of two of an fp16
 };
 
-// What multipliers need of a call, beside its tensors.
-struct ScoreRule {
-  float factor;  // > 0, makes a product a score in base 2; -inf stays -inf
-  int32_t sign;  // of the scale: -1, 0 or 1; not 1: the queries are multiplied by it first
+// What consumers need of a call, beside its tensors.
+template <Bend kBend>
+struct CallRule {
+  SoftmaxRule<device::FastMath, kBend> rule;  // by the magnitude of the scale
+  int32_t sign;                               // of the scale (device/signed_rule.cuh)
 };
-inline ScoreRule score_rule(float scale) {
-  return {scale == 0 ? 1.f : std::fabs(scale) * device::kLog2E, (scale > 0) - (scale < 0)};
+template <Bend kBend>
+CallRule<kBend> call_rule(const device::Sizes& sizes) {
+  return {device::rule_of_magnitude<SoftmaxRule<device::FastMath, kBend>>(sizes),
+          device::sign_of_scale(sizes)};
+}
+
+// Products become bent ones, which a rule without a softcap leaves as they are.
+template <Bend kBend, int kCount>
+__device__ __forceinline__ void bend_products(float (&products)[kCount],
+                                              const CallRule<kBend>& call) {
+  if constexpr (kBend == Bend::softcap) {
+#pragma unroll
+    for (float& product : products) product = call.rule.bend(product);
+  }
 }
 
 // The two rows of a thread. Sums are of the thread's own columns: the four lanes that share a row
 // add theirs up at the end.
 struct Rows {
   // FLT_MAX: the row has not attended to anything yet. Any score then passes the limit.
-  float minus_base[2];
+  float minus_row_max[2];
   float sum[2];
 };
 
 // What a raised base does to what was added up before: a factor for each row.
-struct Shrink {
+struct Rescale {
   float of_row[2];
 };
 
 // The largest score of each row in this tile becomes its base, unless that is higher already.
-template <int kCount>
-__device__ __forceinline__ Shrink raise_base(Rows& rows, const float (&scores)[kCount],
-                                             float factor) {
-  Shrink shrink;
+template <Bend kBend, int kCount>
+__device__ __forceinline__ Rescale raise_row_max(Rows& rows, const float (&scores)[kCount],
+                                                 const CallRule<kBend>& call) {
+  Rescale rescale;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float top[2] = {scores[2 * h], scores[2 * h + 1]};  // passes over NaN, which stays in the sum
@@ -68,24 +80,24 @@ __device__ __forceinline__ Shrink raise_base(Rows& rows, const float (&scores)[k
     float of_row = fmaxf(top[0], top[1]);
     of_row = fmaxf(of_row, __shfl_xor_sync(~0u, of_row, 1));
     of_row = fmaxf(of_row, __shfl_xor_sync(~0u, of_row, 2));
-    const float old_base = -rows.minus_base[h], base = fmaxf(old_base, of_row * factor);
-    shrink.of_row[h] = device::exp2_fast(old_base - base);
-    rows.minus_base[h] = -base;
+    const float old_max = -rows.minus_row_max[h], base = fmaxf(old_max, call.rule.score(of_row));
+    rescale.of_row[h] = device::exp2_fast(old_max - base);
+    rows.minus_row_max[h] = -base;
   }
-  return shrink;
+  return rescale;
 }
 
 // Weights as the next product reads them, and their sums.
-template <class T, int kCount>
+template <class T, Bend kBend, int kCount>
 __device__ __forceinline__ void make_weights(uint32_t (&weights)[kCount / 8][4], float (&sum)[2],
                                              const float (&scores)[kCount], const Rows& rows,
-                                             float factor) {
+                                             const CallRule<kBend>& call) {
   float part[2][2] = {};
 #pragma unroll
   for (int i = 0; i < kCount / 2; ++i) {
     const int h = i % 2;
-    const float x = device::exp2_fast(fmaf(scores[2 * i], factor, rows.minus_base[h]));
-    const float y = device::exp2_fast(fmaf(scores[2 * i + 1], factor, rows.minus_base[h]));
+    const float x = call.rule.weight_of_bent(scores[2 * i], rows.minus_row_max[h]);
+    const float y = call.rule.weight_of_bent(scores[2 * i + 1], rows.minus_row_max[h]);
     part[h][0] += x;
     part[h][1] += y;
     weights[i / 4][i % 4] = device::pack_two<T>(x, y);

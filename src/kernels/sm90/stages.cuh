@@ -26,7 +26,7 @@ __device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtenso
 
 // Steps take turns at the stages; the parity of a stage's barriers changes each time it is used.
 template <int kStages>
-struct Turn {
+struct PipelineState {
   int stage = 0;
   uint32_t parity = 0;
   __device__ __forceinline__ void next() {

@@ -1,8 +1,13 @@
 // src/runtime/cuda/launch.cpp
-// One call on a GPU: the plan's lists are there or copied there, scratch memory is brought, and the
-// kernel's launches are queued.
+// One call on a GPU: its lists are there, copied there or made there, scratch memory is brought,
+// and the kernel's launches are queued.
+#include <algorithm>
+#include <memory>
+
 #include "base/check.h"
+#include "base/int_math.h"
 #include "kernels/device/backward_call.h"
+#include "kernels/device/cut_lists.h"
 #include "kernels/device/forward_call.h"
 #include "kernels/device/gpu_context.h"
 #include "kernels/device/merge.h"
@@ -14,17 +19,26 @@
 namespace keyhole {
 namespace {
 
-struct Call {
-  std::shared_ptr<UploadedPlan> plan;
-  cudaStream_t stream;
-};
-
 // Query heads that share keys, and so stay together in a section; a backward pass reads queries
 // again and again, which no two heads share.
 int32_t heads_to_keep(const ForwardArgs& args) {
   return int32_t(args.q.shape[1] / args.k.shape[1]);
 }
 int32_t heads_to_keep(const BackwardArgs&) { return 1; }
+
+bool is_backward(const ForwardArgs&) { return false; }
+bool is_backward(const BackwardArgs&) { return true; }
+bool splits_lists(const ForwardArgs&) { return true; }
+bool splits_lists(const BackwardArgs& args) { return args.schedule.splits_lists; }
+
+int64_t workspace_of(const KernelEntry& kernel, const ForwardArgs& args) {
+  return kernel.forward_workspace != nullptr ? kernel.forward_workspace(args) : 0;
+}
+int64_t workspace_of(const KernelEntry& kernel, const BackwardArgs& args) {
+  return kernel.backward_workspace != nullptr ? kernel.backward_workspace(args) : 0;
+}
+void run(const KernelEntry& kernel, const ForwardArgs& args) { kernel.forward(args); }
+void run(const KernelEntry& kernel, const BackwardArgs& args) { kernel.backward(args); }
 
 // How work is dealt out for a kernel whose CTAs stay.
 template <class Args>
@@ -39,76 +53,198 @@ PersistentCtas ctas_of(const KernelEntry& kernel, TileShape tile, const Args& ar
           .tiles_per_item = persistence.tiles_per_item};
 }
 
-template <class Args>
-Call prepare(const KernelEntry& kernel, const Plan& plan, TileShape tile, bool is_backward,
-             bool is_deterministic, Args& args) {
-  const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
-  describe_gpu(args.q.device, args.launch);
-  const UploadKey key{
-      .ordinal = args.q.device.ordinal,
-      .context = device::current_context(),
-      .tile = tile,
-      .target = {.layout = kernel.bitmaps,
-                 .num_heads = args.q.shape[0] * args.q.shape[1],
-                 .with_transposed = is_backward,
-                 // Query heads that share a kv head are added up list by list, in order.
-                 .may_split_transposed = !is_deterministic || args.q.shape[1] == args.k.shape[1],
-                 .num_processors = args.launch.num_processors,
-                 .ctas = ctas_of(kernel, tile, args)}};
-  Call call{uploaded(plan, key, stream), stream};
-  args.plan = call.plan->view();
-  return call;
+// Lists as one call follows them on the GPU: a view and, while the call is queued, what it points
+// into. Some are made in scratch memory of the call, behind that of the kernel.
+class DeviceLists {
+ public:
+  virtual ~DeviceLists() = default;
+  DeviceLists() = default;
+  DeviceLists(const DeviceLists&) = delete;
+  DeviceLists& operator=(const DeviceLists&) = delete;
+
+  virtual PlanView view() const = 0;
+  virtual int64_t bytes() const { return 0; }  // of scratch memory
+  virtual void make(void* /*memory*/, cudaStream_t /*stream*/) {}
+  // After the launches that follow them were queued.
+  virtual void was_used_on(cudaStream_t /*stream*/) {}
+};
+
+class NoLists final : public DeviceLists {
+ public:
+  PlanView view() const override { return {}; }
+};
+
+// Copied once, kept with the plan.
+class ListsOfPlan final : public DeviceLists {
+ public:
+  template <class Args>
+  ListsOfPlan(const Plan& plan, const KernelEntry& kernel, TileShape tile, const Args& args)
+      : uploaded_(
+            uploaded(plan,
+                     {.ordinal = args.q.device.ordinal,
+                      .context = device::current_context(),
+                      .tile = tile,
+                      .target = {.layout = kernel.bitmaps,
+                                 .num_heads = args.q.shape[0] * args.q.shape[1],
+                                 .with_transposed = is_backward(args),
+                                 .may_split = facts_of(args.rule.normalizer).statistics_add_up,
+                                 .may_split_transposed = splits_lists(args),
+                                 .num_processors = args.launch.num_processors,
+                                 .ctas = ctas_of(kernel, tile, args)}},
+                     static_cast<cudaStream_t>(args.launch.stream))) {}
+  PlanView view() const override { return uploaded_->view(); }
+  void was_used_on(cudaStream_t stream) override { uploaded_->was_used_on(stream); }
+
+ private:
+  std::shared_ptr<UploadedPlan> uploaded_;
+};
+
+// Read where they lie.
+class ListsOfIndices final : public DeviceLists {
+ public:
+  ListsOfIndices(const IndexView& indices, const TensorView& q, const TensorView& k)
+      : table_(key_table(indices, q, k)) {}
+  PlanView view() const override { return {{}, {&table_, 1}}; }
+
+ private:
+  GatherView table_;
+};
+
+device::DeviceIndices device_indices(const IndexView& indices) {
+  device::DeviceIndices to{indices.data, indices.is_wide, std::max<int64_t>(1, indices.shape[1])};
+  for (int d = 0; d < 4; ++d) to.strides[d] = indices.shape[d] > 1 ? indices.strides[d] : 0;
+  return to;
 }
 
-// Also where one of several launches fails: those queued before it still read the plan.
-void use_plan(const Call& call, auto launch) {
+// Made anew by every call, on the device.
+class ListsOfTiles final : public DeviceLists {
+ public:
+  template <class Args>
+  ListsOfTiles(const TileListView& lists, const KernelEntry& kernel, TileShape tile,
+               const Args& args)
+      : cut_(source_of(lists), target_of(kernel, tile, args)), view_(cut_.view(nullptr)) {}
+  PlanView view() const override { return {{&view_, 1}, {}}; }
+  int64_t bytes() const override { return cut_.bytes(); }
+  void make(void* memory, cudaStream_t stream) override {
+    view_ = cut_.view(memory);
+    cut_.queue(memory, stream);
+  }
+
+ private:
+  static device::ListSource source_of(const TileListView& lists) {
+    const int64_t* const shape = lists.tiles.shape;
+    return {lists.tile,
+            shape[0],
+            shape[1],
+            shape[2],
+            shape[3],
+            device_indices(lists.tiles),
+            device_indices(lists.counts),
+            device_indices(lists.bitmap_of),
+            lists.bitmaps,
+            lists.num_bitmaps};
+  }
+  template <class Args>
+  static device::ListTarget target_of(const KernelEntry& kernel, TileShape tile, const Args& args) {
+    const PersistentCtas ctas = ctas_of(kernel, tile, args);
+    return {.tile = tile,
+            .layout = kernel.bitmaps,
+            .q_len = args.q.shape[2],
+            .k_len = args.k.shape[2],
+            .batch = narrow(args.q.shape[0], "attention: batch"),
+            .heads = narrow(args.q.shape[1], "attention: heads"),
+            .with_transposed = is_backward(args),
+            .num_ctas = ctas.num_ctas,
+            .heads_per_section = ctas.heads_per_section};
+  }
+
+  device::CutLists cut_;
+  TileView view_;
+};
+
+template <class Args>
+std::unique_ptr<DeviceLists> lists_on_gpu(const Lists& lists, const KernelEntry& kernel,
+                                          TileShape tile, const Args& args) {
+  if (const auto* plan = std::get_if<Plan>(&lists.get())) {
+    return std::make_unique<ListsOfPlan>(*plan, kernel, tile, args);
+  }
+  if (const auto* indices = std::get_if<IndexView>(&lists.get())) {
+    return std::make_unique<ListsOfIndices>(*indices, args.q, args.k);
+  }
+  const auto& tiles = std::get<TileListView>(lists.get());
+  // Nothing to attend to, or nobody who does: no lists, as of a plan for such a shape.
+  if (args.q.shape[0] * args.q.shape[1] * args.q.shape[2] * args.k.shape[2] == 0 ||
+      tiles.tiles.shape[1] == 0) {
+    return std::make_unique<NoLists>();
+  }
+  return std::make_unique<ListsOfTiles>(tiles, kernel, tile, args);
+}
+
+// The kernel's, then the lists' own.
+struct Scratch {
+  int64_t lists_at, bytes;
+};
+template <class Args>
+Scratch scratch_of(const KernelEntry& kernel, const DeviceLists& lists, const Args& args) {
+  const int64_t own = round_up(workspace_of(kernel, args), 256);
+  return {own, checked_add(own, lists.bytes(), "attention: the workspace")};
+}
+
+template <class Args>
+int64_t workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
+                         Args& args) {
+  const OnGpu here(args.q.device.ordinal);
+  describe_gpu(args.q.device, args.launch);
+  const auto on_gpu = lists_on_gpu(lists, kernel, tile, args);
+  args.plan = on_gpu->view();
+  return scratch_of(kernel, *on_gpu, args).bytes;
+}
+
+template <class Args>
+void run_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile, Args& args) {
+  const OnGpu here(args.q.device.ordinal);
+  forget_old_errors();
+  describe_gpu(args.q.device, args.launch);
+  const auto stream = static_cast<cudaStream_t>(args.launch.stream);
+  const auto on_gpu = lists_on_gpu(lists, kernel, tile, args);
+  args.plan = on_gpu->view();
+  const Scratch scratch = scratch_of(kernel, *on_gpu, args);
+  const auto launch = [&] {
+    if (on_gpu->bytes() > 0) {
+      on_gpu->make(static_cast<char*>(args.launch.workspace) + scratch.lists_at, stream);
+      args.plan = on_gpu->view();
+    }
+    run(kernel, args);
+  };
   try {
-    launch();
+    with_workspace(args.launch, scratch.bytes, stream, launch);
   } catch (...) {
-    try {
-      call.plan->was_used_on(call.stream);
+    try {  // where one of several launches fails, those queued before it still read the lists
+      on_gpu->was_used_on(stream);
     } catch (const Error&) {  // the first error says more
     }
     throw;
   }
-  call.plan->was_used_on(call.stream);
+  on_gpu->was_used_on(stream);
 }
 
 }  // namespace
 
-int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                                  ForwardArgs args) {
-  const OnGpu here(args.q.device.ordinal);
-  prepare(kernel, plan, tile, /*is_backward=*/false, /*is_deterministic=*/true, args);
-  return kernel.forward_workspace != nullptr ? kernel.forward_workspace(args) : 0;
+  return workspace_on_gpu(kernel, lists, tile, args);
 }
-
-int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                                   BackwardArgs args) {
-  const OnGpu here(args.q.device.ordinal);
-  prepare(kernel, plan, tile, /*is_backward=*/true, args.deterministic, args);
-  return kernel.backward_workspace != nullptr ? kernel.backward_workspace(args) : 0;
+  return workspace_on_gpu(kernel, lists, tile, args);
 }
-
-void run_forward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+void run_forward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                         ForwardArgs args) {
-  const OnGpu here(args.q.device.ordinal);
-  forget_old_errors();
-  const Call call = prepare(kernel, plan, tile, /*is_backward=*/false, true, args);
-  const int64_t bytes = kernel.forward_workspace != nullptr ? kernel.forward_workspace(args) : 0;
-  use_plan(call,
-           [&] { with_workspace(args.launch, bytes, call.stream, [&] { kernel.forward(args); }); });
+  run_on_gpu(kernel, lists, tile, args);
 }
-
-void run_backward_on_gpu(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+void run_backward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                          BackwardArgs args) {
-  const OnGpu here(args.q.device.ordinal);
-  forget_old_errors();
-  const Call call = prepare(kernel, plan, tile, /*is_backward=*/true, args.deterministic, args);
-  const int64_t bytes = kernel.backward_workspace != nullptr ? kernel.backward_workspace(args) : 0;
-  use_plan(call, [&] {
-    with_workspace(args.launch, bytes, call.stream, [&] { kernel.backward(args); });
-  });
+  run_on_gpu(kernel, lists, tile, args);
 }
 
 void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,

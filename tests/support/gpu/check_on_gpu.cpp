@@ -38,10 +38,12 @@ class Trial {
     judge_.expect_no_damage(workspace);
   }
   void backward(const InputsOnGpu& in, const OutputsOnGpu& o, bool is_deterministic) {
-    const KernelEntry& kernel = *kernel_.backward;
+    const KernelEntry& kernel =
+        kernel_or_next(*kernel_.backward, case_.c, case_.made, views_of(in, o),
+                       kernel_.shared_bytes, is_deterministic);
     const TileShape tile = tile_for(kernel, case_.made, backward_tile_, case_.c);
-    BackwardArgs args =
-        backward_args_of(case_.c, views_of(in, o), kernel_.shared_bytes, is_deterministic);
+    BackwardArgs args = backward_args_of(case_.c, views_of(in, o), kernel_.shared_bytes);
+    args.schedule = schedule_of(kernel, case_.made, tile, args, is_deterministic);
     const int64_t bytes = backward_workspace_on_gpu(kernel, case_.made, tile, args);
     const WorkspaceOnGpu workspace(bytes);
     args.launch.workspace = workspace.data(), args.launch.workspace_bytes = bytes;

@@ -1,0 +1,39 @@
+// src/kernels/device/math.cuh
+// With which numbers GPU kernels compute the weight rule (base/weight_rule.h). Scores are in
+// base 2.
+#pragma once
+
+#include "base/weight_rule.h"
+#include "kernels/device/ptx.cuh"
+
+namespace keyhole::device {
+
+// Two units in the last place and better, for kernels on tensor cores, whose weights are rounded to
+// 16 bits.
+struct FastMath : PlainArithmetic<float> {
+  static constexpr double kLogE = keyhole::kLog2E, kTanhScale = 2 * keyhole::kLog2E;
+  static __device__ __forceinline__ float times_plus(float a, float b, float c) {
+    return fmaf(a, b, c);
+  }
+  static __device__ __forceinline__ float power(float x) { return exp2_fast(x); }
+  // To 1e-7 of 1; tanh.approx has 5e-4, which a softcap of 50 would make 0.02.
+  static __device__ __forceinline__ float tanh(float scaled) {
+    return 1 - 2 * reciprocal_fast(1 + exp2_fast(scaled));
+  }
+};
+
+// fp32 to the last bits.
+struct CarefulMath : PlainArithmetic<float> {
+  static constexpr double kLogE = keyhole::kLog2E, kTanhScale = 1;
+  static __device__ __forceinline__ float power(float x) { return exp2f(x); }
+  static __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
+};
+
+// fp64, for cold paths.
+struct ExactMath : PlainArithmetic<double> {
+  static constexpr double kLogE = keyhole::kLog2E, kTanhScale = 1;
+  static __device__ double power(double x) { return exp2(x); }
+  static __device__ double tanh(double x) { return ::tanh(x); }
+};
+
+}  // namespace keyhole::device

@@ -1,0 +1,59 @@
+# src/kernels/instantiations.cmake
+# Which kernels are compiled: one source file for each line and head_dim, made in the build tree. A new
+# head_dim or dtype is a word here, and a row in the backend's entries.
+#
+# Names of a line: the folder and the header that define the function template, the function, its
+# parameters, the head_dims, what else is a template argument (_: nothing), all of which f16 and bf16 have.
+set(keyhole_instantiations
+    "mma  gather_forward.cuh   launch_gather_forward   forward_lists   64,96,128,192,256  _"
+    "mma  gather_backward.cuh  launch_gather_backward  backward_lists  64,96,128,192,256  _"
+    "sm80 forward.cuh          run_forward             forward         64,96,128,192,256  _"
+    "sm80 backward.cuh         run_backward            backward        64,96,128,192,256  _"
+    "sm90 forward.cuh          run_forward             forward         64,96,128,192,256  Bend::none,Bend::softcap"
+    "sm90 backward.cuh         run_backward            backward        64,128             Bend::none,Bend::softcap")
+
+set(keyhole_parameters_forward "const ForwardArgs&")
+set(keyhole_parameters_backward "const BackwardArgs&")
+set(keyhole_parameters_forward_lists "const device::GatherForwardParams&, cudaStream_t")
+set(keyhole_parameters_backward_lists "const device::BackwardParams&, const GatherView&, cudaStream_t")
+
+# keyhole_instantiate(FOLDER RESULT): writes the sources of a folder and gives their names.
+function(keyhole_instantiate folder result)
+  set(sources "")
+  foreach(line IN LISTS keyhole_instantiations)
+    separate_arguments(words UNIX_COMMAND "${line}")
+    list(GET words 0 line_folder)
+    if(NOT line_folder STREQUAL folder)
+      continue()
+    endif()
+    list(GET words 1 header)
+    list(GET words 2 function)
+    list(GET words 3 parameters)
+    list(GET words 4 head_dims)
+    list(GET words 5 others)
+    string(REPLACE "," ";" head_dims "${head_dims}")
+    string(REPLACE "," ";" others "${others}")
+    get_filename_component(name "${header}" NAME_WE)
+    foreach(head_dim IN LISTS head_dims)
+      foreach(other IN LISTS others)
+        set(suffix "")
+        set(argument "")
+        if(NOT other STREQUAL "_")
+          string(REGEX REPLACE ".*::" "_" suffix "${other}")
+          set(argument ", ${other}")
+        endif()
+        set(text "// Made by src/kernels/instantiations.cmake.\n#include \"kernels/${folder}/${header}\"\n\n")
+        string(APPEND text "namespace keyhole::${folder} {\n")
+        foreach(dtype f16 bf16)
+          string(APPEND text "template void ${function}<DType::${dtype}, ${head_dim}${argument}>("
+                             "${keyhole_parameters_${parameters}});\n")
+        endforeach()
+        string(APPEND text "}  // namespace keyhole::${folder}\n")
+        set(source "${CMAKE_CURRENT_BINARY_DIR}/kernels/${folder}/${name}_d${head_dim}${suffix}.cu")
+        file(CONFIGURE OUTPUT "${source}" CONTENT "${text}" @ONLY)
+        list(APPEND sources "${source}")
+      endforeach()
+    endforeach()
+  endforeach()
+  set(${result} "${sources}" PARENT_SCOPE)
+endfunction()

@@ -1,0 +1,58 @@
+// src/kernels/mma/gather_config.h
+// The compile-time choices of the gather kernels.
+//
+// A gathered key and its value are 4 * head_dim bytes, and nobody but the rows of one list needs
+// them: the copies from the second-level cache decide. Per key of head_dim 128, SM and 16 rows:
+//   copied to shared memory   512 bytes: 27 ns or 48 cycles at 2.5 TB/s over 132 SMs
+//   matrix products           2 of m16n8k16: 3.4 cycles of the tensor cores
+//   shared memory             512 bytes written, 512 read: 8 cycles
+//   instructions              20 of a warp: 5 cycles of four schedulers
+// So there is room for everything but waiting: 19 bytes a nanosecond and SM that take a microsecond
+// to arrive are 19 KiB under way. Each warp has copies of up to 32 keys under way all the time (16
+// KiB, 12 warps an SM), follows keys of its own and waits for nobody.
+#pragma once
+
+#include <algorithm>
+
+namespace keyhole::mma {
+
+inline constexpr int kStepKeys = 16;  // of a warp at a time: the depth of a matrix product
+
+// kBlocks: times 16 rows, that share the copies of a key. kRowTensors: how many tensors have a row
+// there (the queries; in the backward pass also the gradients of the output).
+template <int kHeadDim, int kBlocks, int kRowTensors>
+struct GatherShape {
+  static constexpr int head_dim = kHeadDim, blocks = kBlocks;
+  static constexpr int rows = 16 * kBlocks;
+  static constexpr int warps = kHeadDim <= 128 ? 4 : 2;  // beyond, four would not fit in 99 KiB
+  static constexpr int threads = 32 * warps;
+  static constexpr int slots = 2;  // for keys and as many for values
+  static constexpr int row_bytes = 2 * kHeadDim;
+  static constexpr int rows_bytes = rows * row_bytes;
+  static constexpr int slot_bytes = kStepKeys * row_bytes;
+  // Results of a warp wait in its slots to be joined; 8 floats more a row: no bank twice.
+  static constexpr int result_pitch = kHeadDim + 8;
+  static constexpr int result_bytes = rows * result_pitch * 4;
+  static constexpr int warp_bytes = std::max(2 * slots * slot_bytes, result_bytes);
+  static constexpr int warp_floats = warp_bytes / 4;
+  static constexpr int shared_bytes = kRowTensors * rows_bytes + warps * warp_bytes;
+};
+
+// 34, 51 and 68 KiB of shared memory at 16 rows of head_dim 64, 96 and 128, then 54 and 72.
+template <int kHeadDim, int kBlocks>
+struct GatherForwardShape : GatherShape<kHeadDim, kBlocks, 1> {
+  static constexpr bool keeps_rows = kBlocks * kHeadDim <= 192;  // in 48 registers
+  static constexpr int ctas_per_sm = kBlocks == 2 ? 2 : 3;       // 255 and 168 registers
+};
+// 36, 54 and 72 KiB, then 60 and 80.
+template <int kHeadDim>
+struct GatherBackwardShape : GatherShape<kHeadDim, 1, 2> {
+  static constexpr bool keeps_rows = false;
+  static constexpr int ctas_per_sm = kHeadDim <= 192 ? 3 : 2;
+};
+
+// Two blocks double the accumulators of the forward pass: 128 registers at head_dim 128.
+template <int kHeadDim>
+inline constexpr int kMostGatherBlocks = kHeadDim <= 128 ? 2 : 1;
+
+}  // namespace keyhole::mma

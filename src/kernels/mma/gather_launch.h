@@ -1,0 +1,27 @@
+// src/kernels/mma/gather_launch.h
+// Parts of key lists on tensor cores, on any GPU from sm_80 on: launches for the padded head_dims
+// 64, 96, 128, 192 and 256, f16 and bf16, compiled as src/kernels/instantiations.cmake lists them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/backward_call.h"
+#include "kernels/device/forward_call.h"
+
+namespace keyhole::mma {
+
+template <DType kType, int kHeadDim>
+void launch_gather_forward(const device::GatherForwardParams& params, cudaStream_t stream);
+
+// Adds to params.sums.dk and .dv, which must be given, in no fixed order; writes or adds to dq as
+// BackwardLaunches has it. No softcap.
+template <DType kType, int kHeadDim>
+void launch_gather_backward(const device::BackwardParams& params, const GatherView& view,
+                            cudaStream_t stream);
+
+// The tightest one for the tensors of a call.
+device::LaunchGather gather_forward_launch(const ForwardArgs& args);
+// Null where the schedule wants a fixed order: then any GPU's launch serves (gather_backward.h).
+device::LaunchGatherBackward gather_backward_launch(const BackwardArgs& args);
+
+}  // namespace keyhole::mma

@@ -1,0 +1,111 @@
+// src/kernels/sm90/backward_entries.cpp
+#include "kernels/sm90/backward_entries.h"
+
+#include "base/check.h"
+#include "kernels/device/backward_call.h"
+#include "kernels/device/row_objection.h"
+#include "kernels/sm90/backward_config.h"
+#include "kernels/sm90/backward_launch.h"
+
+namespace keyhole::sm90 {
+namespace {
+
+double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
+  return num_tiles * tile.q * tile.k;
+}
+
+// What a list costs beside its steps, in steps, is arithmetic, not measured: its first scores and
+// weights have nothing to hide behind, and nor have dk and dv on their way to memory.
+constexpr double kStepsPerList = 1;
+
+Persistence persistence(const TileShape& /*tile*/) {
+  return {.ctas_per_processor = 1,
+          .tiles_per_item = kStepsPerList,
+          .cache_share = device::kBackwardCacheShare};
+}
+
+// Whether additions come in no order that could change: dq is written, and dk and dv are those of
+// one query head, whose chunks are added up in order.
+bool adds_in_order(const Request& request, const TileShape& tile) {
+  return request.lists != nullptr && request.lists->visits_queries_once(tile) &&
+         !request.shares_kv_heads;
+}
+
+template <class C>
+std::string objection(const Request& request) {
+  constexpr TileShape kTile = {C::tile_q, C::tile_k};
+  if (request.deterministic && !adds_in_order(request, kTile)) {
+    return "adds up dq in no fixed order";
+  }
+  if (!request.why_no_boxes.empty()) return request.why_no_boxes;
+  return device::row_objection(request, kKeysSharedBytes);
+}
+
+BackwardSchedule schedule(const Request& request, const TileShape& tile) {
+  const bool is_written = request.lists != nullptr && request.lists->visits_queries_once(tile);
+  // Key lists with a softcap, or in order, go by the launches of any GPU.
+  const bool scatters = !request.deterministic && !request.has_softcap;
+  return {.dq = is_written ? DqOrder::written : DqOrder::atomic,
+          .heads = request.shares_kv_heads ? SumOrder::atomic : SumOrder::fixed,
+          .key_lists = scatters ? SumOrder::atomic : SumOrder::fixed,
+          .splits_lists = true};
+}
+
+struct Padded {
+  int64_t head_dim;
+  TileShape tile;
+  std::string (*objection)(const Request& request);
+  void (*backward)(const BackwardArgs& args);
+};
+
+template <DType kType, Bend kBend>
+void add_entries(std::vector<KernelEntry>& entries) {
+  // Up to 96 by the kernel of 128, whose columns beyond are zeros.
+  const Padded all[] = {
+      {64,
+       {KeysDim64::tile_q, KeysDim64::tile_k},
+       objection<KeysDim64>,
+       run_backward<kType, 64, kBend>},
+      {128,
+       {KeysDim128::tile_q, KeysDim128::tile_k},
+       objection<KeysDim128>,
+       run_backward<kType, 128, kBend>},
+  };
+  for (const Padded& padded : all) {
+    entries.push_back({.name = say("sm90.backward.", to_string(kType), ".d", padded.head_dim,
+                                   kBend == Bend::softcap ? ".softcap" : ""),
+                       .backend = "sm90",
+                       .device = Device::Kind::cuda,
+                       .operation = Operation::backward,
+                       .dtype = kType,
+                       .max_head_dim = padded.head_dim,
+                       .tiles = {padded.tile},
+                       .cost = cost,
+                       .forward = nullptr,
+                       .backward = padded.backward,
+                       .bend = kBend,
+                       .schedule = schedule,
+                       .bitmaps = BitmapLayout::mma,
+                       .min_compute_capability = 90,
+                       .max_compute_capability = 90,
+                       .rounds_weights = true,
+                       .objection = padded.objection,
+                       .persistence = persistence,
+                       .forward_workspace = nullptr,
+                       .backward_workspace = device::backward_workspace_bytes});
+  }
+}
+
+}  // namespace
+
+// The tightest head_dim first: the first that has no objection is taken.
+std::vector<KernelEntry> backward_entries() {
+  std::vector<KernelEntry> entries;
+  add_entries<DType::bf16, Bend::none>(entries);
+  add_entries<DType::f16, Bend::none>(entries);
+  add_entries<DType::bf16, Bend::softcap>(entries);
+  add_entries<DType::f16, Bend::softcap>(entries);
+  return entries;
+}
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,132 @@
+// src/kernels/sm90/backward_producer.cuh
+// The producer warpgroup: one thread plans, one loads, a warp copies the numbers of rows
+// (backward_shared.cuh has the picture).
+#pragma once
+
+#include "kernels/device/shares.cuh"
+#include "kernels/sm90/backward_dq.cuh"
+#include "kernels/sm90/tensor_maps.h"
+
+namespace keyhole::sm90 {
+
+// All that takes divisions is done here, once for the many threads that would have to. What it
+// takes to find the next job is on its way while its slot is not free yet.
+template <class C>
+__device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& shared) {
+  PipelineState<kSlots> slot;
+  for (device::ShareCursor at(p.view.t_work.shares); at.is_valid(); at.next()) {
+    const WorkItem item = at.item().work;
+    if (item.num_tiles == 0 && p.sums.dk != nullptr) continue;  // adds nothing
+    prefetch(p.view.t_runs + item.first_run);
+    shared.await(shared.job_empty[slot.stage], slot.parity ^ 1);
+    KeysJob& job = shared.job[slot.stage];
+    job.work = device::work_of<true>(p.sizes, p.view, item, item.head);
+    asm volatile("" ::: "memory");  // registers are few: the rest is made from what lies there
+    job.num_steps = job.work.num_tiles;
+    job.dq = dq_rows(p, job.work);
+    arrive(shared.is_planned[slot.stage]);
+    slot.next();
+  }
+  shared.await(shared.job_empty[slot.stage], slot.parity ^ 1);
+  shared.job[slot.stage].num_steps = -1;
+  arrive(shared.is_planned[slot.stage]);
+}
+
+template <class C>
+class KeysProducer {
+ public:
+  __device__ KeysProducer(const BackwardMaps& maps, KeysShared<C>& shared)
+      : maps_(maps), shared_(shared) {
+    for (const RowMaps* rows : {&maps.q, &maps.dout, &maps.k, &maps.v}) prefetch(&rows->longer);
+  }
+
+  __device__ __forceinline__ void load() {
+    for (PipelineState<kSlots> slot;; slot.next()) {
+      shared_.await(shared_.is_planned[slot.stage], slot.parity);
+      const KeysJob& job = shared_.job[slot.stage];
+      const int32_t steps = job.num_steps;
+      if (steps > 0) {
+        load_job(job, slot.stage);
+      } else {
+        arrive(shared_.k_full[slot.stage]);
+      }
+      if (steps < 0) return;
+      arrive(shared_.job_empty[slot.stage]);
+    }
+  }
+
+ private:
+  using Keys = typename KeysShared<C>::Keys;
+  using Queries = typename KeysShared<C>::Queries;
+
+  __device__ __forceinline__ void load_job(const KeysJob& job, int slot) {
+    const device::Work& work = job.work;
+    const int32_t first_k = int32_t(work.residue.first_k), first_q = int32_t(work.residue.first_q);
+    const BoxAt keys = {0, work.row_tile * C::tile_k, maps_.k.of_class(first_k).class_at,
+                        work.kv_head, work.batch};
+    arrive_and_expect(shared_.k_full[slot], KeysShared<C>::k_bytes);
+    copy_tile<Keys>(shared_.k[slot], maps_.k.of_class(first_k).map, shared_.k_full[slot], keys);
+
+    BoxAt queries = {0, 0, maps_.q.of_class(first_q).class_at, work.head, work.batch};
+    bool is_first = true;
+    for (device::TileWalk walk(work); walk.is_valid(); walk.next(), q_.next()) {
+      const int stage = q_.stage;
+      shared_.await(shared_.is_empty[stage], q_.parity ^ 1);
+      shared_.step[stage] = {walk.tile(), walk.bitmap()};
+      queries.row = walk.tile() * C::tile_q;
+      arrive_and_expect(shared_.is_full[stage], 2 * KeysShared<C>::q_bytes);
+      copy_tile<Queries>(shared_.q[stage], maps_.q.of_class(first_q).map, shared_.is_full[stage],
+                         queries);
+      copy_tile<Queries>(shared_.dout[stage], maps_.dout.of_class(first_q).map,
+                         shared_.is_full[stage], queries);
+      if (!is_first) continue;
+      is_first = false;
+      shared_.await(shared_.v_empty, v_.parity ^ 1);
+      arrive_and_expect(shared_.v_full, KeysShared<C>::k_bytes);
+      copy_tile<Keys>(shared_.v, maps_.v.of_class(first_k).map, shared_.v_full, keys);
+      v_.next();
+    }
+  }
+  const BackwardMaps& maps_;
+  KeysShared<C>& shared_;
+  PipelineState<C::stages> q_;
+  PipelineState<1> v_;
+};
+
+// lse2 and delta of every step; the lanes of a warp.
+template <class C>
+__device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared,
+                                             int lane) {
+  PipelineState<C::stages> state;
+  for (PipelineState<kSlots> slot;; slot.next()) {
+    shared.await(shared.is_planned[slot.stage], slot.parity);
+    const KeysJob& job = shared.job[slot.stage];
+    if (job.num_steps < 0) return;
+    const int64_t stride = p.view.stride, num_q = job.work.residue.num_q;
+    const int64_t query =
+        int64_t{job.work.head_index} * p.sizes.q_len + job.work.residue.first_q + stride * lane;
+    for (device::TileWalk walk(job.work); walk.is_valid(); walk.next(), state.next()) {
+      const int64_t first = int64_t{walk.tile()} * C::tile_q;
+      const int count = device::rows_left(num_q, first, C::tile_q);
+      const int64_t from = query + stride * first;
+      shared.await(shared.is_empty[state.stage], state.parity ^ 1);
+#pragma unroll
+      for (int i = 0; i < C::tile_q; i += 32) {
+        const bool is_inside = i + lane < count;
+        const int64_t at = from + stride * i;
+        device::copy_4_bytes_or_zeros(smem_address(&shared.lse2[state.stage][i + lane]),
+                                      p.lse2 + at, is_inside);
+        device::copy_4_bytes_or_zeros(smem_address(&shared.delta[state.stage][i + lane]),
+                                      p.delta + at, is_inside);
+      }
+      device::commit_copies();
+      device::await_copies<0>();
+      __syncwarp();
+      arrive(shared.is_full[state.stage]);
+    }
+    __syncwarp();
+    arrive_as_warp(shared.job_empty[slot.stage]);
+  }
+}
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,39 @@
+// src/runtime/host_lists.h
+// Lists as CPU kernels follow them: a view, and what it points into.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "keyhole/lists.h"
+#include "plan/lists.h"
+#include "runtime/index_lists.h"
+
+namespace keyhole {
+
+class HostLists {
+ public:
+  // tile: of lists of tiles. q and k fit the lists. An entry of the caller that is bad is an
+  // Error(usage).
+  HostLists(const Lists& lists, TileShape tile, const TensorView& q, const TensorView& k,
+            int threads, bool with_transposed);
+  HostLists(const HostLists&) = delete;
+  HostLists& operator=(const HostLists&) = delete;
+
+  const PlanView& get() const { return view_; }
+
+ private:
+  void follow(const Plan& plan, TileShape tile, const TensorView& q, bool with_transposed);
+
+  PlanView view_;
+  // A plan made for one head of one batch entry serves every head: its views then need a group_of
+  // that names the same group for each of them.
+  std::vector<TileView> tiles_;
+  std::vector<GatherView> gathers_;
+  std::deque<std::vector<int32_t>> groups_;  // a deque: its elements stay where they are
+  std::optional<IndexLists> indices_;
+  TileLists tile_lists_;
+};
+
+}  // namespace keyhole

@@ -1,0 +1,18 @@
+// src/runtime/tile_lists.h
+// Tile lists of a caller in host memory as kernels follow them.
+#pragma once
+
+#include "keyhole/lists.h"
+#include "plan/lists.h"
+
+namespace keyhole {
+
+// The lists in tiles of `tile`, which divides theirs; bits beyond the end of k are cleared. Throws
+// Error(usage) that names the first entry, count or bitmap that is none.
+TileLists tile_lists_on_host(const TileListView& lists, TileShape tile, const TensorView& q,
+                             const TensorView& k);
+
+// Adds the same lists by key tile.
+void transpose_by_counting(TileLists& lists);
+
+}  // namespace keyhole
