@@ -1,0 +1,178 @@
+// tests/api/tile_lists_test.cpp
+// Tile lists of a caller in host memory, through the public functions: against the definition, a
+// tile that is named twice, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "keyhole/attention.h"
+#include "keyhole/error.h"
+#include "reference/attention.h"
+#include "support/message_of.h"
+#include "support/tile_list_problem.h"
+
+namespace keyhole::test {
+namespace {
+
+struct Results {
+  std::vector<float> out, lse, dq, dk, dv;
+};
+
+struct Call {
+  TileListCase c;
+  TensorView q, k, v, dout;
+  AttentionOptions options;
+
+  Call(const TileListCase& of, const TileListProblem& p)
+      : c(of),
+        q(p.q.data(), DType::f32, {c.batch, c.heads, c.q_len, c.head_dim}),
+        k(p.k.data(), DType::f32, {c.batch, c.kv_heads, c.k_len, c.head_dim}),
+        v(p.v.data(), DType::f32, {c.batch, c.kv_heads, c.k_len, c.head_dim}),
+        dout(p.dout.data(), DType::f32, {c.batch, c.heads, c.q_len, c.head_dim}) {
+    options.softcap = c.softcap;
+  }
+  Results run(const Lists& lists) const {
+    const auto rows = size_t(c.batch * c.heads * c.q_len), cols = size_t(c.head_dim);
+    Results r{std::vector<float>(rows * cols),
+              std::vector<float>(rows),
+              std::vector<float>(rows * cols),
+              {},
+              {}};
+    r.dk.resize(size_t(k.num_elements()));
+    r.dv.resize(size_t(v.num_elements()));
+    const TensorView out(r.out.data(), DType::f32, {c.batch, c.heads, c.q_len, c.head_dim});
+    const TensorView lse(r.lse.data(), DType::f32, {c.batch, c.heads, c.q_len});
+    attention_forward(q, k, v, lists, out, lse, options);
+    TensorView dq = out, dk = k, dv = v;
+    dq.data = r.dq.data(), dk.data = r.dk.data(), dv.data = r.dv.data();
+    attention_backward(dout, q, k, v, out, lse, lists, {dq, dk, dv, {}}, options);
+    return r;
+  }
+};
+
+void expect_near(const std::vector<float>& got, const std::vector<double>& want, const char* name) {
+  ASSERT_EQ(got.size(), want.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (std::isinf(want[i])) {
+      ASSERT_EQ(double(got[i]), want[i]) << name << " " << i;
+    } else {
+      ASSERT_NEAR(double(got[i]), want[i], 2e-4 * (1 + std::fabs(want[i]))) << name << " " << i;
+    }
+  }
+}
+
+TEST(TileLists, AgreeWithThePatternThatSaysTheSame) {
+  uint64_t seed = 1;
+  for (const TileListCase& c : tile_list_cases()) {
+    SCOPED_TRACE(to_string(c));
+    const TileListProblem p(c, seed++);
+    const Call call(c, p);
+    const Results got = call.run(p.view());
+    const Pattern pattern = p.pattern();
+    const ReferenceOutput want =
+        reference_forward(pattern, call.q, call.k, call.v, call.options, /*offset=*/0);
+    const ReferenceGradients grad =
+        reference_backward(pattern, call.dout, call.q, call.k, call.v, call.options, /*offset=*/0);
+    expect_near(got.out, want.out, "out");
+    expect_near(got.lse, want.lse, "lse");
+    expect_near(got.dq, grad.dq, "dq");
+    expect_near(got.dk, grad.dk, "dk");
+    expect_near(got.dv, grad.dv, "dv");
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Its pairs have twice the weight: as if the keys stood there twice.
+TEST(TileLists, ATileThatIsNamedTwiceCountsTwice) {
+  const TileListCase c{.heads = 1, .kv_heads = 1, .q_len = 64, .k_len = 128, .capacity = 3};
+  const TileListProblem p(c, 5);
+  const Call call(c, p);
+  TileListView twice;
+  const int32_t named[] = {1, 0, 1};
+  twice.tile = c.tile;
+  twice.tiles = IndexView(named, {1, 1, 1, 3});
+  const Results got = call.run(twice);
+  std::vector<int32_t> keys;
+  for (int32_t list = 0; list < 64; ++list) {
+    for (int32_t i = 0; i < 192; ++i) keys.push_back(i < 128 ? i : i - 64);
+  }
+  const Results want = call.run(IndexView(keys.data(), {1, 1, 64, 192}));
+  for (const auto& [a, b] : {std::pair{&got.out, &want.out},
+                             {&got.lse, &want.lse},
+                             {&got.dq, &want.dq},
+                             {&got.dk, &want.dk},
+                             {&got.dv, &want.dv}}) {
+    ASSERT_EQ(a->size(), b->size());
+    for (size_t i = 0; i < a->size(); ++i) ASSERT_NEAR((*a)[i], (*b)[i], 1e-4) << i;
+  }
+}
+
+TEST(TileLists, WhatDoesNotFitIsRefused) {
+  const TileListCase c{.has_counts = true, .has_bitmaps = true};
+  const TileListProblem p(c, 7);
+  const Call call(c, p);
+  const auto error_of = [&](auto spoil) {
+    TileListView lists = p.view();
+    spoil(lists);
+    return message_of([&] { call.run(lists); });
+  };
+  int32_t bad[4 * 4] = {};
+  bad[1] = 6;
+  EXPECT_EQ(error_of([&](TileListView& lists) {
+              lists.tiles = IndexView(bad, {1, 1, 4, 4});
+              lists.counts = {};
+            }),
+            "attention: tiles[0, 0, 0, 1] is 6; accepted are 0 to 5, and -1 for none");
+  bad[1] = 3;
+  EXPECT_EQ(error_of([&](TileListView& lists) {
+              lists.counts = {};
+              for (int32_t& tile : bad) tile = 0;
+              bad[5] = 3;
+              lists.tiles = lists.bitmap_of = IndexView(bad, {1, 1, 4, 4});
+            }),
+            "attention: bitmap_of[0, 0, 1, 1] is 3; accepted are 0 to 2, and -1 for none");
+  EXPECT_EQ(
+      error_of([](TileListView& lists) { lists.tile = {0, 64}; }),
+      "attention: the lists are of tiles of 0x64; accepted are 1x1 to 1024x1024, such as 64x64 "
+      "or 128x128");
+  EXPECT_EQ(error_of([](TileListView& lists) { lists.tile = {100, 64}; }),
+            "attention: tiles are int32 [1, 1, 4, 4]; q has 200 queries, 100 of them to a tile: "
+            "expected 2 lists");
+  EXPECT_EQ(error_of([](TileListView& lists) { lists.tiles.shape[1] = 3; }),
+            "attention: tiles are int32 [1, 3, 4, 4]; their heads must be those of k, 1, those of "
+            "q, 2, or 1");
+  EXPECT_EQ(
+      error_of([](TileListView& lists) { lists.counts.shape[2] = 3; }),
+      "attention: counts are int32 [1, 1, 3, 1]; tiles are int32 [1, 1, 4, 4]: expected [1, 1, "
+      "4, 1]");
+  EXPECT_EQ(error_of([](TileListView& lists) { lists.bitmaps = nullptr; }),
+            "attention: the lists have 3 bitmaps at address 0");
+  EXPECT_EQ(
+      error_of([](TileListView& lists) { lists.tiles.device = {Device::Kind::cuda, 0}; }),
+      "attention: q is in host memory but tiles are on GPU 0; all tensors of a call must be in "
+      "one place");
+  // A tile that no kernel's tile divides.
+  TileListView odd;
+  const int32_t zero[10] = {};
+  odd.tile = {20, 64};
+  odd.tiles = IndexView(zero, {1, 1, 10, 1});
+  const std::string text = message_of([&] { call.run(odd); });
+  EXPECT_NE(
+      text.find("\n  cpu: follows tiles of 64x64, 32x32, 16x16; the lists are of tiles of 20x64"),
+      std::string::npos)
+      << text;
+}
+
+TEST(TileLists, ACallWithoutRowsOrKeysIsEmpty) {
+  for (const TileListCase& c : {TileListCase{.q_len = 0}, TileListCase{.k_len = 0}}) {
+    const TileListProblem p(c, 3);
+    const Call call(c, p);
+    const Results got = call.run(p.view());
+    for (const float x : got.out) EXPECT_EQ(x, 0);
+    for (const float x : got.lse) EXPECT_EQ(x, -INFINITY);
+    for (const float x : got.dk) EXPECT_EQ(x, 0);
+  }
+}
+
+}  // namespace
+}  // namespace keyhole::test
