@@ -38,6 +38,16 @@ Report explain(const Plan& plan, const Options& options) {
   return {plan, plan.explain(tile, options.head_dim, bytes_of(dtype))};
 }
 
+// Kernel, tiles and schedule of calls on the CPU. Where the tile is given, nothing runs: it is a
+// question of cost.
+void print_what_runs(const Plan& plan, const Options& options) {
+  const DType dtype = dtype_from(options.dtype);
+  for (const Operation operation : {Operation::forward, Operation::backward}) {
+    print("{:<9} {}\n", to_string(operation),
+          to_string(choice_for(plan, operation, dtype, options.head_dim)));
+  }
+}
+
 // Pairs of a that are not in b, over all heads and batch entries.
 int64_t count_only_in(const Pattern& a, const Pattern& b, const Shape& shape) {
   constexpr int64_t kBand = 64;  // queries drawn at a time
@@ -145,6 +155,7 @@ int plan_verb(const Options& options, const Context& context) {
     write_out(report.report.json());
   } else {
     write_out(report.report.text());
+    if (tile_from(options.tile).q == 0) print_what_runs(made, options);
     if (!options.save.empty()) print("saved     {}\n", options.save);
   }
   return kDone;
