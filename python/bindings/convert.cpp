@@ -210,30 +210,6 @@ Input::Input(nb::handle tensor, const char* name) : view_(tensor_from(tensor, na
   view_ = tensor_from(copy_, name);
 }
 
-IndexView indices_from(nb::handle tuple, int64_t q_len) {
-  constexpr const char* kExpected = "a tuple (pointer, dtype, shape, strides, device)";
-  check_tuple(tuple, "indices", kExpected);
-  if (PyTuple_GET_SIZE(tuple.ptr()) != 5) raise_type_error("indices", kExpected, tuple);
-  const int64_t dtype = integer_from(item(tuple, 1), "indices");
-  KEYHOLE_CHECK(dtype == 0 || dtype == 1, "indices: dtype ", dtype,
-                "; accepted are 0 (int32) and 1 (int64)");
-  void* const data = pointer_from(item(tuple, 0), "indices");
-  const int64_t device = integer_from(item(tuple, 4), "indices");
-  const TensorView tensor =
-      tensor_of(data, DType::f32, item(tuple, 2), item(tuple, 3), device, "indices");
-  KEYHOLE_CHECK(tensor.rank == 4, "attention: indices have ", tensor.rank,
-                " dimensions; expected 4: [batch, heads, lists, entries]");
-  IndexView indices;
-  indices.data = tensor.data;
-  indices.is_wide = dtype == 1;
-  std::copy_n(tensor.shape, 4, indices.shape);
-  std::copy_n(tensor.strides, 4, indices.strides);
-  indices.device = tensor.device;
-  const int64_t lists = indices.shape[2];
-  if (lists > 0 && lists < q_len) indices.rows_per_list = ceil_div(q_len, lists);
-  return indices;
-}
-
 TensorView optional_tensor_from(nb::handle tensor, const char* name) {
   return tensor.is_none() ? TensorView{} : tensor_from(tensor, name);
 }

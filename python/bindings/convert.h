@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "keyhole/attention.h"
-#include "keyhole/gather.h"
 #include "pattern/catalog.h"
 
 namespace keyhole::python {
@@ -46,10 +45,6 @@ class Input {
 TensorView tensor_of(void* data, DType dtype, nb::handle shape, nb::handle strides, int64_t device,
                      const char* name);
 void* pointer_from(nb::handle number, const char* name);
-
-// The same with dtype 0 (int32) or 1 (int64). q_len: of q; queries share lists evenly where there
-// are fewer lists than queries.
-IndexView indices_from(nb::handle tuple, int64_t q_len);
 
 // Any int; a bool is refused, because True as a length is a mistake.
 int64_t integer_from(nb::handle number, const char* name);

@@ -1,7 +1,5 @@
 // python/bindings/plan.cpp
 // _core.Plan: the compiled plan that keyhole.Plan holds.
-#include "keyhole/plan.h"
-
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -10,6 +8,7 @@
 #include "base/check.h"
 #include "base/int_math.h"
 #include "convert.h"
+#include "keyhole/attention.h"
 #include "module.h"
 #include "plan/plan_file.h"
 #include "plan/plan_state.h"
@@ -55,6 +54,36 @@ nb::dict part_row(const PartReport& part) {
   row["keys"] = part.keys;
   row["visited_pairs"] = part.visited_pairs;
   return row;
+}
+
+// (forward, backward): what would run on tensors of the plan's shape that lie as kernels want them,
+// or why nothing would.
+nb::tuple runs(const Plan& plan, nb::handle head_dim, nb::handle element_bytes, nb::handle device) {
+  const int64_t dim = integer_from(head_dim, "head_dim");
+  const int64_t bytes = integer_from(element_bytes, "element_bytes");
+  const int64_t ordinal = integer_from(device, "device");
+  KEYHOLE_CHECK(bytes == 2 || bytes == 4 || bytes == 8, "explain: element_bytes is ", bytes,
+                "; accepted are 2 (bf16), 4 (f32) and 8 (f64)");
+  const DType dtype = bytes == 2 ? DType::bf16 : bytes == 4 ? DType::f32 : DType::f64;
+  const Shape& shape = plan.shape();
+  TensorView q(nullptr, dtype, {shape.batch, shape.heads, shape.q_len, dim});
+  TensorView v(nullptr, dtype, {shape.batch, shape.heads, shape.k_len, dim});
+  if (ordinal >= 0) q.device = v.device = {Device::Kind::cuda, int32_t(ordinal)};
+  std::string texts[2];
+  {
+    const nb::gil_scoped_release release;
+    const auto text_of = [&](auto kernel_for) -> std::string {
+      try {
+        return kernel_for(q, v, plan, AttentionOptions{});
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::unsupported) throw;
+        return error.what();
+      }
+    };
+    texts[0] = text_of(kernel_for_forward);
+    texts[1] = text_of(kernel_for_backward);
+  }
+  return nb::make_tuple(texts[0], texts[1]);
 }
 
 nb::dict explain(const Plan& plan, nb::handle tile_q, nb::handle tile_k, nb::handle head_dim,
@@ -116,6 +145,7 @@ void add_plans(nb::module_& module) {
       .def("shape", &shape_of)
       .def("usual_tile", &usual_tile, "Rows and columns of the tiles that it is told in.")
       .def("explain", &explain)
+      .def("runs", &runs)
       .def("verify", &Plan::verify, nb::call_guard<nb::gil_scoped_release>())
       .def("save", &Plan::save, nb::call_guard<nb::gil_scoped_release>())
       .def("to_bytes", &to_bytes, "What save() writes.");

@@ -55,6 +55,7 @@ from .leaves import (
     tree,
     window,
 )
+from .lists import TileLists
 from .pattern import Pattern, parse
 from .plan import Plan, plan, plan_cache
 
@@ -67,6 +68,7 @@ __version__ = _core.version()
 __all__ = [
     "Pattern",
     "Plan",
+    "TileLists",
     "at",
     "attention",
     "attention_backward",

@@ -6,6 +6,7 @@ import torch
 
 # (pointer, dtype, shape, strides, device), or a torch.Tensor
 _Tensor = tuple[int, int, Sequence[int], Sequence[int], int] | torch.Tensor
+_Integers = tuple[int, int, Sequence[int], Sequence[int], int]  # the same, with dtype 0: int32, 1: int64
 _Shape = tuple[int, int, int, int, int]  # q_len, k_len, batch, heads, offset
 
 has_command_line: bool
@@ -44,9 +45,13 @@ class Plan:
     def shape(self) -> _Shape: ...
     def usual_tile(self) -> tuple[int, int]: ...
     def explain(self, tile_q: int, tile_k: int, head_dim: int, element_bytes: int, /) -> dict[str, Any]: ...
+    def runs(self, head_dim: int, element_bytes: int, device: int, /) -> tuple[str, str]: ...
     def verify(self) -> None: ...
     def save(self, path: str, /) -> None: ...
     def to_bytes(self) -> bytes: ...
+
+# indices; or (tile_q, tile_k, tiles, counts, bitmap_of, bitmaps)
+_Lists = Plan | _Integers | tuple[int, int, _Integers, _Integers | None, _Integers | None, _Integers | None]
 
 def version() -> str: ...
 def parse(text: str, /) -> Pattern: ...
@@ -88,7 +93,7 @@ def forward(
     q: _Tensor,
     k: _Tensor,
     v: _Tensor,
-    plan: Plan,
+    lists: _Lists,
     out: _Tensor,
     lse: _Tensor | None,
     sink: _Tensor | None,
@@ -105,41 +110,7 @@ def backward(
     v: _Tensor,
     out: _Tensor,
     lse: _Tensor,
-    plan: Plan,
-    dq: _Tensor,
-    dk: _Tensor,
-    dv: _Tensor,
-    sink: _Tensor | None,
-    dsink: _Tensor | None,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    backend: str,
-    threads: int,
-    stream: int,
-) -> None: ...
-def gather_forward(
-    q: _Tensor,
-    k: _Tensor,
-    v: _Tensor,
-    indices: _Tensor,  # dtype 0: int32, 1: int64
-    out: _Tensor,
-    lse: _Tensor | None,
-    sink: _Tensor | None,
-    scale: float | None,
-    softcap: float,
-    backend: str,
-    threads: int,
-    stream: int,
-) -> None: ...
-def gather_backward(
-    dout: _Tensor,
-    q: _Tensor,
-    k: _Tensor,
-    v: _Tensor,
-    out: _Tensor,
-    lse: _Tensor,
-    indices: _Tensor,
+    lists: _Lists,
     dq: _Tensor,
     dk: _Tensor,
     dv: _Tensor,
@@ -154,7 +125,24 @@ def gather_backward(
 ) -> None: ...
 def merge(into_out: _Tensor, into_lse: _Tensor, from_out: _Tensor, from_lse: _Tensor, stream: int) -> None: ...
 def kernel_for_forward(
-    q: _Tensor, v: _Tensor, plan: Plan, sink: _Tensor | None, scale: float | None, softcap: float, backend: str
+    q: _Tensor,
+    v: _Tensor,
+    lists: _Lists,
+    sink: _Tensor | None,
+    scale: float | None,
+    softcap: float,
+    backend: str,
+    deterministic: bool = False,
+) -> str: ...
+def kernel_for_backward(
+    q: _Tensor,
+    v: _Tensor,
+    lists: _Lists,
+    sink: _Tensor | None,
+    scale: float | None,
+    softcap: float,
+    backend: str,
+    deterministic: bool = False,
 ) -> str: ...
 def picture_text(pattern: Pattern, shape: _Shape, batch: int, head: int) -> str: ...
 def picture_svg(pattern: Pattern, shape: _Shape, batch: int, head: int) -> str: ...

@@ -4,25 +4,26 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core
+from .lists import TileLists, is_tensor
 from .plan import PlanLike
 
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    ListsLike: TypeAlias = PlanLike | TileLists | np.ndarray[Any, Any] | torch.Tensor
+
 __all__ = ["attention", "attention_backward", "gather_attention", "gather_attention_backward", "merge"]
-
-
-def _is_tensor(value: Any) -> bool:
-    """Of torch, which is never imported here: whoever passes a tensor has imported it."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def attention(
     q: Any,
     k: Any,
     v: Any,
-    pattern_or_plan: PlanLike,
+    lists: ListsLike,
     *,
     scale: float | None = None,
     layout: str = "bhsd",
@@ -32,13 +33,14 @@ def attention(
     deterministic: bool = False,
     backend: str = "auto",
 ) -> Any:
-    """Attention of `q` over `k` and `v`, restricted to the pairs of a pattern. Differentiable for torch tensors.
+    """Attention of `q` over `k` and `v`, restricted to the pairs of a pattern, or to what a program has selected.
+    Differentiable for torch tensors.
 
     q           [batch, q_heads, q_len, head_dim]
     k           [batch, kv_heads, k_len, head_dim]; q_heads is a multiple of kv_heads
     v           [batch, kv_heads, k_len, v_head_dim]
-    pattern_or_plan
-                a pattern, its text, or a plan from `keyhole.plan(...)`
+    lists       which keys each query attends to: a pattern, its text, or a plan from `keyhole.plan(...)`; indices of
+                keys [batch, heads, lists, entries], int32 or int64, as `gather_attention` has them; or `TileLists`
     scale       multiplies q . k; head_dim ** -0.5 unless given. A number; a scale that is learned multiplies q
                 before the call, and 1.0 is passed here
     layout      "bhsd" as above; "bshd": q, k, v and the result are [batch, length, heads, head_dim]
@@ -61,12 +63,12 @@ def attention(
     >>> lse.shape
     (1, 4, 128)
     """
-    torch = sys.modules.get("torch")  # not _is_tensor(q): a call less
+    torch = sys.modules.get("torch")  # not is_tensor(q): a call less
     if torch is not None and isinstance(q, torch.Tensor):
         compiler = torch.compiler
         # The short way. torch.compile cannot look into it.
         if sink is None and not return_lse and layout == "bhsd" and not compiler.is_dynamo_compiling():
-            out = _core.forward_if_plain(q, k, v, pattern_or_plan, scale, softcap, backend)
+            out = _core.forward_if_plain(q, k, v, lists, scale, softcap, backend)
             if out is not None:
                 return out
         # An import statement takes as long as all other questions of a call together. torch.compile must not ask for
@@ -77,12 +79,12 @@ def attention(
 
             call = loaded
         return call.attention(
-            q, k, v, pattern_or_plan, scale, layout, softcap, sink, return_lse, deterministic, backend
+            q, k, v, lists, scale, layout, softcap, sink, return_lse, deterministic, backend
         )  # fmt: skip
     from . import numpy_attention
 
     return numpy_attention.attention(
-        q, k, v, pattern_or_plan, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
+        q, k, v, lists, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
         backend=backend,
     )  # fmt: skip
 
@@ -94,7 +96,7 @@ def attention_backward(
     v: Any,
     out: Any,
     lse: Any,
-    pattern_or_plan: PlanLike,
+    lists: ListsLike,
     *,
     scale: float | None = None,
     layout: str = "bhsd",
@@ -116,12 +118,12 @@ def attention_backward(
     >>> bool(np.allclose(dv.sum(), out.size))  # the weights of every query add up to 1
     True
     """
-    if _is_tensor(q):
+    if is_tensor(q):
         raise TypeError("attention_backward takes NumPy arrays; for torch tensors call backward() on the result")
     from . import numpy_attention
 
     return numpy_attention.attention_backward(
-        dout, q, k, v, out, lse, pattern_or_plan, scale=scale, layout=layout, softcap=softcap, sink=sink,
+        dout, q, k, v, out, lse, lists, scale=scale, layout=layout, softcap=softcap, sink=sink,
         backend=backend,
     )  # fmt: skip
 
@@ -140,8 +142,9 @@ def gather_attention(
     deterministic: bool = False,
     backend: str = "auto",
 ) -> Any:
-    """Attention of `q` over the keys that `indices` name: selected, retrieved, hashed as the program runs. There is no
-    pattern and no plan, and on a GPU nothing returns to the host. Differentiable for torch tensors.
+    """`attention` with indices and nothing else as its lists: over the keys that a program has selected, retrieved or
+    hashed as it runs. There is no pattern and no plan, and on a GPU nothing returns to the host. Differentiable for
+    torch tensors.
 
     indices     [batch, heads, lists, entries], int32 or int64, whatever the layout of q; the heads are those of k (the
                 query heads of one kv head share a list), those of q, or 1; as many lists as queries or, where
@@ -160,17 +163,17 @@ def gather_attention(
     >>> keyhole.gather_attention(q, k, v, best).shape
     (1, 4, 128, 64)
     """
-    if _is_tensor(q):
+    if is_tensor(q):
         from .torch_attention import call
 
-        return call.gather_attention(
-            q, k, v, indices, scale, layout, softcap, sink, return_lse, deterministic, backend
+        return call.attention(
+            q, k, v, indices, scale, layout, softcap, sink, return_lse, deterministic, backend, "gather_attention"
         )  # fmt: skip
     from . import numpy_attention
 
-    return numpy_attention.gather_attention(
+    return numpy_attention.attention(
         q, k, v, indices, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
-        backend=backend,
+        backend=backend, function="gather_attention",
     )  # fmt: skip
 
 
@@ -200,13 +203,14 @@ def gather_attention_backward(
     >>> bool(np.all(dv[:, :, 4:] == 0))
     True
     """
-    if _is_tensor(q):
+    if is_tensor(q):
         raise TypeError("gather_attention_backward takes NumPy arrays; for torch tensors call backward() on the result")
     from . import numpy_attention
 
-    return numpy_attention.gather_attention_backward(
-        dout, q, k, v, out, lse, indices, scale=scale, layout=layout, softcap=softcap, sink=sink, backend=backend
-    )
+    return numpy_attention.attention_backward(
+        dout, q, k, v, out, lse, indices, scale=scale, layout=layout, softcap=softcap, sink=sink, backend=backend,
+        function="gather_attention_backward",
+    )  # fmt: skip
 
 
 def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "bhsd") -> Any:
@@ -221,7 +225,7 @@ def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "
     >>> bool(np.allclose(out, keyhole.attention(q, k, v, "causal")))
     True
     """
-    if _is_tensor(out):
+    if is_tensor(out):
         from .torch_attention import call
 
         return call.merge(out, lse, other_out, other_lse, layout=layout)

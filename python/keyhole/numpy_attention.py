@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from . import _core
-from .plan import PlanLike, plan_for
+from .lists import TileLists, refuse_lists
+from .pattern import Pattern
+from .plan import Plan, plan_for
 
-__all__ = ["attention", "attention_backward", "gather_attention", "gather_attention_backward", "merge"]
+__all__ = ["attention", "attention_backward", "merge"]
 
 Array = np.ndarray[Any, Any]
 TensorTuple = tuple[int, int, tuple[int, ...], tuple[int, ...], int]
@@ -26,7 +27,7 @@ def attention(
     q: Array,
     k: Array,
     v: Array,
-    pattern_or_plan: PlanLike,
+    lists: Any,
     *,
     scale: float | None,
     layout: str,
@@ -34,57 +35,20 @@ def attention(
     sink: Array | None,
     return_lse: bool,
     backend: str,
+    function: str = "attention",
 ) -> Array | tuple[Array, Array]:
-    """keyhole.attention for NumPy arrays."""
-    return _forward(
-        "attention", _core.forward, lambda q, k: _plan(pattern_or_plan, q, k), q, k, v, scale, layout, softcap, sink,
-        return_lse, backend,
-    )  # fmt: skip
-
-
-def gather_attention(
-    q: Array,
-    k: Array,
-    v: Array,
-    indices: Array,
-    *,
-    scale: float | None,
-    layout: str,
-    softcap: float,
-    sink: Array | None,
-    return_lse: bool,
-    backend: str,
-) -> Array | tuple[Array, Array]:
-    """keyhole.gather_attention for NumPy arrays."""
-    indices = _checked("gather_attention", "indices", indices, 4)
-    return _forward(
-        "gather_attention", _core.gather_forward, lambda q, k: _tensor(indices), q, k, v, scale, layout, softcap, sink,
-        return_lse, backend,
-    )  # fmt: skip
-
-
-def _forward(
-    name: str,
-    run: Callable[..., None],
-    follows: Callable[[Array, Array], Any],  # of q and k: what `run` follows
-    q: Array,
-    k: Array,
-    v: Array,
-    scale: float | None,
-    layout: str,
-    softcap: float,
-    sink: Array | None,
-    return_lse: bool,
-    backend: str,
-) -> Array | tuple[Array, Array]:
-    q, k, v = (_heads_first(_checked(name, what, x, 4), layout) for what, x in _named(q=q, k=k, v=v))
+    """keyhole.attention for NumPy arrays. `function` is the name that errors are said in: gather_attention takes
+    indices alone.
+    """
+    q, k, v = (_heads_first(_checked(function, what, x, 4), layout) for what, x in _named(q=q, k=k, v=v))
     batch, heads, q_len, _ = q.shape
     out = _empty(q, (batch, heads, q_len, v.shape[3]), layout)
     lse = np.empty((batch, heads, q_len), _lse_dtype(q)) if return_lse else None
-    sink = _sink(name, sink)
-    run(
-        _tensor(q), _tensor(k), _tensor(v), follows(q, k), _tensor(out), _optional(lse), _optional(sink), scale,
-        softcap, backend, 0, 0,
+    sink = _sink(function, sink)
+    lists = _readable_lists(function, lists)
+    _core.forward(
+        _tensor(q), _tensor(k), _tensor(v), _followed(lists, q, k), _tensor(out), _optional(lse), _optional(sink),
+        scale, softcap, backend, 0, 0,
     )  # fmt: skip
     out = _heads_first(out, layout)
     return (out, lse) if lse is not None else out
@@ -97,70 +61,27 @@ def attention_backward(
     v: Array,
     out: Array,
     lse: Array,
-    pattern_or_plan: PlanLike,
+    lists: Any,
     *,
     scale: float | None,
     layout: str,
     softcap: float,
     sink: Array | None,
     backend: str,
+    function: str = "attention_backward",
 ) -> tuple[Array, ...]:
     """keyhole.attention_backward."""
-    return _backward(
-        "attention_backward", _core.backward, lambda q, k: _plan(pattern_or_plan, q, k), dout, q, k, v, out, lse, scale,
-        layout, softcap, sink, backend,
-    )  # fmt: skip
-
-
-def gather_attention_backward(
-    dout: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
-    indices: Array,
-    *,
-    scale: float | None,
-    layout: str,
-    softcap: float,
-    sink: Array | None,
-    backend: str,
-) -> tuple[Array, ...]:
-    """keyhole.gather_attention_backward."""
-    indices = _checked("gather_attention_backward", "indices", indices, 4)
-    return _backward(
-        "gather_attention_backward", _core.gather_backward, lambda q, k: _tensor(indices), dout, q, k, v, out, lse,
-        scale, layout, softcap, sink, backend,
-    )  # fmt: skip
-
-
-def _backward(
-    name: str,
-    run: Callable[..., None],
-    follows: Callable[[Array, Array], Any],
-    dout: Array,
-    q: Array,
-    k: Array,
-    v: Array,
-    out: Array,
-    lse: Array,
-    scale: float | None,
-    layout: str,
-    softcap: float,
-    sink: Array | None,
-    backend: str,
-) -> tuple[Array, ...]:
     dout, q, k, v, out = (
-        _heads_first(_checked(name, what, x, 4), layout) for what, x in _named(dout=dout, q=q, k=k, v=v, out=out)
+        _heads_first(_checked(function, what, x, 4), layout) for what, x in _named(dout=dout, q=q, k=k, v=v, out=out)
     )
-    lse = _checked(name, "lse", lse, 3)
+    lse = _checked(function, "lse", lse, 3)
     dq, dk, dv = (_empty(x, x.shape, layout) for x in (q, k, v))
-    sink = _sink(name, sink)
+    sink = _sink(function, sink)
     dsink = None if sink is None else np.empty_like(sink)
-    run(
-        _tensor(dout), _tensor(q), _tensor(k), _tensor(v), _tensor(out), _tensor(lse), follows(q, k), _tensor(dq),
-        _tensor(dk), _tensor(dv), _optional(sink), _optional(dsink), scale, softcap, True, backend, 0, 0,
+    lists = _readable_lists(function, lists)
+    _core.backward(
+        _tensor(dout), _tensor(q), _tensor(k), _tensor(v), _tensor(out), _tensor(lse), _followed(lists, q, k),
+        _tensor(dq), _tensor(dk), _tensor(dv), _optional(sink), _optional(dsink), scale, softcap, True, backend, 0, 0,
     )  # fmt: skip
     gradients = tuple(_heads_first(x, layout) for x in (dq, dk, dv))
     return gradients if dsink is None else (*gradients, dsink)
@@ -176,8 +97,35 @@ def merge(out: Array, lse: Array, other_out: Array, other_lse: Array, *, layout:
     return _heads_first(into_out, layout), into_lse
 
 
-def _plan(pattern_or_plan: PlanLike, q: Array, k: Array) -> _core.Plan:
-    return plan_for(pattern_or_plan, q.shape[2], k.shape[2], q.shape[0], q.shape[1]).core
+def _readable_lists(function: str, lists: Any) -> Any:
+    """What was passed, with arrays that kernels can read: the caller holds them while one does."""
+    if function.startswith("gather_"):
+        return _checked(function, "indices", lists, 4)
+    if isinstance(lists, np.ndarray):
+        if lists.dtype.name not in _INDEX_DTYPES or lists.ndim != 4:
+            refuse_lists(function, lists)
+        return _readable(lists, is_index=True)
+    if isinstance(lists, TileLists):
+        arrays = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
+        if not isinstance(lists.tiles, np.ndarray):
+            raise TypeError(
+                f"{function}: the TileLists are {_kind_of(lists.tiles)}, and q is a NumPy array; pass torch tensors "
+                "only, or NumPy arrays only"
+            )
+        return (*lists.tile, *(None if array is None else _readable(array, is_index=True) for array in arrays))
+    if not isinstance(lists, (Plan, Pattern, str)):
+        refuse_lists(function, lists)
+    return lists
+
+
+def _followed(lists: Any, q: Array, k: Array) -> Any:
+    """Readable lists as _core takes them."""
+    if isinstance(lists, np.ndarray):
+        return _tensor(lists)
+    if isinstance(lists, tuple):
+        rows, columns, *arrays = lists
+        return (rows, columns, *map(_optional, arrays))
+    return plan_for(lists, q.shape[2], k.shape[2], q.shape[0], q.shape[1]).core
 
 
 def _named(**arrays: Any) -> list[tuple[str, Any]]:
@@ -198,6 +146,11 @@ def _checked(function: str, name: str, array: Any, rank: int) -> Array:
         of_rank_4 = "[batch, heads, lists, entries]" if is_index else "[batch, heads, length, head_dim]"
         wanted = of_rank_4 if rank == 4 else "[batch, heads, length]"
         raise ValueError(f"{function}: {name} has shape {list(array.shape)}; expected {rank} dimensions, {wanted}")
+    return _readable(array, is_index)
+
+
+def _readable(array: Array, is_index: bool) -> Array:
+    """`array`, if a kernel can read it where it lies, else a copy. Rows of indices may have strides, too."""
     size = array.dtype.itemsize
     is_readable = (
         array.dtype.isnative

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core, pictures
 from .cache import Cache
+from .lists import refuse_lists
 from .pattern import Pattern, PatternLike, as_integer, as_pattern, from_recipe
 from .recipe import Recipe, decode_value, encode_value
 from .report import Report
@@ -135,16 +136,28 @@ class Plan:
 
         return tensor_of(self)
 
-    def explain(self, *, tile: tuple[int, int] | None = None, head_dim: int = 128, element_bytes: int = 4) -> Report:
-        """What the plan costs in tiles of `tile`, per call with this head_dim and element size. Without a tile: in
-        tiles of 128 x 128, or of a shape that a plan from a file has lists for, where it cannot have these.
+    def explain(
+        self,
+        *,
+        tile: tuple[int, int] | None = None,
+        head_dim: int = 128,
+        element_bytes: int = 4,
+        gpu: int | None = None,
+    ) -> Report:
+        """What the plan costs in tiles of `tile`, per call with this head_dim and element size, and what would run on
+        the CPU or, with its number, on a GPU. Without a tile: in tiles of 128 x 128, or of a shape that a plan from a
+        file has lists for, where it cannot have these.
 
         >>> import keyhole
         >>> report = keyhole.plan("causal & window(255)", 1024).explain()
         >>> report.pairs, report.all_pairs
         (229504, 1048576)
+        >>> report.runs[0]
+        'cpu.forward.f32, tiles 32x32'
         """
-        return Report.of(self.core.explain(*(tile or self.core.usual_tile()), head_dim, element_bytes))
+        row = self.core.explain(*(tile or self.core.usual_tile()), head_dim, element_bytes)
+        row["runs"] = self.core.runs(head_dim, element_bytes, -1 if gpu is None else gpu)
+        return Report.of(row)
 
     def show(self, path: str | os.PathLike[str] | None = None, *, batch: int = 0, head: int = 0) -> None:
         """Prints a picture; with a path that ends in .svg or .html, writes it there instead.
@@ -253,9 +266,7 @@ def plan_for(what: PlanLike, q_len: int, k_len: int, batch: int, heads: int, off
     if isinstance(what, Plan):
         return what
     if not isinstance(what, (Pattern, str)):
-        raise TypeError(
-            f"attention: expected a pattern, its text or a plan as fourth argument, found {type(what).__name__}"
-        )
+        refuse_lists("attention", what)
     pattern = as_pattern(what)
     if not pattern.core.depends_on_heads(q_len, k_len):
         batch = heads = 1

@@ -50,6 +50,7 @@ class Report:
     compile_ms: float
     plan_bytes: int
     draws_pair_by_pair: bool  # a mask made the compiler look at every pair
+    runs: tuple[str, str]  # what would run, forward and backward: kernel, tiles, schedule, workspace
     text: str
     json: str
 

@@ -25,11 +25,37 @@ class Gradients(NamedTuple):
     dsink: np.ndarray
 
 
+def draw(*shape, dtype=np.float64, seed=0):
+    return np.random.default_rng(seed + sum(shape)).standard_normal(shape).astype(dtype)
+
+
+def draw_qkv(batch, heads, kv_heads, q_len, k_len, head_dim=16, v_head_dim=24, dtype=np.float64, **_):
+    return (
+        draw(batch, heads, q_len, head_dim, dtype=dtype),
+        draw(batch, kv_heads, k_len, head_dim, dtype=dtype, seed=1),
+        draw(batch, kv_heads, k_len, v_head_dim, dtype=dtype, seed=2),
+    )
+
+
 def forward(q, k, v, mask, *, scale=None, softcap=0.0, sink=None) -> Forward:
     """Masked scores are left out, never added to: rows without any key are 0, and -inf in lse."""
     scores, _, v = _scores(q, k, v, scale, softcap)
     weights, lse = _softmax(scores, mask, sink)
     return Forward(weights @ v, lse)
+
+
+def counted(q, k, v, counts, *, scale=None, softcap=0.0, sink=None) -> Forward:
+    """The same, where counts [batch, q_heads, q_len, k_len] says how often a query names a key."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x.astype(np.float64), group, axis=1) for x in (k, v))
+    scores = q.astype(np.float64) @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap:
+        scores = softcap * np.tanh(scores / softcap)
+    weights = counts * np.exp(scores)
+    total = weights.sum(-1) + (0 if sink is None else np.exp(sink.astype(np.float64))[None, :, None])
+    with np.errstate(divide="ignore"):
+        lse = np.log(total)
+    return Forward((weights @ v) / np.where(total == 0, 1, total)[..., None], lse)
 
 
 def backward(dout, q, k, v, mask, *, scale=None, softcap=0.0, sink=None) -> Gradients:

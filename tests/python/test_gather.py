@@ -5,20 +5,9 @@ import keyhole
 import numpy as np
 import numpy_reference
 import pytest
+from numpy_reference import counted, draw, draw_qkv
 
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "q_len": 9, "k_len": 30, "entries": 12}
-
-
-def draw(*shape, dtype=np.float64, seed=0):
-    return np.random.default_rng(seed + sum(shape)).standard_normal(shape).astype(dtype)
-
-
-def draw_qkv(batch, heads, kv_heads, q_len, k_len, head_dim=16, v_head_dim=24, dtype=np.float64, **_):
-    return (
-        draw(batch, heads, q_len, head_dim, dtype=dtype),
-        draw(batch, kv_heads, k_len, head_dim, dtype=dtype, seed=1),
-        draw(batch, kv_heads, k_len, v_head_dim, dtype=dtype, seed=2),
-    )
 
 
 def draw_indices(batch, lists, k_len, entries, index_heads, dtype=np.int64, repeats=True, **_):
@@ -43,19 +32,6 @@ def counts_of(indices, heads, q_len, k_len):
     return counts
 
 
-def reference(q, k, v, counts, scale=None, softcap=0.0, sink=None):
-    group = q.shape[1] // k.shape[1]
-    k, v = (np.repeat(x.astype(np.float64), group, axis=1) for x in (k, v))
-    scores = q.astype(np.float64) @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    if softcap:
-        scores = softcap * np.tanh(scores / softcap)
-    weights = counts * np.exp(scores)
-    total = weights.sum(-1) + (0 if sink is None else np.exp(sink.astype(np.float64))[None, :, None])
-    with np.errstate(divide="ignore"):
-        lse = np.log(total)
-    return (weights @ v) / np.where(total == 0, 1, total)[..., None], lse
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 @pytest.mark.parametrize("index_dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("index_heads", [1, 2, 4])
@@ -65,7 +41,7 @@ def test_agrees_with_the_definition(index_heads, index_dtype, dtype):
     sink = draw(4, dtype=np.float32)
     options = {"scale": 0.3, "softcap": 2.0, "sink": sink}
     out, lse = keyhole.gather_attention(q, k, v, indices, return_lse=True, **options)
-    want_out, want_lse = reference(q, k, v, counts_of(indices, 4, 9, 30), **options)
+    want_out, want_lse = counted(q, k, v, counts_of(indices, 4, 9, 30), **options)
     numpy_reference.check("out", out, want_out)
     numpy_reference.check("lse", lse, want_lse)
     assert np.array_equal(keyhole.gather_attention(q, k, v, indices, **options), out)
@@ -83,7 +59,7 @@ def test_an_empty_list_is_an_empty_row():
 def test_fewer_lists_than_queries_are_shared(lists):
     q, k, v = draw_qkv(**SIZES)
     indices = draw_indices(**SIZES, lists=lists, index_heads=2)
-    want, _ = reference(q, k, v, counts_of(indices, 4, 9, 30))
+    want, _ = counted(q, k, v, counts_of(indices, 4, 9, 30))
     numpy_reference.check("out", keyhole.gather_attention(q, k, v, indices), want)
 
 

@@ -519,7 +519,11 @@ ERRORS = {
     "dtype": (lambda q: keyhole.attention(q.int(), q.int(), q.int(), "causal"), TypeError, "torch.int32"),
     "two dtypes": (lambda q: keyhole.attention(q, q.double(), q, "causal"), ValueError, "q is f32 but k is f64"),
     "array": (lambda q: keyhole.attention(q, q.numpy(), q, "causal"), TypeError, "k is a ndarray"),
-    "pattern": (lambda q: keyhole.attention(q, q, q, 3), TypeError, "expected a pattern, its text or a plan"),
+    "pattern": (
+        lambda q: keyhole.attention(q, q, q, 3),
+        TypeError,
+        "lists is an int; accepted are a pattern, its text, a plan",
+    ),
     "text": (lambda q: keyhole.attention(q, q, q, "cusal"), ValueError, 'did you mean "causal"'),
     "plan": (lambda q: keyhole.attention(q, q, q, keyhole.plan("causal", 41)), ValueError, "made for 41 queries"),
     "heads": (lambda q: keyhole.attention(q[:, :1], q, q, "causal"), ValueError, "multiple"),

@@ -58,13 +58,14 @@ def test_opcheck(name, device):
     sink = draw(4, device=device) if name == "everything" else None
     if name == "length first":
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
-    plan = (keyhole.plan(LOCAL, 40) if name == "plan" else LOCAL).tensor()
+    lists = [(keyhole.plan(LOCAL, 40) if name == "plan" else LOCAL).tensor()]
     scale, softcap = (0.3, 5.0) if name == "everything" else (None, 0.0)
-    forward = (plan, sink, scale, softcap, False, "auto")
+    forward = (lists, [], sink, scale, softcap, False, "auto")
     torch.library.opcheck(ops.attention_forward, (q, k, v, *forward))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     torch.library.opcheck(
-        ops.attention_forward, (*inputs, plan, None if sink is None else sink.clone().requires_grad_(), *forward[2:])
+        ops.attention_forward,
+        (*inputs, lists, [], None if sink is None else sink.clone().requires_grad_(), *forward[3:]),
     )
     with torch.no_grad():
         out, lse = ops.attention_forward(q, k, v, *forward)
@@ -270,6 +271,7 @@ def test_selective_checkpointing_sees_the_operator():
 
 
 K, LSE, ALL_KEYS = draw(1, 2, 40, 16, seed=1), draw(1, 2, 40), torch.arange(40).expand(1, 1, 40, 40)
+ALL_TILES = keyhole.TileLists(torch.zeros(1, 1, 1, 1, dtype=torch.int64), tile=(64, 64))
 
 
 def attend_to(x):
@@ -278,6 +280,10 @@ def attend_to(x):
 
 def gather_from(x):
     return keyhole.gather_attention(x, K, K, ALL_KEYS)
+
+
+def follow_tiles(x):
+    return keyhole.attention(x, K, K, ALL_TILES)
 
 
 def merge_with(x):
@@ -290,11 +296,11 @@ def merge_by_its_op(x):
 
 def attend_by_its_op(x):
     plan = keyhole.parse("causal").tensor()
-    return torch.ops.keyhole.attention_forward(x, K, K, plan, None, None, 0.0, False, "auto")[0]
+    return torch.ops.keyhole.attention_forward(x, K, K, [plan], [], None, None, 0.0, False, "auto")[0]
 
 
 def gather_by_its_op(x):
-    return torch.ops.keyhole.gather_forward(x, K, K, ALL_KEYS, None, None, 0.0, False, "auto")[0]
+    return torch.ops.keyhole.attention_forward(x, K, K, [ALL_KEYS], [], None, None, 0.0, False, "auto")[0]
 
 
 def functional_gradient(function):
@@ -330,7 +336,9 @@ TRANSFORMS = {
 }
 
 
-@pytest.mark.parametrize("function", [attend_to, gather_from, merge_with], ids=lambda function: function.__name__)
+@pytest.mark.parametrize(
+    "function", [attend_to, gather_from, follow_tiles, merge_with], ids=lambda function: function.__name__
+)
 @pytest.mark.parametrize("transform", TRANSFORMS, ids=lambda transform: transform.__name__)
 def test_transforms_are_refused(transform, function):
     with pytest.raises(NotImplementedError, match=TRANSFORMS[transform]):
@@ -348,7 +356,7 @@ def dual_with_gradient(function):
 )
 @pytest.mark.parametrize("transform", [dual, dual_with_gradient, jvp, compiled_jvp])
 def test_ops_called_directly_do_not_drop_tangents(transform, function):
-    name = {merge_by_its_op: "merge", attend_by_its_op: "attention"}.get(function, "gather_attention")
+    name = "merge" if function is merge_by_its_op else "attention"
     with pytest.raises(NotImplementedError, match=f"^{name}: forward-mode differentiation"):
         transform(function)
 
@@ -378,14 +386,14 @@ BATCHED = [is_grads_batched, vectorized_jacobian, mapped_gradients]
 MAPPED = {"x": draw(1, 2, 40, 16).requires_grad_(), "gradients": draw(3, 1, 2, 40, 16)}
 
 
-@pytest.mark.parametrize("function", [attend_to, gather_from], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", [attend_to, gather_from, follow_tiles], ids=lambda function: function.__name__)
 @pytest.mark.parametrize("way", BATCHED, ids=lambda way: way.__name__)
 def test_batched_gradients_are_refused(way, function):
     with pytest.raises(NotImplementedError, match=r"^attention: batched gradients .* not supported.*once for each"):
         way(function, **MAPPED)
 
 
-@pytest.mark.parametrize("function", [attend_to, gather_from], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", [attend_to, gather_from, follow_tiles], ids=lambda function: function.__name__)
 def test_gradcheck_tells_why_it_cannot_batch(function):
     with pytest.raises(RuntimeError, match="While computing batched gradients, got: attention: batched gradients"):
         torch.autograd.gradcheck(function, MAPPED["x"], eps=0.1, atol=1, fast_mode=True, check_batched_grad=True)
@@ -442,7 +450,7 @@ def test_bytes_that_are_no_plan(name, kind):
     change, text = BYTES[name]
     q, k, v = draw_qkv()
     tensor = (LOCAL if kind == "pattern" else keyhole.plan(LOCAL, 40)).tensor()
-    arguments = (q, k, v, change(tensor.clone()), None, None, 0.0, False, "auto")
+    arguments = (q, k, v, [change(tensor.clone())], [], None, None, 0.0, False, "auto")
     if text is None:  # the digest names a plan that is alive, and that one is followed
         assert torch.equal(ops.attention_forward(*arguments)[0], keyhole.attention(q, k, v, LOCAL))
     else:
@@ -469,7 +477,7 @@ def test_a_tensor_outlives_its_pattern(monkeypatch):
     del pattern
     keyhole.plan_cache.clear()
     assert len(tensor) == len((keyhole.causal() & keyhole.window(13)).tensor())
-    got = ops.attention_forward(q, k, v, tensor, None, None, 0.0, False, "auto")[0]
+    got = ops.attention_forward(q, k, v, [tensor], [], None, None, 0.0, False, "auto")[0]
     assert torch.equal(got, expected)
 
 

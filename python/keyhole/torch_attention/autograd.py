@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
+from .. import _core
 from . import kernels
+from .encoded import lists_of, parts_of
 from .refusals import no_second_derivative, refuse_batched_gradients
+from .tensors import Lists
 
 __all__ = ["Attention"]
 
@@ -20,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class Attention(torch.autograd.Function):
-    """(out, lse) of (q, k, v, sink), for one plan or one tensor of indices."""
+    """(out, lse) of (q, k, v, sink), for one plan, one tensor of indices, or tile lists."""
 
     @staticmethod
     def forward(
@@ -29,28 +32,28 @@ class Attention(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         sink: Tensor | None,
-        follows: kernels.Follows,
+        lists: Lists,
         scale: float | None,
         softcap: float,
         deterministic: bool,
         backend: str,
     ) -> tuple[Tensor, Tensor | None]:
-        out, lse = kernels.forward(q, k, v, follows, sink, scale, softcap, backend, with_lse=True)
-        is_plan = not isinstance(follows, Tensor)
-        ctx.save_for_backward(q, k, v, sink, out, lse, None if is_plan else follows)
-        ctx.plan = follows if is_plan else None  # an evicted plan lives on here
+        out, lse = kernels.forward(q, k, v, lists, sink, scale, softcap, backend, with_lse=True)
+        ctx.plan = lists if isinstance(lists, _core.Plan) else None  # an evicted plan lives on here
+        parts, ctx.tile = ([], []) if isinstance(lists, _core.Plan) else parts_of(lists)
+        ctx.save_for_backward(q, k, v, sink, out, lse, *parts)  # so that a change of them is noticed
         ctx.options = (scale, softcap, deterministic, backend)
         ctx.set_materialize_grads(False)  # None tells that nobody asked for a gradient of lse
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, sink, out, lse, indices = ctx.saved_tensors
+        q, k, v, sink, out, lse, *parts = ctx.saved_tensors
         if dout is None:
             dout = torch.zeros_like(out)
-        follows = ctx.plan if indices is None else indices
+        lists = lists_of(parts, ctx.tile, q, k) if ctx.plan is None else ctx.plan
         try:
-            dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, follows, ctx.options)
+            dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, lists, ctx.options)
         except Exception:
             refuse_batched_gradients(dout, dlse)
             raise
@@ -71,9 +74,9 @@ class _Gradients(torch.autograd.Function):
         sink: Tensor | None,
         out: Tensor,
         lse: Tensor,
-        follows: kernels.Follows,
+        lists: Lists,
         options: tuple[float | None, float, bool, str],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        return kernels.backward(dout, dlse, q, k, v, out, lse, follows, sink, *options)
+        return kernels.backward(dout, dlse, q, k, v, out, lse, lists, sink, *options)
 
     backward = staticmethod(no_second_derivative)

@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/call.py
-"""attention, gather_attention and merge for torch tensors: dtypes and layout settled, then the shortest way to kernels.
+"""attention and merge for torch tensors: dtypes and layout settled, then the shortest way to kernels.
 
 nobody looks, no gradient     kernels.forward; where nothing else is asked for, keyhole.attention calls
                               _core.forward_if_plain instead
@@ -16,15 +16,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 
 from .. import _core
+from ..lists import TileLists, refuse_lists
 from ..pattern import Pattern
 from ..plan import Plan, plan_for
 from . import kernels, ops
 from .autograd import Attention
-from .encoded import core_plan, tensor_of
+from .encoded import core_plan, parts_of
 from .refusals import refuse_forward_mode, refuse_learned, refuse_other, refuse_transforms, refuse_unreadable
-from .tensors import current_gpu, current_stream, empty_on_cpu, empty_on_gpu, empty_out
+from .tensors import INDEX_DTYPES, Lists, current_gpu, current_stream, empty_on_cpu, empty_on_gpu, empty_out
 
-__all__ = ["attention", "gather_attention", "merge"]
+__all__ = ["attention", "merge"]
 
 Tensor = torch.Tensor
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -67,7 +68,7 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    pattern_or_plan: Pattern | Plan | str,
+    lists: Any,
     scale: float | None = None,
     layout: str = "bhsd",
     softcap: float = 0.0,
@@ -75,62 +76,35 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = False,
     backend: str = "auto",
+    function: str = "attention",
 ) -> Any:
-    """See keyhole.attention.
+    """See keyhole.attention. `function` is the name that errors are said in: gather_attention takes indices alone.
 
     Under autocast q, k and v are cast as torch casts those of scaled_dot_product_attention: floats other than fp64
     become the autocast dtype. `sink` is fp32 always. Gradients of lse are exact up to the rounding of the dtype of q,
     and cost copies of v, out and dout: an lse that is only looked at should be detached.
     """
     if not (isinstance(k, Tensor) and isinstance(v, Tensor) and q.dim() == k.dim() == v.dim() == 4):
-        _check_tensors("attention", q=q, k=k, v=v)
+        _check_tensors(function, q=q, k=k, v=v)
+    tensors = _tensors_of(function, lists)
     if isinstance(scale, Tensor) or isinstance(softcap, Tensor):
-        refuse_learned("attention", scale=scale, softcap=softcap)
-    q, k, v, sink = _prepare("attention", q, k, v, sink, layout)
-    if _is_looked_at("attention", q, k, v, sink):
-        refuse_unreadable("attention", q=q, k=k, v=v, sink=sink)
+        refuse_learned(function, scale=scale, softcap=softcap)
+    q, k, v, sink = _prepare(function, q, k, v, sink, layout)
+    if _is_looked_at(function, q, k, v, sink) or (
+        tensors and not all(type(tensor) in _PLAIN_TYPES for tensor in tensors.values())
+    ):
+        refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-        encoded = _beside(q, tensor_of(pattern_or_plan))
-        out, lse = ops.attention_forward(q, k, v, encoded, sink, scale, softcap, deterministic, backend)
+        parts, tile = parts_of(lists)
+        if not tensors:
+            parts = [_beside(q, parts[0])]
+        out, lse = ops.attention_forward(q, k, v, parts, tile, sink, scale, softcap, deterministic, backend)
     else:
         try:
-            plan = core_plan(pattern_or_plan, q, k)
-            out, lse = _run(q, k, v, plan, sink, scale, softcap, deterministic, backend, return_lse)
+            followed = lists if tensors else core_plan(lists, q, k)
+            out, lse = _run(q, k, v, followed, sink, scale, softcap, deterministic, backend, return_lse)
         except Exception:  # torch's words for sparse tensors and their like help nobody
-            refuse_unreadable("attention", q=q, k=k, v=v, sink=sink)
-            raise
-    if layout != "bhsd":
-        out = _heads_first(out, layout)
-    return (out, lse) if return_lse else out
-
-
-def gather_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    indices: Tensor,
-    scale: float | None = None,
-    layout: str = "bhsd",
-    softcap: float = 0.0,
-    sink: Tensor | None = None,
-    return_lse: bool = False,
-    deterministic: bool = False,
-    backend: str = "auto",
-) -> Any:
-    """See keyhole.gather_attention. Autocast, sink and gradients of lse as in `attention`."""
-    _check_tensors("gather_attention", q=q, k=k, v=v, indices=indices)
-    if isinstance(scale, Tensor) or isinstance(softcap, Tensor):
-        refuse_learned("gather_attention", scale=scale, softcap=softcap)
-    q, k, v, sink = _prepare("gather_attention", q, k, v, sink, layout)
-    if _is_looked_at("gather_attention", q, k, v, sink) or type(indices) not in _PLAIN_TYPES:
-        refuse_unreadable("gather_attention", q=q, k=k, v=v, indices=indices, sink=sink)
-        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-        out, lse = ops.gather_forward(q, k, v, indices, sink, scale, softcap, deterministic, backend)
-    else:
-        try:
-            out, lse = _run(q, k, v, indices, sink, scale, softcap, deterministic, backend, return_lse)
-        except Exception:
-            refuse_unreadable("gather_attention", q=q, k=k, v=v, indices=indices, sink=sink)
+            refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
             raise
     if layout != "bhsd":
         out = _heads_first(out, layout)
@@ -146,6 +120,24 @@ def merge(
     _check_transforms("merge", out, lse, other_out, other_lse)
     out, lse = ops.merge(_heads_first(out, layout), lse, _heads_first(other_out, layout), other_lse)
     return _heads_first(out, layout), lse
+
+
+def _tensors_of(function: str, lists: Any) -> dict[str, Tensor]:
+    """Those of indices and of tile lists, by name; patterns and plans have none."""
+    if function == "gather_attention":
+        _check_tensors(function, indices=lists)
+        if lists.dtype not in INDEX_DTYPES:
+            raise TypeError(f"{function}: indices are {lists.dtype}; accepted are int32 and int64")
+    if isinstance(lists, Tensor):
+        if lists.dtype not in INDEX_DTYPES or lists.dim() != 4:
+            refuse_lists(function, lists)
+        return {"indices": lists}
+    if isinstance(lists, TileLists):
+        if not isinstance(lists.tiles, Tensor):
+            refuse_other(function, "tiles", lists.tiles)
+        named = {"tiles": lists.tiles, "counts": lists.counts, "bitmap_of": lists.bitmap_of, "bitmaps": lists.bitmaps}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+    return {}
 
 
 def _prepare(
@@ -173,7 +165,7 @@ def _run(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    follows: kernels.Follows,
+    lists: Lists,
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
@@ -186,8 +178,8 @@ def _run(
         q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
     ):
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-        return Attention.apply(q, k, v, sink, follows, scale, softcap, deterministic, backend)
-    return kernels.forward(q, k, v, follows, sink, scale, softcap, backend, with_lse)
+        return Attention.apply(q, k, v, sink, lists, scale, softcap, deterministic, backend)
+    return kernels.forward(q, k, v, lists, sink, scale, softcap, backend, with_lse)
 
 
 def _check_tensors(function: str, **tensors: Any) -> None:

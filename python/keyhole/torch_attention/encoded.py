@@ -1,5 +1,10 @@
 # python/keyhole/torch_attention/encoded.py
-"""Patterns and plans as tensors of bytes on the CPU: what registered ops take, and what an exported program carries.
+"""Lists as tensors: what registered ops take, and what an exported program carries.
+
+    [plan]                                  a pattern or plan, as bytes on the CPU
+    [indices]
+    [tiles, counts, bitmap_of, bitmaps]     tile lists, with an empty tensor of one dimension for what is not given; and
+                                            [rows, columns], their tile, beside them
 
 A plan is `Plan.encode()`. A pattern has the lengths left open, so that a compiled graph serves every length:
 
@@ -17,6 +22,7 @@ import ctypes
 import hashlib
 import struct
 import weakref
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -24,11 +30,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import _core
 from ..cache import Cache
+from ..lists import TileLists, refuse_lists
 from ..pattern import Pattern, from_recipe
 from ..plan import Plan, plan_for
 from ..recipe import decode_value, encode_value
+from .tensors import INDEX_DTYPES, Lists
 
-__all__ = ["Anchored", "core_plan", "plan_of", "tensor_of"]
+__all__ = ["Anchored", "core_plan", "lists_of", "parts_of", "tensor_of"]
 
 _MARK = b"khpt\x01\r\n\0"
 _DIGEST_BYTES = 32
@@ -69,18 +77,43 @@ def tensor_of(what: Any) -> torch.Tensor:
     if isinstance(what, str):
         return _tensor_of_text(what)
     if not isinstance(what, (Pattern, Plan, Anchored)):
-        raise TypeError(
-            f"attention: expected a pattern, its text or a plan as fourth argument, found {type(what).__name__}"
-        )
+        refuse_lists("attention", what)
     return what.as_tensor
 
 
-def plan_of(encoded: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
-    """What an op follows: the reverse of `tensor_of`, for tensors of this shape."""
+def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
+    """What registered ops take as lists and as tile. A pattern's tensor is shared: nobody may write into it."""
+    if isinstance(lists, torch.Tensor):
+        return [lists], []
+    if isinstance(lists, TileLists):
+        tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
+        return [lists.tiles.new_empty(0) if x is None else x for x in tensors], list(lists.tile)
+    return [tensor_of(lists)], []
+
+
+def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor, k: torch.Tensor) -> Lists:
+    """What an op follows: the reverse of `parts_of`, for tensors of this shape. They may come from a stranger."""
+    if len(parts) == 4 and len(tile) == 2:
+        tiles, *rest = parts
+        counts, bitmap_of, bitmaps = (None if x.dim() == 1 and x.numel() == 0 else x for x in rest)
+        return TileLists(tiles, tile=(tile[0], tile[1]), counts=counts, bitmap_of=bitmap_of, bitmaps=bitmaps)
+    if len(parts) != 1 or len(tile) != 0:
+        raise ValueError(
+            f"attention: {len(parts)} tensors as lists, and a tile of {len(tile)} numbers; expected [plan] or "
+            "[indices] and no tile, or [tiles, counts, bitmap_of, bitmaps] and the rows and columns of a tile"
+        )
+    if parts[0].dtype in INDEX_DTYPES and parts[0].dim() == 4:
+        return parts[0]
+    return _plan_of(parts[0], q, k)
+
+
+def _plan_of(encoded: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
+    """The reverse of `tensor_of`."""
     if encoded.dtype != torch.uint8 or not encoded.is_cpu or encoded.dim() != 1 or not encoded.is_contiguous():
         raise ValueError(
-            f"attention: plan is a tensor of {encoded.dtype} with shape {list(encoded.shape)} on {encoded.device}; "
-            "expected the one that tensor() of a pattern or plan gives: bytes on the CPU"
+            f"attention: lists is a tensor of {encoded.dtype} with shape {list(encoded.shape)} on {encoded.device}; "
+            "expected the one that tensor() of a pattern or plan gives, bytes on the CPU, or indices of keys [batch, "
+            "heads, lists, entries], int32 or int64"
         )
     if encoded.numel() < _HEADER.size:
         raise ValueError(

@@ -3,17 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 import torch
 
 from .. import _core
-from .tensors import empty_gradient, empty_in_order_of, empty_lse, empty_out, index_view, place_of
+from .tensors import Lists, empty_gradient, empty_in_order_of, empty_lse, empty_out, lists_view, place_of
 
-__all__ = ["Follows", "backward", "empty_gradients", "empty_results", "forward", "merge"]
+__all__ = ["backward", "empty_gradients", "empty_results", "forward", "merge"]
 
 Tensor = torch.Tensor
-Follows: TypeAlias = _core.Plan | Tensor  # a plan, or indices [batch, heads, lists, entries]
 _FOLDED_COLUMNS = 8  # one is needed; eight keep the rows of 16-bit tensors aligned to 16 bytes
 _MOST_HEAD_DIM = 576
 
@@ -35,7 +32,7 @@ def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    follows: Follows,
+    lists: Lists,
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
@@ -46,8 +43,7 @@ def forward(
     threads, stream = place_of(q)
     out = empty_out(q, v)
     lse = empty_lse(q) if with_lse else None
-    run, lists = _call(_core.forward, _core.gather_forward, follows)
-    run(q, k, v, lists, out, lse, sink, scale, softcap, backend, threads, stream)
+    _core.forward(q, k, v, lists_view(lists), out, lse, sink, scale, softcap, backend, threads, stream)
     return out, lse
 
 
@@ -59,7 +55,7 @@ def backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    follows: Follows,
+    lists: Lists,
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
@@ -72,19 +68,13 @@ def backward(
     if dlse is not None:
         dout, v, out = _fold(dout, dlse, v, out, lse)
         whole_dv = torch.empty_like(v)
-    run, lists = _call(_core.backward, _core.gather_backward, follows)
-    run(
-        dout, q, k, v, out, lse, lists, dq, dk, whole_dv, sink, dsink, scale, softcap, deterministic, backend,
-        *place_of(q),
+    _core.backward(
+        dout, q, k, v, out, lse, lists_view(lists), dq, dk, whole_dv, sink, dsink, scale, softcap, deterministic,
+        backend, *place_of(q),
     )  # fmt: skip
     if whole_dv is not dv:
         dv.copy_(whole_dv[..., : dv.shape[3]])
     return dq, dk, dv, dsink
-
-
-def _call(with_plan: Any, with_indices: Any, follows: Follows) -> tuple[Any, Any]:
-    """Which function of _core takes what is followed, and as what."""
-    return (with_indices, index_view(follows)) if isinstance(follows, Tensor) else (with_plan, follows)
 
 
 def _fold(dout: Tensor, dlse: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:

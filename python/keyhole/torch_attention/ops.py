@@ -1,8 +1,8 @@
 # python/keyhole/torch_attention/ops.py
 """torch.ops.keyhole: attention and merge for compilers, exporters, modes and transforms.
 
-Ops are functional, return a fixed number of tensors, and take the pattern or plan as a tensor of bytes (encoded.py), so
-that a compiled graph serves every pattern. gather_* are attention_* with indices in the place of the plan.
+Ops are functional, return a fixed number of tensors, and take what they follow as tensors (encoded.py: a pattern or
+plan as bytes, indices, or tile lists with their tile), so that a compiled graph serves every pattern and selection.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from typing import Any, TypeAlias
 import torch
 
 from . import kernels
-from .encoded import plan_of
+from .encoded import lists_of
 from .refusals import no_second_derivative, refuse_tangents, refuse_vmap
 from .tensors import empty_in_order_of
 
-__all__ = ["attention_backward", "attention_forward", "gather_backward", "gather_forward", "merge"]
+__all__ = ["attention_backward", "attention_forward", "merge"]
 
 Tensor = torch.Tensor
 Run: TypeAlias = Callable[..., Any]
 
 _library = torch.library.Library("keyhole", "DEF")
+_LISTS = "Tensor[] lists, int[] tile"
 _OPTIONS = "Tensor? sink, float? scale, float softcap, bool deterministic, str backend"
-# A CUDA graph does not hold the plans that its kernels follow. Who captures one by hand holds them; Inductor
-# (mode="reduce-overhead") does not know of them, and is told to record only what is around. The tag is younger than
+# A plan must be on the GPU before a CUDA graph is captured, by one call. Who captures by hand makes it; Inductor
+# (mode="reduce-overhead") does not know of that, and is told to record only what is around. The tag is younger than
 # the oldest torch that we serve.
 _TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
-for _name, _follows in (("attention", "plan"), ("gather", "indices")):
-    _library.define(
-        f"{_name}_forward(Tensor q, Tensor k, Tensor v, Tensor {_follows}, {_OPTIONS}) -> (Tensor, Tensor)", tags=_TAGS
-    )
-    _library.define(
-        f"{_name}_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-        f"Tensor {_follows}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
-        tags=_TAGS,
-    )
+_library.define(
+    f"attention_forward(Tensor q, Tensor k, Tensor v, {_LISTS}, {_OPTIONS}) -> (Tensor, Tensor)", tags=_TAGS
+)
+_library.define(
+    "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+    f"{_LISTS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=_TAGS,
+)
 _library.define("merge(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
 
 
@@ -44,28 +44,15 @@ def _forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    plan: Tensor,
+    lists: list[Tensor],
+    tile: list[int],
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
     deterministic: bool,  # of the backward pass: here it is only kept for it
     backend: str,
 ) -> tuple[Tensor, Tensor | None]:
-    return kernels.forward(q, k, v, plan_of(plan, q, k), sink, scale, softcap, backend, with_lse=True)
-
-
-def _gather_forward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    indices: Tensor,
-    sink: Tensor | None,
-    scale: float | None,
-    softcap: float,
-    deterministic: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor | None]:
-    return kernels.forward(q, k, v, indices, sink, scale, softcap, backend, with_lse=True)
+    return kernels.forward(q, k, v, lists_of(lists, tile, q, k), sink, scale, softcap, backend, with_lse=True)
 
 
 def _backward(
@@ -76,15 +63,13 @@ def _backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    plan: Tensor,
+    lists: list[Tensor],
+    tile: list[int],
     sink: Tensor | None,
     *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _all_four(kernels.backward(dout, dlse, q, k, v, out, lse, plan_of(plan, q, k), sink, *options))
-
-
-def _gather_backward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _all_four(kernels.backward(*arguments))
+    followed = lists_of(lists, tile, q, k)
+    return _all_four(kernels.backward(dout, dlse, q, k, v, out, lse, followed, sink, *options))
 
 
 def _all_four(gradients: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -105,7 +90,8 @@ def _fake_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    follows: Tensor,
+    lists: list[Tensor],
+    tile: list[int],
     sink: Tensor | None,
     *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -117,26 +103,21 @@ def _fake_merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> t
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, follows, sink, *options = inputs
-    ctx.save_for_backward(q, k, v, *output, follows, sink)
+    q, k, v, lists, tile, sink, *options = inputs
+    ctx.save_for_backward(q, k, v, *output, sink, *lists)
+    ctx.tile = tile
     ctx.options = options
     ctx.set_materialize_grads(False)  # None tells that nobody asked for a gradient of lse
 
 
-def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    return _gradients(attention_backward, ctx, dout, dlse)
-
-
-def _differentiate_gather(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    return _gradients(gather_backward, ctx, dout, dlse)
-
-
-def _gradients(backward: Any, ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, out, lse, follows, sink = ctx.saved_tensors
+def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
+    q, k, v, out, lse, sink, *lists = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(out)
-    dq, dk, dv, dsink = backward(dout, dlse, q, k, v, out, lse, follows, sink, *ctx.options)
-    return dq, dk, dv, None, None if sink is None else dsink, None, None, None, None
+    dq, dk, dv, dsink = attention_backward(dout, dlse, q, k, v, out, lse, lists, ctx.tile, sink, *ctx.options)
+    # Lists of tensors want lists of gradients, and torch takes an empty list of numbers for one of tensors.
+    of_lists, of_tile = [None] * len(lists), None if ctx.tile else list[None]()
+    return dq, dk, dv, of_lists, of_tile, None if sink is None else dsink, None, None, None, None
 
 
 def _keep_for_merge(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -172,7 +153,7 @@ def _register(name: str, run: Run, fake: Run, differentiate: Run, keep: Run | No
 
 def _without_tangents(name: str) -> Run:
     """The step behind autograd's own, which hands tensors on as they came and would leave their tangents behind."""
-    function = {"merge": "merge", "gather": "gather_attention"}.get(name.split("_")[0], "attention")
+    function = "merge" if name == "merge" else "attention"
 
     def go_on(keyset: torch._C.DispatchKeySet, *arguments: Any) -> Any:
         refuse_tangents(function, *arguments)
@@ -185,12 +166,8 @@ def _without_tangents(name: str) -> Run:
 
 _register("attention_forward", _forward, _fake_forward, _differentiate, _keep_for_backward)
 _register("attention_backward", _backward, _fake_backward, no_second_derivative)
-_register("gather_forward", _gather_forward, _fake_forward, _differentiate_gather, _keep_for_backward)
-_register("gather_backward", _gather_backward, _fake_backward, no_second_derivative)
 _register("merge", kernels.merge, _fake_merge, _differentiate_merge, _keep_for_merge)
 
 attention_forward = torch.ops.keyhole.attention_forward.default
 attention_backward = torch.ops.keyhole.attention_backward.default
-gather_forward = torch.ops.keyhole.gather_forward.default
-gather_backward = torch.ops.keyhole.gather_backward.default
 merge = torch.ops.keyhole.merge.default

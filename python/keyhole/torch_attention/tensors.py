@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from .. import _core
+from ..lists import TileLists
 
 __all__ = [
     "DTYPES",
+    "INDEX_DTYPES",
+    "Lists",
     "current_gpu",
     "current_stream",
     "empty_gradient",
@@ -19,12 +22,12 @@ __all__ = [
     "empty_on_cpu",
     "empty_on_gpu",
     "empty_out",
-    "index_view",
+    "lists_view",
     "place_of",
 ]
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # in the order of _core's
-_INDEX_DTYPES = {torch.int32: 0, torch.int64: 1}
+INDEX_DTYPES = {torch.int32: 0, torch.int64: 1}
 _core.know_torch(torch.Tensor, DTYPES, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
 
 # None in a build of torch without CUDA, where no tensor can be on a GPU. The public way,
@@ -51,12 +54,25 @@ def _empty_functions() -> tuple[Any, Any]:
 empty_on_cpu, empty_on_gpu = _empty_functions()
 
 
-def index_view(indices: torch.Tensor) -> tuple[Any, ...]:
-    """Indices, which may have any strides, as the tuple that _core takes. It does not keep the tensor alive."""
-    dtype = _INDEX_DTYPES.get(indices.dtype)
-    if dtype is None:
-        raise TypeError(f"gather_attention: indices are {indices.dtype}; accepted are int32 and int64")
-    return (indices.data_ptr(), dtype, indices.shape, indices.stride(), indices.get_device())
+# What kernels follow: a plan, indices [batch, heads, lists, entries], or tile lists.
+Lists: TypeAlias = _core.Plan | torch.Tensor | TileLists
+
+
+def lists_view(lists: Lists) -> Any:
+    """Lists as _core takes them. Tuples do not keep tensors alive: the caller does."""
+    if isinstance(lists, torch.Tensor):
+        return _index_view(lists)
+    if isinstance(lists, TileLists):
+        tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
+        return (*lists.tile, *(None if tensor is None else _index_view(tensor) for tensor in tensors))
+    return lists
+
+
+def _index_view(indices: torch.Tensor) -> tuple[Any, ...]:
+    """Integers, which may have any strides."""
+    return (
+        indices.data_ptr(), INDEX_DTYPES[indices.dtype], indices.shape, indices.stride(), indices.get_device()
+    )  # fmt: skip
 
 
 def empty_in_order_of(like: torch.Tensor, heads: int, length: int, head_dim: int) -> torch.Tensor:

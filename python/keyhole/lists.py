@@ -1,0 +1,191 @@
+# python/keyhole/lists.py
+"""TileLists: lists of key tiles that the program itself has filled; and the words for what is no lists at all."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+from .pattern import as_integer
+
+__all__ = ["TileLists", "is_tensor", "refuse_lists"]
+
+_MOST_ROWS = 1024  # and columns, of a tile
+_WORD = 64  # bits
+
+
+def is_tensor(value: Any) -> bool:
+    """Of torch, which is never imported here: whoever passes a tensor has imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _is_array(value: Any) -> bool:
+    """Of NumPy, likewise."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+class TileLists:
+    """Which tiles of keys each tile of queries attends to, in arrays or tensors that the program has filled: the other
+    thing to follow, beside patterns and indices of single keys. On a GPU nothing of them returns to the host, and a
+    CUDA graph that is replayed follows what they hold by then.
+
+    tiles       [batch, heads, ceil(q_len / rows), capacity], int32 or int64: numbers of key tiles in any order; the
+                heads are those of k (the query heads of one kv head share lists), those of q, or 1. -1 is padding,
+                wherever it stands; a tile that is named twice counts twice
+    tile        (rows, columns), the queries and keys of a tile, such as (128, 128) or (64, 64). Kernels have tiles of
+                their own, which must divide these
+    counts      [batch, heads, ceil(q_len / rows)], int32 or int64: only so many entries of a list count; all of them
+                unless given
+    bitmap_of   shaped like tiles, int32 or int64: which bitmap masks the tile, -1 where every pair of it attends
+    bitmaps     bool [n, rows, columns], True attends; or packed, int64 or uint64 [n, rows, ceil(columns / 64)], lowest
+                bit first. Several tiles may share one
+
+    All are NumPy arrays, or all are torch tensors where q is; they are read where they lie, by every call anew, except
+    for bitmaps of bool, which are packed here. Lengths need not be multiples of the tile: what hangs over an end
+    does not attend. On the CPU an entry that is no tile is a ValueError; on a GPU, where an error would have to wait
+    for the GPU, it is padding.
+
+    >>> import numpy as np
+    >>> import keyhole
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 256, 32), dtype=np.float32)
+    >>> tiles = np.array([[0, -1], [0, 1]])  # the first 128 queries see the first 128 keys, the others all
+    >>> lists = keyhole.TileLists(tiles[None, None], tile=(128, 128))
+    >>> lists
+    <keyhole.TileLists of tiles 128x128: [1, 1, 2, 2]>
+    >>> out = keyhole.attention(q, k, v, lists)
+    >>> first = [x[:, :, :128] for x in (q, k, v)]
+    >>> bool(np.allclose(out[:, :, :128], keyhole.attention(*first, "dense"), atol=1e-6))
+    True
+    """
+
+    tiles: Any
+    tile: tuple[int, int]
+    counts: Any
+    bitmap_of: Any
+    bitmaps: Any  # packed
+
+    def __init__(
+        self, tiles: Any, *, tile: tuple[int, int], counts: Any = None, bitmap_of: Any = None, bitmaps: Any = None
+    ) -> None:
+        self.tile = _checked_tile(tile)
+        if not is_tensor(tiles) and not _is_array(tiles):
+            raise TypeError(
+                f"TileLists: tiles is {_told(tiles)}; accepted are NumPy arrays and torch tensors of int32 or int64"
+            )
+        _check("tiles", tiles, tiles, 4)
+        if counts is not None:
+            _check("counts", counts, tiles, 3)
+        if (bitmap_of is None) != (bitmaps is None):
+            raise ValueError(
+                "TileLists: bitmap_of and bitmaps belong together, which bitmap masks a tile and what it says; pass "
+                "both, or none where every pair of a tile attends"
+            )
+        if bitmap_of is not None:
+            _check("bitmap_of", bitmap_of, tiles, 4)
+            bitmaps = _packed(bitmaps, tiles, *self.tile)
+        self.tiles, self.counts, self.bitmap_of, self.bitmaps = tiles, counts, bitmap_of, bitmaps
+
+    def __repr__(self) -> str:
+        text = f"tiles {self.tile[0]}x{self.tile[1]}: {list(self.tiles.shape)}"
+        if self.counts is not None:
+            text += ", counts"
+        if self.bitmaps is not None:
+            text += f", {len(self.bitmaps)} bitmap" + ("" if len(self.bitmaps) == 1 else "s")
+        return f"<keyhole.TileLists of {text}>"
+
+
+def refuse_lists(function: str, found: Any) -> NoReturn:
+    """Of what attention cannot follow, wherever it was passed as lists."""
+    is_of_integers = hasattr(found, "dtype") and str(found.dtype) in ("int32", "int64", "torch.int32", "torch.int64")
+    error = ValueError if is_of_integers and found.ndim != 4 else TypeError
+    raise error(
+        f"{function}: lists is {_told(found)}; accepted are a pattern, its text, a plan, indices of keys [batch, "
+        "heads, lists, entries] (int32 or int64, a NumPy array or a torch tensor as q is) and keyhole.TileLists. A "
+        "boolean mask becomes a pattern by keyhole.from_dense(mask), a function by keyhole.from_mask_mod(function, "
+        "q_len, k_len)"
+    )
+
+
+def _told(value: Any) -> str:
+    """What was found, in words."""
+    kind = "a torch tensor" if is_tensor(value) else "a NumPy array" if _is_array(value) else ""
+    if kind:
+        return f"{kind} of {value.dtype}, {list(value.shape)}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _checked_tile(tile: Any) -> tuple[int, int]:
+    if not isinstance(tile, (tuple, list)) or len(tile) != 2:
+        raise TypeError(f"TileLists: tile is {tile!r}; expected its rows and columns, such as (128, 128)")
+    rows, columns = as_integer(tile[0], "TileLists: rows of tile"), as_integer(tile[1], "TileLists: columns of tile")
+    if not (1 <= rows <= _MOST_ROWS and 1 <= columns <= _MOST_ROWS):
+        raise ValueError(
+            f"TileLists: tile is ({rows}, {columns}); accepted are 1 to {_MOST_ROWS} rows and columns, such as "
+            "(64, 64) or (128, 128)"
+        )
+    return rows, columns
+
+
+def _is_of(array: Any, *dtypes: str) -> bool:
+    """Whether its dtype is one of these, in any order of bytes."""
+    if is_tensor(array):
+        return any(array.dtype == getattr(sys.modules["torch"], name) for name in dtypes)
+    return str(array.dtype.name) in dtypes
+
+
+def _check_place(name: str, array: Any, tiles: Any) -> None:
+    """Whether it is of the kind of tiles, and lies where they do."""
+    if not (is_tensor(array) if is_tensor(tiles) else _is_array(array)):
+        raise TypeError(
+            f"TileLists: {name} is {_told(array)}, and tiles is {_told(tiles)}; pass torch tensors only, or NumPy "
+            "arrays only"
+        )
+    if is_tensor(tiles) and array.device != tiles.device:
+        raise ValueError(
+            f"TileLists: {name} is on {array.device}, and tiles on {tiles.device}; all must be where q is: pass "
+            f"{name}.to(q.device)"
+        )
+
+
+def _check(name: str, array: Any, tiles: Any, rank: int) -> None:
+    _check_place(name, array, tiles)
+    if not _is_of(array, "int32", "int64"):
+        raise TypeError(f"TileLists: {name} is {_told(array)}; accepted are int32 and int64")
+    if array.ndim != rank or (array is not tiles and array.shape != tiles.shape[:rank]):
+        expected = "[batch, heads, ceil(q_len / rows), capacity]"
+        if array is not tiles:
+            expected = f"{list(tiles.shape[:rank])}, as tiles is {list(tiles.shape)}"
+        raise ValueError(f"TileLists: {name} has shape {list(array.shape)}; expected {expected}")
+
+
+def _packed(bitmaps: Any, tiles: Any, rows: int, columns: int) -> Any:
+    """Bits as kernels read them: int64 [n, rows, ceil(columns / 64)], one bitmap behind the other."""
+    _check_place("bitmaps", bitmaps, tiles)
+    words, is_bool = -(-columns // _WORD), _is_of(bitmaps, "bool")
+    if not is_bool and not _is_of(bitmaps, "int64", "uint64"):
+        raise TypeError(
+            f"TileLists: bitmaps is {_told(bitmaps)}; accepted are bool [n, rows, columns], and int64 or uint64 [n, "
+            "rows, ceil(columns / 64)], which hold a bit for each pair"
+        )
+    expected = (rows, columns if is_bool else words)
+    if bitmaps.ndim != 3 or tuple(bitmaps.shape[1:]) != expected:
+        raise ValueError(
+            f"TileLists: bitmaps is {_told(bitmaps)}; expected [n, {expected[0]}, {expected[1]}] for tiles of {rows} x "
+            f"{columns}"
+        )
+    room = words * _WORD - columns
+    if is_tensor(bitmaps):
+        torch = sys.modules["torch"]
+        if not is_bool:
+            return bitmaps.contiguous().view(torch.int64)
+        bits = torch.nn.functional.pad(bitmaps, (0, room)).to(torch.uint8).unflatten(-1, (-1, 8))
+        eight = 1 << torch.arange(8, dtype=torch.uint8, device=bits.device)
+        return (bits * eight).sum(-1, dtype=torch.uint8).view(torch.int64)
+    numpy = sys.modules["numpy"]
+    if not is_bool:
+        return numpy.ascontiguousarray(bitmaps, bitmaps.dtype.newbyteorder("=")).view(numpy.int64)
+    bits = numpy.packbits(numpy.pad(bitmaps, ((0, 0), (0, 0), (0, room))), axis=-1, bitorder="little")
+    return bits.view("<i8").astype(numpy.int64)
