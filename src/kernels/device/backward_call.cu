@@ -262,7 +262,7 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
   find_sink_gradients(args, p, stream);
   if (queries + keys == 0) return;
   const bool leaves_some = args.schedule.dq == DqOrder::written &&  // query tiles without keys
-                           args.plan.tiles[0].lengths.fewest == 0;
+                           !args.plan.tiles.empty() && args.plan.tiles[0].lengths.fewest == 0;
   if (leaves_some) finish_dq<Storage>(p, stream);
   follow_parts(args, launches, p, stream);
 
