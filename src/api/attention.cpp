@@ -7,6 +7,7 @@
 
 #include "api/check_arguments.h"
 #include "api/check_lists.h"
+#include "base/check.h"
 #include "base/weight_rule.h"
 #include "plan/plan_state.h"
 #include "runtime/dispatch.h"
@@ -17,16 +18,23 @@
 namespace keyhole {
 namespace {
 
+WeightRule rule_of(const TensorView& q, const AttentionOptions& options) {
+  return {.scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
+          .softcap = options.softcap};
+}
+
 Request request_for(Operation operation, const TensorView& q, const TensorView& v,
                     const ListFacts& lists, const AttentionOptions& options,
                     std::initializer_list<const TensorView*> tensors) {
+  const WeightRule rule = rule_of(q, options);
   Request request{.backend = options.backend,
                   .operation = operation,
                   .dtype = q.dtype,
                   .head_dim = q.shape[3],
                   .v_head_dim = v.shape[3],
                   .device = q.device,
-                  .has_softcap = options.softcap > 0,
+                  .has_softcap = rule.bends_in_fp32(),
+                  .softcap = options.softcap,
                   .has_sink = options.sink.is_given(),
                   .deterministic = operation == Operation::backward && options.deterministic,
                   .shares_kv_heads = q.shape[1] != v.shape[1],
@@ -59,8 +67,7 @@ Args args_of(const TensorView& q, const TensorView& k, const TensorView& v,
   args.q = q;
   args.k = k;
   args.v = v;
-  args.rule.scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3])));
-  args.rule.softcap = options.softcap;
+  args.rule = rule_of(q, options);
   args.sink = options.sink;
   args.threads = options.threads;
   args.launch.stream = options.stream;
@@ -173,6 +180,16 @@ int64_t backward_workspace_bytes(const TensorView& dout, const TensorView& q, co
 
 namespace {
 
+// Of a question: what decides which kernel runs. Tensors need no memory.
+void check_question(const TensorView& q, const TensorView& v, const Lists& lists) {
+  KEYHOLE_CHECK(q.rank == 4 && v.rank == 4, "attention: q has ", q.rank, " and v ", v.rank,
+                " dimensions; expected 4: [batch, heads, length, head_dim]");
+  KEYHOLE_CHECK(v.shape[1] == 0 ? q.shape[1] == 0 : q.shape[1] % v.shape[1] == 0,
+                "attention: q has ", q.shape[1], " heads and v has ", v.shape[1],
+                "; the heads of q must be a multiple of those of v");
+  check_lists(lists, q, v);
+}
+
 // A tensor that lies as kernels want it; of a question, whose memory nobody touches.
 TensorView like(const TensorView& tensor, int64_t heads, int64_t length, int64_t columns) {
   TensorView other(tensor.data, tensor.dtype, {tensor.shape[0], heads, length, columns});
@@ -184,6 +201,7 @@ TensorView like(const TensorView& tensor, int64_t heads, int64_t length, int64_t
 
 std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Lists& lists,
                                const AttentionOptions& options) {
+  check_question(q, v, lists);
   const FactsOf facts(lists);
   Choice choice =
       choose_call(kernel_table(), request_for(Operation::forward, q, v, facts, options, {&q, &v}));
@@ -195,6 +213,7 @@ std::string kernel_for_forward(const TensorView& q, const TensorView& v, const L
 
 std::string kernel_for_backward(const TensorView& q, const TensorView& v, const Lists& lists,
                                 const AttentionOptions& options) {
+  check_question(q, v, lists);
   const FactsOf facts(lists);
   Choice choice =
       choose_call(kernel_table(), request_for(Operation::backward, q, v, facts, options, {&q, &v}));

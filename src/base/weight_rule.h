@@ -36,6 +36,10 @@ struct WeightRule {
   double softcap = 0;  // 0: none
 
   KEYHOLE_RULE bool has_softcap() const { return softcap > 0; }
+  // A softcap that is so large against the scale that fp32 does not see it bends nothing.
+  bool bends_in_fp32() const {
+    return has_softcap() && (scale == 0 || float(scale / softcap) != 0);
+  }
 };
 
 // What others must know of a rule.

@@ -94,6 +94,7 @@ struct Request {
   int compute_capability = 0;  // of a GPU: 10 * major + minor
   int64_t shared_bytes = 0;    // of a GPU, per CTA
   bool has_softcap = false;
+  double softcap = 0;
   bool has_sink = false;
   bool deterministic = false;        // a backward pass: the same bits every time
   bool shares_kv_heads = false;      // several query heads have one kv head

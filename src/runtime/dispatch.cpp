@@ -231,7 +231,7 @@ BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, cons
   const FactsOf facts(lists);
   Request request;
   request.operation = Operation::backward;
-  request.has_softcap = args.rule.has_softcap();
+  request.has_softcap = args.rule.bends_in_fp32();
   request.deterministic = deterministic;
   request.shares_kv_heads = args.q.shape[1] != args.k.shape[1];
   request.lists = &facts.get();

@@ -313,6 +313,25 @@ TEST(BadInput, QuestionsForAWorkspace) {
   });
 }
 
+TEST(BadInput, QuestionsForAKernel) {
+  const Call call;
+  const std::string plain = "cpu.forward.f32, tiles ";
+  EXPECT_EQ(kernel_for_forward(call.q, call.v, call.made, call.options).find(plain), 0u);
+  EXPECT_EQ(
+      error_of([&] { kernel_for_forward(call.q, call.v, plan(causal(), 5, 8)); }),
+      "attention: the plan was made for 5 queries and 8 keys but got 5 and 7; make it again for "
+      "these: plan(pattern, 5, 7)");
+  EXPECT_EQ(
+      error_of([&] { kernel_for_backward(call.q, call.v, plan(causal(), Shape{3, 4, 5, 7, {}})); }),
+      "attention: the plan was made for batch 3 and 4 heads but q has batch 2 and 4 heads; make "
+      "it again for these, or for batch 1 and one head, which serves all");
+  TensorView no_heads = call.v;
+  no_heads.shape[1] = 0;
+  EXPECT_EQ(
+      error_of([&] { kernel_for_forward(call.q, no_heads, call.made); }),
+      "attention: q has 4 heads and v has 0; the heads of q must be a multiple of those of v");
+}
+
 TEST(BadInput, Merge) {
   check_rows("merge", kMergeRows, [](const Call& c) { merge(c.out, c.lse, c.dout, c.other_lse); });
 }
