@@ -238,7 +238,8 @@ TEST_F(Graphs, APlanThatWasNeverUsedIsRefusedAndNothingIsBroken) {
     };
     expect_error(ErrorKind::usage,
                  "attention: the plan causal is not yet on the GPU, and lists cannot be copied "
-                 "there while a CUDA graph is captured; call once before the capture",
+                 "there while a CUDA graph is captured; call once before the capture, where a plan "
+                 "keeps what its 16 most recent kinds of calls need",
                  [&] { const Graph graph(stream, [&] { call(fresh); }); });
 
     call(square_plan("causal"));  // another plan, on the same stream

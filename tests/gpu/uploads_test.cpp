@@ -1,6 +1,6 @@
 // tests/gpu/uploads_test.cpp
 // What a plan keeps on the GPU is bounded, and comes back when it is asked for again.
-#include <optional>
+#include <memory>
 
 #include "gpu/gpu_problem.h"
 #include "gpu/pool.h"
@@ -35,7 +35,7 @@ TEST_F(Uploads, APlanKeepsTheMostRecentOnes) {
   }
   ASSERT_EQ(pool_bytes(), before) << "a plan takes its lists with it";
 
-  std::optional<Plan> made = fresh();
+  auto made = std::make_unique<Plan>(fresh());
   std::vector<std::vector<std::byte>> want;
   for (int64_t heads = 1; heads <= kCalls; ++heads) {
     want.push_back(forward_once(*made, heads));
