@@ -62,9 +62,9 @@ void set_bitmaps(TileListView& lists, nb::handle tuple) {
   KEYHOLE_CHECK(bitmaps.rank == 3 && bitmaps.shape[0] >= 0 && bitmaps.shape[1] == rows &&
                     bitmaps.shape[2] == words,
                 "attention: bitmaps have ", bitmaps.rank, " dimensions, [..., ",
-                bitmaps.shape[std::max(bitmaps.rank - 2, 0)], ", ", bitmaps.shape[bitmaps.rank - 1],
-                "]; tiles of ", to_string(lists.tile), " have bitmaps [num_bitmaps, ", rows, ", ",
-                words, "]");
+                bitmaps.shape[std::max(bitmaps.rank - 2, 0)], ", ",
+                bitmaps.shape[std::max(bitmaps.rank - 1, 0)], "]; tiles of ", to_string(lists.tile),
+                " have bitmaps [num_bitmaps, ", rows, ", ", words, "]");
   int64_t step = 1;
   for (int d = 2; d >= 0; step *= bitmaps.shape[d--]) {
     KEYHOLE_CHECK(

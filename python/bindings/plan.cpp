@@ -62,13 +62,15 @@ nb::tuple runs(const Plan& plan, nb::handle head_dim, nb::handle element_bytes, 
   const int64_t dim = integer_from(head_dim, "head_dim");
   const int64_t bytes = integer_from(element_bytes, "element_bytes");
   const int64_t ordinal = integer_from(device, "device");
-  KEYHOLE_CHECK(bytes == 2 || bytes == 4 || bytes == 8, "explain: element_bytes is ", bytes,
-                "; accepted are 2 (bf16), 4 (f32) and 8 (f64)");
+  if (bytes != 2 && bytes != 4 && bytes != 8) {
+    const std::string none = say("no kernel reads elements of ", bytes, " bytes");
+    return nb::make_tuple(none, none);
+  }
   const DType dtype = bytes == 2 ? DType::bf16 : bytes == 4 ? DType::f32 : DType::f64;
   const Shape& shape = plan.shape();
   TensorView q(nullptr, dtype, {shape.batch, shape.heads, shape.q_len, dim});
   TensorView v(nullptr, dtype, {shape.batch, shape.heads, shape.k_len, dim});
-  if (ordinal >= 0) q.device = v.device = {Device::Kind::cuda, int32_t(ordinal)};
+  if (ordinal >= 0) q.device = v.device = {Device::Kind::cuda, narrow(ordinal, "explain: gpu")};
   std::string texts[2];
   {
     const nb::gil_scoped_release release;

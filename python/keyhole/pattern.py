@@ -89,7 +89,7 @@ class Pattern:
         return self._key
 
     def tensor(self) -> torch.Tensor:
-        """The pattern as bytes in a tensor on the CPU: what the ops of `torch.ops.keyhole` take."""
+        """The pattern as bytes in a tensor on the CPU: what the ops of `torch.ops.keyhole` take, as `[it]`."""
         from .torch_attention.encoded import tensor_of
 
         return tensor_of(self)

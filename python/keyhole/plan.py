@@ -131,7 +131,7 @@ class Plan:
         return found if found is not None else _decoded(digest, view[_HEADER.size :])
 
     def tensor(self) -> torch.Tensor:
-        """What `encode` gives, in a tensor on the CPU: what the ops of `torch.ops.keyhole` take."""
+        """What `encode` gives, in a tensor on the CPU: what the ops of `torch.ops.keyhole` take, as `[it]`."""
         from .torch_attention.encoded import tensor_of
 
         return tensor_of(self)
@@ -156,6 +156,8 @@ class Plan:
         'cpu.forward.f32, tiles 32x32'
         """
         row = self.core.explain(*(tile or self.core.usual_tile()), head_dim, element_bytes)
+        if gpu is not None and gpu < 0:
+            raise ValueError(f"explain: gpu is {gpu}; GPUs are numbered from 0, and None stands for the CPU")
         row["runs"] = self.core.runs(head_dim, element_bytes, -1 if gpu is None else gpu)
         return Report.of(row)
 

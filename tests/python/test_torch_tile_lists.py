@@ -286,7 +286,7 @@ def _as(name, function):
 
 ERRORS = {
     "tile beyond": (_with("tiles", 4), ValueError, r"attention: tiles\[1, 0, 2, 3\] is 4; accepted are 0 to 3, and -1"),
-    "count": (_as("counts", lambda x: x * 0 + 6), ValueError, "has the count 6; accepted are 0 to 5"),
+    "count": (_as("counts", lambda x: x * 0 + 6), ValueError, "is 6; accepted are 0 to 5"),
     "dtype": (_as("tiles", lambda x: x.short()), TypeError, "tiles is a torch tensor of torch.int16, .*; accepted are"),
     "mask": (_as("tiles", lambda x: x > 0), TypeError, "tiles is a torch tensor of torch.bool"),
     "rank": (_as("tiles", lambda x: x[0]), ValueError, r"tiles has shape \[2, 3, 5\]; expected \[batch, heads, ceil"),
