@@ -46,8 +46,8 @@ std::string to_string(const IndexView& indices);  // "int32 [1, 2, 2048, 64]"
 // follow is made on the device, in the order of the stream and in the workspace, so that a
 // selection may fill them inside the CUDA graph that follows them.
 //
-// Kernels have tiles of their own, which must divide these: 128x128 suits every backend, smaller ones
-// may leave the call to a slower kernel.
+// Kernels have tiles of their own, which must divide these: 128x128 suits every backend, smaller
+// ones may leave the call to a slower kernel.
 struct TileListView {
   TileShape tile;
   // [batch, heads, ceil(q_len / tile.q), capacity]: key tiles in any order; heads as in IndexView.

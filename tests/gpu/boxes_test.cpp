@@ -235,9 +235,8 @@ TEST_F(Boxes, AGradientThatTmaCannotReadGoesToAnotherKernelToo) {
                        {p.dq.view(), p.dk.view(), p.dv.view(), {}}, options);
     return p.results(Operation::backward);
   };
-  expect_refusal(
-      "sm90: reads tensors whose strides are positive, not 0 for heads",
-      [&] { backward(by_backend("sm90")); });
+  expect_refusal("sm90: reads tensors whose strides are positive, not 0 for heads",
+                 [&] { backward(by_backend("sm90")); });
   const GpuMemory workspace(
       kGpu, backward_workspace_bytes(shared, q, k, v, p.out.view(), p.lse.view(), made,
                                      {p.dq.view(), p.dk.view(), p.dv.view(), {}}));

@@ -168,9 +168,9 @@ TEST_F(GpuHostile, RowsThatAreNotAlignedGoToTheKernelThatTakesThem) {
     ADD_FAILURE() << "sm80 took rows that are not aligned";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::unsupported);
-    EXPECT_NE(std::string(error.what())
-                  .find("sm80: needs rows that begin at multiples of 16 bytes"),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(error.what()).find("sm80: needs rows that begin at multiples of 16 bytes"),
+        std::string::npos)
         << error.what();
   }
 }
