@@ -58,12 +58,13 @@ TEST_F(GpuHostile, MoreThan65535OfEverything) {
 // Nothing to do is done: no launch of an empty grid, and results where there is room for any.
 TEST_F(GpuHostile, NothingToDo) {
   CheckStats stats;
-  for (const char* line : {"pattern=dense batch=0 heads=2 kv_heads=1 q_len=70 k_len=70",
-                           "pattern=dense q_len=0 k_len=0",
-                           "pattern=causal heads=2 kv_heads=1 q_len=0 k_len=130 sink=1",
-                           "pattern=causal heads=2 kv_heads=1 q_len=130 k_len=0 sink=1",
-                           "pattern=not(dense) heads=2 kv_heads=1 q_len=130 k_len=130",
-                           "pattern=random(1,0,3) heads=2 kv_heads=1 q_len=130 k_len=130"}) {
+  for (const char* line :
+       {"pattern=dense batch=0 heads=2 kv_heads=1 q_len=70 k_len=70",
+        "pattern=causal heads=0 kv_heads=2 q_len=130 k_len=130", "pattern=dense q_len=0 k_len=0",
+        "pattern=causal heads=2 kv_heads=1 q_len=0 k_len=130 sink=1",
+        "pattern=causal heads=2 kv_heads=1 q_len=130 k_len=0 sink=1",
+        "pattern=not(dense) heads=2 kv_heads=1 q_len=130 k_len=130",
+        "pattern=random(1,0,3) heads=2 kv_heads=1 q_len=130 k_len=130"}) {
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
       for (const int64_t head_dim : {8, 64, 128, 256}) {
         Case c = parse_case(line);

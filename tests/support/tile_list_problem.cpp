@@ -87,6 +87,8 @@ std::vector<TileListCase> tile_list_cases() {
       {.q_len = 1, .k_len = 1, .capacity = 1},
       {.q_len = 63, .k_len = 640, .capacity = 40, .has_counts = true},
       {.tile = {128, 128}, .head_dim = 128, .softcap = 2},
+      {.q_len = 0, .capacity = 1},
+      {.tile = {128, 128}, .k_len = 0, .head_dim = 128, .capacity = 1, .has_counts = true},
   };
 }
 
