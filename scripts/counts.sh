@@ -5,11 +5,12 @@
 
 # count_tests LOG...: sets num_passed, num_failed and num_skipped, of all logs together.
 count_tests() {
-  # ctest says "96% tests passed, 2 tests failed out of 57", with the skipped ones among the passed, and lists those as
+  # ctest says "96% tests passed, 2 tests failed out of 57" (ctest 4: "100% tests passed out of 57", "96% tests passed, 2 tests
+  # failed out of 57"), with the skipped ones among the passed, and lists those as
   # "12 - name (Skipped)"; pytest ends with "2 failed, 55 passed, 3 skipped in 9.01s"; `check` of scripts/test says
   # "check ...: ok" or "failed".
   read -r num_passed num_failed num_skipped < <(awk '
-    match($0, /[0-9]+ tests failed out of [0-9]+$/) { split(substr($0, RSTART), word); all += word[6]; failed += word[1] }
+    /^[0-9]+% tests passed.* out of [0-9]+$/ { all += $NF; if (match($0, /[0-9]+ tests? failed/)) failed += substr($0, RSTART) + 0 }
     /^[[:space:]]+[0-9]+ - .* \(Skipped\)$/ { skipped++ }
     /^check .*: (ok|failed)$/ { all++; failed += /failed$/ }
     /^(=+ )?[0-9]+ [a-z]+(, [0-9]+ [a-z]+)* in [0-9.]+s/ {

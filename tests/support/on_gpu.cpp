@@ -49,7 +49,14 @@ const KernelEntry& kernel_or_next(const KernelEntry& wanted, const Case& c, cons
   request.deterministic = is_deterministic;
   request.shares_kv_heads = c.heads != c.kv_heads;
   request.lists = &facts;
-  return refusal(wanted, request).empty() ? wanted : choose(kernel_table(), request);
+  if (refusal(wanted, request).empty()) return wanted;
+  // The next of its own backend, where there is one: which backend `choose` takes may depend on how
+  // tensors lie, and results are compared bit by bit across layouts.
+  const auto takes_it = [&](const KernelEntry& kernel) {
+    return kernel.backend == wanted.backend && refusal(kernel, request).empty();
+  };
+  const auto own = std::ranges::find_if(kernel_table(), takes_it);
+  return own != kernel_table().end() ? *own : choose(kernel_table(), request);
 }
 
 std::string why_refused(const KernelEntry& kernel, const Case& c, const CallTensors& tensors,

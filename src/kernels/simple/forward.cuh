@@ -196,12 +196,14 @@ __global__ void __launch_bounds__(C::threads, C::ctas_per_sm)
   }
 
   __syncthreads();
-  decide_finish<C>(p, work, rows, shared);
+  // Worked out again rather than kept: the mainloop needs the registers.
+  const Work finished = device::my_work(p.sizes, p.view, p.heads_per_section);
+  decide_finish<C>(p, finished, rows, shared);
   __syncthreads();
-  finish_outputs<C>(p, work, rows, shared, out);
+  finish_outputs<C>(p, finished, rows, shared, out);
   __syncthreads();
-  store_outputs<T, C>(p, work, rows, shared, out);
-  redo_bad_rows<T, C>(p, work, rows, shared);
+  store_outputs<T, C>(p, finished, rows, shared, out);
+  redo_bad_rows<T, C>(p, finished, rows, shared);
 }
 
 }  // namespace keyhole::simple
