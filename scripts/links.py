@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # scripts/links.py
 # The documents name only files that exist: every relative link in a Markdown file, with its anchor, and
-# every `path/like/this.cpp` between backquotes, must be there.
+# every `path/like/this.cpp` between backquotes, must be there. Their lines are short enough to read and to
+# compare; those of records/ are written by programs, and may be long.
 """usage: links.py [--self-test] [ROOT]"""
 
 import pathlib
@@ -10,6 +11,7 @@ import sys
 import tempfile
 
 SKIP = {"build", "out", ".venv", ".git"}  # made, not written
+LONGEST_LINE = 160
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
@@ -43,11 +45,20 @@ def where(text, position):
     return text.count("\n", 0, position) + 1
 
 
+def long_lines(name, text):
+    if name.startswith("records/"):
+        return []
+    lengths = [(number, len(line)) for number, line in enumerate(text.splitlines(), 1)]
+    too_long = [(number, length) for number, length in lengths if length > LONGEST_LINE]
+    return [f"{name}:{number}: {length} characters; a line has at most {LONGEST_LINE}" for number, length in too_long]
+
+
 def check(root):
-    """Every broken link or path below root, as 'file:line: what'."""
+    """Every broken link or path and every long line below root, as 'file:line: what'."""
     problems = []
     for document in documents(root):
         name, text = document.relative_to(root).as_posix(), document.read_text(encoding="utf-8")
+        problems += long_lines(name, text)
         prose = FENCE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)  # same length, same lines
         for match in LINK.finditer(re.sub(r"`[^`\n]*`", lambda m: " " * len(m.group()), prose)):
             target, _, anchor = match.group(1).partition("#")
@@ -78,6 +89,8 @@ def self_test():
         ("see `src/here.cpp` and `src/gone.cpp:3`, `src/<name>.cpp`, `build/cpu/bin/keyhole`", 1),
         ("```\n[a](missing.md) `src/gone.cpp`\n```\nand `[a](missing.md)`", 0),
         ("[a](../../etc/passwd)", 1),
+        ("ü" * 160 + "\n", 0),
+        ("```\n" + "a" * 161 + "\n```\n" + "| a " * 41 + "\n", 2),  # code and tables, too
     ]
     failures = 0
     for text, expected in cases:
@@ -86,7 +99,9 @@ def self_test():
             (root / "src").mkdir(parents=True)
             (root / "src/here.cpp").write_text("")
             (root / "other.md").write_text("# Two words\n")
-            (root / "README.md").write_text(text)
+            (root / "README.md").write_text(text, encoding="utf-8")
+            (root / "records").mkdir()
+            (root / "records/table.md").write_text("a" * 161)
             got = check(root)
             if len(got) != expected:
                 failures += 1
@@ -103,7 +118,7 @@ def main():
     problems = check(root)
     for problem in problems:
         print(problem)
-    print(f"links: {len(documents(root))} documents, {len(problems)} broken")
+    print(f"links: {len(documents(root))} documents, {len(problems)} problems")
     sys.exit(bool(problems))
 
 

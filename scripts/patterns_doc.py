@@ -35,10 +35,13 @@ def lambda_entry():
         "name": "lambda",
         "call": "lambda(function[, name])",
         "definition": "function(q, k) is true",
-        "meaning": "What no other pattern says, as a C++ function of positions; in Python "
-        "`keyhole.from_mask_mod(function, length)`. It is asked about every pair, so that compiling a plan takes L^2 "
-        "calls. The one below lets a token see those whose positions have no bit that its own lacks: L^1.58 pairs. In a "
-        "program: [your own pattern](../examples/your_own_pattern.cpp).",
+        "meaning": "Any other pattern, as a C++ function of positions.",
+        "more": [
+            "The function is called for every pair, so compiling a plan takes L^2 calls. In Python, use",
+            "`keyhole.from_mask_mod(function, length)`. In the example below a token sees those whose positions have no bit that its",
+            "own lacks: L^1.58 pairs. As a program: [your own pattern](../examples/your_own_pattern.cpp).",
+            "",
+        ],
         "complexity": "as the function says",
         "reach": "as the function says",
         "example": " ".join(example.split()),
@@ -68,14 +71,14 @@ def drawing_options(entry):
 
 
 def section(programs, entry, pictures):
-    lines = [f"## {entry['name']}", "", f"`{entry['call']}`", "", entry["meaning"], ""]
+    lines = [f"## {entry['name']}", "", f"`{entry['call']}`", "", entry["meaning"], "", *entry.get("more", [])]
     lines += [f"- (q, k) attends when: {entry['definition']}"]
     lines += [f"- pairs for length L: {entry['complexity']}"]
     lines += [f"- global context: {entry['reach']}", ""]
     if can_be_drawn(entry):
         picture = f"{entry['name']}.svg"
         draw(programs, entry, pictures / picture)
-        lines += [f"`{entry['example']}`", "", f"![{entry['example']}](pictures/{picture})", ""]
+        lines += [f"`{entry['example']}`", "", f"![{entry['name']}](pictures/{picture})", ""]
     else:
         lines += [f"Example: `{entry['example']}`", ""]
     return lines
@@ -90,13 +93,12 @@ def write(programs, docs):
         "",
         "Written by `scripts/patterns_doc.py` from the catalog (`src/pattern/catalog.cpp`); edit that.",
         "",
-        "A pattern says which pairs (q, k) attend; q and k are positions, `/` is floor division. Query i of",
-        "q_len stands at position i + (k_len - q_len). None is causal by itself unless its definition says",
-        "k <= q. `keyhole show PATTERN --len 16` draws any of them, and any combination.",
+        "A pattern says which pairs (q, k) attend. q and k are positions, and `/` is floor division. Query i of q_len has",
+        "position i + (k_len - q_len). A pattern is causal only where its definition says k <= q; combine others with `causal &`.",
+        "`keyhole show PATTERN --len 16` draws any pattern and any combination.",
         "",
-        "In C++ and in Python each is a function of the same name (in Python `global_`: `global` is a keyword there), but for",
-        "`lambda`, which is C++ only and has no text.",
-        "How to put them together: [choosing a pattern](choosing.md).",
+        "In C++ and in Python each pattern is a function of the same name. In Python, `global` is a keyword, so the function is",
+        "`global_`. `lambda` exists in C++ only and has no text form. How to combine patterns: [choosing a pattern](choosing.md).",
         "",
         "| operator | means |",
         "|---|---|",
@@ -104,12 +106,11 @@ def write(programs, docs):
         "",
         "`~` binds before `&`, `&` before `|`. Arguments may be named: `streaming(sinks=16, window=64)`.",
         "",
-        "| pattern | (q, k) attends when | pairs | global context |",
-        "|---|---|---|---|",
+        "| pattern | what it is |",
+        "|---|---|",
     ]
     for entry in entries:
-        row = [f"[`{entry['call']}`](#{entry['name']})", entry["definition"], entry["complexity"], entry["reach"]]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+        lines.append(f"| [`{entry['call']}`](#{entry['name']}) | {entry['meaning']} |")
     lines.append("")
     for entry in entries:
         lines += section(programs, entry, pictures)

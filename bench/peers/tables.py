@@ -72,7 +72,7 @@ def both(values, form="{:.2f}"):
 
 
 def overview_table(cases):
-    """For the front page: forward / backward of the patterns, and how many times as fast as the others Keyhole is."""
+    """For docs/performance.md: forward / backward of the patterns, and how many times as fast as the others Keyhole is."""
     chosen = [c for c in cases if c.pairs and c.head_dim == 128 and c.dtype == "bf16" and not is_own(c)]
     chosen = [c for c in chosen if c.ms("keyhole", "forward")]
     rows = [["pattern", "tokens", "kept", "Keyhole, ms", "x Flex", "x FA2", "x cuDNN"]]
@@ -291,7 +291,7 @@ def write(document, records):
 def main():
     parser = argparse.ArgumentParser(description="Tables of the records that compare.py wrote.")
     parser.add_argument("records", nargs="+", help="of one run, or of several over different cases")
-    parser.add_argument("--write", nargs="+", metavar="DOCUMENT", help="fill their marked tables: docs/performance.md README.md")
+    parser.add_argument("--write", nargs="+", metavar="DOCUMENT", help="fill their marks: docs/performance.md records/gpu/tables.md")
     arguments = parser.parse_args()
     records = read(arguments.records)
     for document in arguments.write or []:

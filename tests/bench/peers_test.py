@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -232,6 +233,45 @@ class Document(unittest.TestCase):
         lines = self.LINES + lines_of("w", "causal & window(9)", {"forward_ms": 0.5}, flex={"forward_ms": 0.6})
         rows = tables.overview_table(list(records.grouped(lines).values()))
         self.assertEqual(rows[2][-3:], ["1.20 / -", "4.00 / -", "-"])
+
+
+class FrontPage(unittest.TestCase):
+    """The table of README.md is written by hand, of two records: it must say what they say."""
+
+    COMPARED = ROOT / "records/gpu/2026-11-16-h200-compare-everybody.jsonl"
+    FLASH_ATTENTION = ROOT / "records/gpu/2026-11-16-h200-flash-attention-3.md"
+
+    @staticmethod
+    def rows(path, columns):
+        rows = [line[2:-2].split(" | ") for line in path.read_text().splitlines() if line.startswith("| ")]
+        return [row for row in rows if len(row) == columns][1:]
+
+    def flash_attention(self):
+        """{(pattern, tokens): "forward / backward"}, how many times as fast Keyhole is, queued; batches of one, head_dim 128."""
+        found = {}
+        for title, *cells in self.rows(self.FLASH_ATTENTION, 7):
+            pattern, shape = title.rsplit(None, 2)[0], title.split()[-2]
+            if not shape.startswith("1x") or not title.endswith(" d128"):
+                continue
+            queued = [float(re.search(r"\((.*)\)", cells[at])[1]) for at in (0, 1, 3, 4)]
+            ours, theirs = queued[::2], queued[1::2]
+            if cells[0].endswith("ms"):  # a rate is better when it is higher, a time when it is lower
+                ours, theirs = theirs, ours
+            found[pattern, f"{int(shape.split('x')[2]):,}"] = tables.both(a / b for a, b in zip(ours, theirs))
+        return found
+
+    def test_its_table_has_the_figures_of_the_records(self):
+        compared = {tuple(row[:2]): row for row in tables.overview_table(self.cases())}
+        beside = self.flash_attention()
+        shown = self.rows(ROOT / "README.md", 7)
+        self.assertEqual(len(shown), 8)
+        for row in shown:
+            row[0] = row[0].replace("\\|", "|")
+            _, _, kept, ours, flex, _, cudnn = compared[row[0], row[1]]
+            self.assertEqual(row[2:], [kept, ours, flex, beside.get((row[0], row[1]), "-"), cudnn])
+
+    def cases(self):
+        return list(records.grouped(records.read([self.COMPARED])).values())
 
 
 class Program(unittest.TestCase):
