@@ -80,6 +80,8 @@ int list_patterns(const Context& context) {
                       {"definition", entry.definition},
                       {"meaning", entry.meaning},
                       {"example", entry.example},
+                      {"example_q_len", entry.example_q_len},
+                      {"example_k_len", entry.example_k_len},
                       {"complexity", entry.complexity},
                       {"reach", entry.reach}});
     }

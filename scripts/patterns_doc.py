@@ -15,8 +15,24 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LENGTH = 16  # small enough that single pairs can be seen
+LAMBDA_LENGTH = 16  # small enough that single pairs can be seen
 LAMBDA_SOURCE = ROOT / "tests" / "render" / "main.cpp"
+LENGTHS = """\
+Most patterns are for sequences of any length. Those made from lengths or arrays know theirs, and refuse others:
+
+| pattern | is for |
+|---|---|
+| `documents`, `tree`, `grid` | as many keys as it has positions, and queries among them |
+| `mask` | its columns as keys, and queries at the positions of its rows |
+| `tiles`, `bitmaps`, `csr` | queries at the positions of its rows, and at least the keys it lists |
+| `packed`, `at` | its numbers of queries and of keys |
+| in Python `from_dense` and its like | the lengths, the batch and the heads of what was imported; a batch or heads of 1 serve any number |
+
+Fewer queries than positions are the last ones, as everywhere: `documents(3, 5)` takes one query and eight keys while
+decoding. Rows of `mask`, `tiles`, `bitmaps` and `csr` are positions, too. So a matrix with fewer rows than columns, whose
+row 0 is query 0, needs a plan with offset 0, or `from_dense` and its like: they count rows from query 0. Padding
+is a document: `documents(3, 5, 4)` lets it see itself; in `packed([3, 5, 4], [3, 5, 0], causal)` it sees nothing. Under `at` a
+token at a position below 0 is outside of such a pattern, and one behind its end is refused.""".split("\n")
 OPERATORS = [
     ("~a", "the pairs that `a` does not have"),
     ("a & b", "the pairs of both"),
@@ -56,18 +72,13 @@ def can_be_drawn(entry):
 def draw(programs, entry, path):
     keyhole, lambda_picture = programs
     if entry["name"] == "lambda":
-        path.write_text(ask(lambda_picture, str(LENGTH)))
+        path.write_text(ask(lambda_picture, str(LAMBDA_LENGTH)))
     else:
         ask(keyhole, "show", entry["example"], *drawing_options(entry), "--svg", str(path))
 
 
 def drawing_options(entry):
-    """`at` fixes the lengths: as many queries and keys as it has positions."""
-    positions = re.findall(r"[qk]=\[([^]]*)\]", entry["example"])
-    if entry["name"] != "at":
-        return ["--len", str(LENGTH)]
-    q_len, k_len = (len(text.split(",")) for text in positions)
-    return ["--q-len", str(q_len), "--k-len", str(k_len)]
+    return ["--q-len", str(entry["example_q_len"]), "--k-len", str(entry["example_k_len"])]
 
 
 def section(programs, entry, pictures):
@@ -106,11 +117,14 @@ def write(programs, docs):
         "",
         "`~` binds before `&`, `&` before `|`. Arguments may be named: `streaming(sinks=16, window=64)`.",
         "",
+        *LENGTHS,
+        "",
         "| pattern | what it is |",
         "|---|---|",
     ]
     for entry in entries:
-        lines.append(f"| [`{entry['call']}`](#{entry['name']}) | {entry['meaning']} |")
+        first_sentence = entry["meaning"].split(". ")[0].rstrip(".") + "."
+        lines.append(f"| [`{entry['call']}`](#{entry['name']}) | {first_sentence} |")
     lines.append("")
     for entry in entries:
         lines += section(programs, entry, pictures)

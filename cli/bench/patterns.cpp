@@ -145,9 +145,9 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   }
   if (name == "random") return from_text(entry, "random(64, 3, 1)");
   if (name == "grid") {
-    const int64_t height = root_stride(length);
-    return from_text(entry,
-                     fmt::format("grid({}, {}, 4, 4)", height, (length + height - 1) / height));
+    int64_t height = std::min(root_stride(length), length);
+    while (length % height != 0) --height;  // an image has as many pixels as there are tokens
+    return from_text(entry, fmt::format("grid({}, {}, 4, 4)", height, length / height));
   }
   if (name == "streaming") return from_text(entry, "streaming(16, 64)");
   if (name == "longformer") return from_text(entry, "longformer(128, 16)");

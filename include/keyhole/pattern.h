@@ -56,6 +56,7 @@ class Pattern {
   explicit Pattern(NodePtr node) : node_(std::move(node)) {}
 
   std::string text() const;  // what parse() reads
+  // Throws Error(usage) where the pattern was made for other sizes.
   HeadPattern for_head(const Shape& shape, int64_t batch = 0, int64_t head = 0) const;
   // Whether heads or batch entries of these lengths may see different pairs (per_head, per_batch,
   // `at` with positions for each of them). Where not, a plan for one head of one batch entry serves
@@ -79,7 +80,9 @@ std::ostream& operator<<(std::ostream& stream, const Pattern& pattern);
 // are bounded. `allow_files` lets mask(file=m.npy) and its like read files.
 Pattern parse(std::string_view text, bool allow_files = false);
 
-// Leaves. Definitions in docs/patterns.md; q/s is floor division.
+// Leaves. Definitions in docs/patterns.md; q/s is floor division. What is made from lengths or
+// arrays (documents, tree, grid, and those from arrays below) is for so many positions: for_head()
+// and plan() refuse a shape with another k_len, or with queries elsewhere, and say the way out.
 Pattern dense();                                    // always
 Pattern causal();                                   // k <= q
 Pattern window(int64_t left, int64_t right);        // -left <= k - q <= right
@@ -105,7 +108,9 @@ Pattern streaming(int64_t sinks, int64_t window);     // causal & (window(window
 Pattern longformer(int64_t window, int64_t globals);  // window(window/2) | global(globals)
 Pattern bigbird(int64_t block, int64_t window, int64_t randoms, int64_t globals, int64_t seed);
 
-// From arrays; each is copied. Queries and keys outside the array do not attend.
+// From arrays; each is copied. Rows are positions, as for every pattern: of fewer queries than rows
+// the last one is the last row. Where row i is query i and there are fewer rows than keys, set
+// Shape::offset to 0.
 // BSR: query tile i attends to the key tiles keys[offsets[i] .. offsets[i+1]).
 Pattern tiles(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets,
               std::vector<int64_t> keys);
@@ -128,12 +133,14 @@ Pattern per_batch(std::vector<Pattern> patterns);
 
 // Explicit positions: query i stands at q_positions[i], key j at k_positions[j].
 // Each array is [length], [batch, length] or [batch, heads, length], told apart by its size.
+// Inside, a pattern that has lengths refuses positions behind its end; those below 0 are outside of
+// it, and attend to nothing there.
 Pattern at(std::vector<int64_t> q_positions, std::vector<int64_t> k_positions,
            const Pattern& pattern);
 
 // Documents packed one behind the other: document d holds the next q_lengths[d] queries and the
 // next k_lengths[d] keys, and the pattern is asked about positions inside it, as if it were alone.
-// Queries and keys behind the last document do not attend.
+// The lengths add up to q_len and k_len; padding is a document of queries without keys.
 Pattern packed(std::vector<int64_t> q_lengths, std::vector<int64_t> k_lengths,
                const Pattern& pattern);
 

@@ -13,6 +13,7 @@
 #include "convert.h"
 #include "module.h"
 #include "pattern/did_you_mean.h"
+#include "pattern/made_for.h"
 #include "pattern/node.h"
 #include "pattern/smallest_shape.h"
 
@@ -97,6 +98,8 @@ nb::list catalog_rows() {
     row["definition"] = entry.definition;
     row["meaning"] = entry.meaning;
     row["example"] = entry.example;
+    row["example_q_len"] = entry.example_q_len;
+    row["example_k_len"] = entry.example_k_len;
     row["complexity"] = entry.complexity;
     row["reach"] = entry.reach;
     row["is_composition"] = entry.is_composition;
@@ -124,6 +127,14 @@ void add_patterns(nb::module_& module) {
           },
           "(batch, heads): the fewest for which the pattern makes sense.")
       .def(
+          "own_lengths",
+          [](const Pattern& self) -> nb::object {
+            const auto lengths = own_lengths(self);
+            return lengths ? nb::make_tuple(lengths->q_len, lengths->k_len)
+                           : nb::object(nb::none());
+          },
+          "(q_len, k_len) of the arrays it was made of, or None.")
+      .def(
           "depends_on_heads",
           [](const Pattern& self, nb::handle q_len, nb::handle k_len) {
             const int64_t queries = integer_from(q_len, "q_len");
@@ -143,6 +154,15 @@ void add_patterns(nb::module_& module) {
       });
   module.def("parse", [](std::string_view text) { return parse(text); });
   module.def("make", &make, "A pattern of the catalog: its name and its arguments.");
+  module.def(
+      "made_for",
+      [](std::string_view made_by, nb::handle q_len, nb::handle k_len, nb::handle batch,
+         nb::handle heads, const Pattern& pattern) {
+        const MaskSizes sizes{integer_from(q_len, "q_len"), integer_from(k_len, "k_len"),
+                              integer_from(batch, "batch"), integer_from(heads, "heads")};
+        return made_for(std::string(made_by), sizes, pattern);
+      },
+      "A pattern for the sizes of the mask that it came from.");
   module.def("catalog", &catalog_rows, "Every pattern there is, as dicts.");
 }
 

@@ -3,6 +3,8 @@
 
 Query i of q_len stands at position i + (k_len - q_len), so that the last query is the last key: causal masks are
 aligned at the bottom right. None is causal by itself unless its definition says k <= q.
+
+Most are for any length. Those made from lengths or arrays know theirs, and a call with others is a ValueError.
 """
 
 from __future__ import annotations
@@ -150,7 +152,7 @@ def global_at(positions: Integers) -> Pattern:
 
 
 def documents(lengths: Integers) -> Pattern:
-    """Documents of the given lengths packed into one sequence, none seeing another.
+    """Documents of the given lengths packed into one sequence, none seeing another. The lengths add up to k_len.
 
     >>> print((causal() & documents([2, 1])).picture(3))
     # . .
@@ -162,6 +164,8 @@ def documents(lengths: Integers) -> Pattern:
 
 def tree(parents: Integers) -> Pattern:
     """A token sees itself and its ancestors; a root has parent -1. For speculative decoding over a tree of drafts.
+
+    There is a parent for each of the k_len keys: the text before the drafts is a chain, -1, 0, 1, ...
 
     >>> print(tree([-1, 0, 0]).picture(3))
     # . .
@@ -224,7 +228,7 @@ def random(block: int, count: int, seed: int) -> Pattern:
 
 
 def grid(height: int, width: int, row_radius: int, column_radius: int) -> Pattern:
-    """A neighbourhood in two dimensions, for images of height x width read row by row.
+    """A neighbourhood in two dimensions, for images of height x width = k_len pixels read row by row.
 
     >>> grid(2, 3, 0, 1).mask(6)[1].astype(int)  # one row, one column to either side
     array([1, 1, 1, 0, 0, 0])
@@ -263,11 +267,14 @@ def tiles(tile_q: int, tile_k: int, offsets: Integers, keys: Integers) -> Patter
     """Tiles chosen by you, as block-sparse rows (BSR): the queries at positions i * tile_q and following see the key
     tiles keys[offsets[i]:offsets[i + 1]].
 
-    >>> print(tiles(1, 2, offsets=[0, 1, 2], keys=[0, 1]).picture(4))
+    Rows are positions, as for every pattern: the last query is the last key. In `keyhole.from_bsr` row 0 begins with
+    query 0.
+
+    >>> print(tiles(2, 2, offsets=[0, 1, 3], keys=[0, 0, 1]).picture(4))
     # # . .
-    . . # #
-    . . . .
-    . . . .
+    # # . .
+    # # # #
+    # # # #
     """
     return _from_arrays("tiles", {"tile_q": tile_q, "tile_k": tile_k}, {"offsets": offsets, "keys": keys})
 
@@ -277,7 +284,7 @@ def bitmaps(
 ) -> Pattern:
     """Tiles chosen by you, full or with a bitmap: as `tiles`, but of key tile e only the pairs of bitmap number
     bitmap[e] attend, and all of them where it is -1. `rows` holds the bitmaps one below the other,
-    [bitmaps * tile_q, tile_k].
+    [bitmaps * tile_q, tile_k]. Rows of tiles are positions: the last query is the last key.
 
     >>> print(bitmaps(2, 2, [0, 1, 3], [0, 0, 1], [0, -1, 0], [[1, 0], [1, 1]]).picture(4))
     # . . .
@@ -302,6 +309,8 @@ def bitmaps(
 def csr(offsets: Integers, keys: Integers) -> Pattern:
     """Pairs chosen by you, as compressed sparse rows (CSR): the query at position i sees
     keys[offsets[i]:offsets[i + 1]].
+
+    Rows are positions, as for every pattern: the last query is the last key. In `keyhole.from_csr` row i is query i.
 
     >>> print(csr(offsets=[0, 1, 3], keys=[0, 0, 1]).picture(2))
     # .
@@ -353,7 +362,9 @@ def per_batch(*patterns: PatternLike) -> Pattern:
 def at(q_positions: Integers, k_positions: Integers, pattern: PatternLike) -> Pattern:
     """`pattern` with explicit positions: query i stands at q_positions[i], key j at k_positions[j].
 
-    Each array is [length], [batch, length] or [batch, heads, length]; a batch or heads of 1 stands for all.
+    A pattern that has lengths of its own refuses positions behind its end; those below 0 are outside of it, and attend
+    to nothing there. Each array is [length], [batch, length] or [batch, heads, length]; a batch or heads of 1 stands
+    for all.
 
     >>> print(at([0, 2], [2, 1, 0], causal()).picture(2, 3))
     . . #
@@ -375,7 +386,9 @@ def at(q_positions: Integers, k_positions: Integers, pattern: PatternLike) -> Pa
 
 def packed(q_lengths: Integers, k_lengths: Integers, pattern: PatternLike) -> Pattern:
     """Documents packed one behind the other: document d holds the next q_lengths[d] queries and k_lengths[d] keys, and
-    `pattern` speaks of positions inside it, as if it were alone. What lies behind the last document does not attend.
+    `pattern` speaks of positions inside it, as if it were alone.
+
+    The lengths add up to q_len and k_len. Padding is a document of queries without keys.
 
     >>> print(packed([1, 2], [3, 2], causal()).picture(3, 5))
     # # # . .

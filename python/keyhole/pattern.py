@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pattern", "PatternLike", "as_integer", "as_pattern", "from_recipe", "parse"]
 
-_NOTEBOOK_LENGTH = 64  # a pattern has no length of its own; here every pair can still be seen
+_NOTEBOOK_LENGTH = 64  # of patterns that have no length of their own; here every pair can still be seen
 _COUNTED_LENGTHS = (_NOTEBOOK_LENGTH, 1024, 4096)  # up to here counting takes milliseconds
 
 
@@ -170,7 +170,7 @@ class Pattern:
 
     def show(
         self,
-        q_len: int = _NOTEBOOK_LENGTH,
+        q_len: int | None = None,
         k_len: int | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
@@ -178,6 +178,8 @@ class Pattern:
         head: int = 0,
     ) -> None:
         """Prints a picture; with a path that ends in .svg or .html, writes it there instead.
+
+        q_len is 64 unless given, or what the pattern was made for; k_len is q_len then.
 
         >>> import keyhole
         >>> keyhole.parse("causal & window(1)").show(4)
@@ -191,30 +193,34 @@ class Pattern:
 
     def _repr_svg_(self) -> str | None:
         try:
-            return pictures.svg(self, self._shape(_NOTEBOOK_LENGTH, None))
+            return pictures.svg(self, self._shape(None, None))
         except ValueError:  # `at` has lengths of its own; the notebook falls back to repr()
             return None
 
     def _repr_html_(self) -> str | None:
         try:
-            return pictures.svg_with_report(self, self._shape(_NOTEBOOK_LENGTH, None), self._growth())
+            return pictures.svg_with_report(self, self._shape(None, None), self._growth())
         except ValueError:  # as above
             return None
 
     def _growth(self) -> str:
         """The pairs of several lengths: how they grow, which the picture of one length cannot show."""
         lines = [repr(self), "", f"{'length':>6}{'pairs':>12}   of all"]
-        for length in _COUNTED_LENGTHS:
+        own = self.core.own_lengths()
+        for q_len, k_len in [own] if own else [(length, length) for length in _COUNTED_LENGTHS]:
             try:
-                pairs = self.count_pairs(length)
+                pairs = self.count_pairs(q_len, k_len)
             except ValueError:  # another length than that of `at`
                 continue
-            lines.append(f"{length:>6}{pairs:>12}{pairs / length**2:>9.1%}")
+            lines.append(f"{q_len:>6}{pairs:>12}{pairs / max(q_len * k_len, 1):>9.1%}")
         if self.core.smallest_shape() != (1, 1):
             lines.append("of head 0 of batch entry 0")
         return "\n".join(lines)
 
-    def _shape(self, q_len: int, k_len: int | None) -> pictures.Shape:
+    def _shape(self, q_len: int | None, k_len: int | None) -> pictures.Shape:
+        if q_len is None:
+            q_len, own_k_len = self.core.own_lengths() or (_NOTEBOOK_LENGTH, _NOTEBOOK_LENGTH)
+            k_len = own_k_len if k_len is None else k_len
         k_len = q_len if k_len is None else k_len
         batch, heads = self.core.smallest_shape()
         return q_len, k_len, batch, heads, k_len - q_len
@@ -273,6 +279,8 @@ def from_recipe(recipe: Recipe) -> Pattern:
         return Pattern(arguments[0])  # type: ignore[arg-type]
     if name == "not" and len(arguments) == 1:
         return ~from_recipe(arguments[0])  # type: ignore[arg-type]
+    if name == "made_for" and len(arguments) == 6:
+        return made_for(*map(_argument_of, arguments))
     if name in ("and", "or") and len(arguments) == 1 and isinstance(arguments[0], tuple) and len(arguments[0]) > 1:
         first, *others = (from_recipe(part) for part in arguments[0])  # type: ignore[arg-type]
         for other in others:
@@ -285,6 +293,15 @@ def make(name: str, *arguments: Any) -> Pattern:
     """An entry of the catalog. Lists are bytes of int64, and patterns are patterns."""
     core = _core.make(name, tuple(map(_core_of, arguments)))
     return Pattern._of(core, (name, *arguments))
+
+
+def made_for(made_by: str, q_len: int, k_len: int, batch: int, heads: int, pattern: Pattern) -> Pattern:
+    """`pattern`, for calls of these sizes alone; a batch or heads of 1 stand for any number.
+
+    `made_by` is the function that the user called: errors and texts name it.
+    """
+    core = _core.made_for(made_by, q_len, k_len, batch, heads, pattern.core)
+    return Pattern._of(core, ("made_for", made_by, q_len, k_len, batch, heads, pattern))
 
 
 def _combined(name: str, a: PatternLike, b: PatternLike) -> Pattern:

@@ -6,6 +6,7 @@ A recipe is a tuple that begins with a name:
     ("text", "causal & window(3)")            a pattern that its text tells whole
     ("csr", offsets, keys)                    an entry of the catalog; arrays are bytes of int64
     ("mask", (bits, q_len, k_len))            rows, eight pairs a byte, lowest bit first
+    ("made_for", name, q_len, k_len, batch, heads, recipe)    the mask of another library, and its sizes
     ("and", (recipe, recipe, ...)), ("or", ...), ("not", recipe)
 
 Whatever its text tells whole is kept as text, so that equal expressions have equal recipes however

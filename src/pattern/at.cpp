@@ -130,6 +130,14 @@ class At final : public Node {
                                         PositionRuns(k), shape.q_offset());
   }
   bool is_resolved() const override { return false; }
+  void for_each_asked(const Asked& asked, const VisitAsked& visit) const override {
+    Asked there = asked;
+    there.asker = "at";
+    there.gives_positions = true;
+    there.q = hull_of(slice("q", *q_, asked.scope.shape.q_len, asked.scope));
+    there.k = hull_of(slice("k", *k_, asked.scope.shape.k_len, asked.scope));
+    visit(*child_, there);
+  }
   // Arrays of another size are [batch, length] or [batch, heads, length], or fit nothing.
   bool depends_on_heads(int64_t q_len, int64_t k_len) const override {
     return int64_t(q_->size()) != q_len || int64_t(k_->size()) != k_len ||
@@ -144,6 +152,12 @@ class At final : public Node {
                              const Node& child) {
     return say("at(q=", list_text(q, "positions"), ", k=", list_text(k, "positions"), ", ",
                child.text(), ")");
+  }
+
+  static Span hull_of(const std::vector<Position>& positions) {
+    if (positions.empty()) return {};
+    const auto [least, most] = std::minmax_element(positions.begin(), positions.end());
+    return {*least, *most + 1};
   }
 
   // The positions of one head out of [length], [batch, length] or [batch, heads, length].

@@ -124,8 +124,10 @@ const std::vector<CatalogEntry>& table() {
       {.name = "documents",
        .parameters = {integers("lengths", 0)},
        .definition = "q and k in the same document",
-       .meaning = "Documents of the given lengths packed into one sequence, none seeing another.",
-       .example = "documents(5, 3, 6)",
+       .meaning =
+           "Documents of the given lengths packed into one sequence, none seeing another. The "
+           "lengths add up to k_len.",
+       .example = "documents(5, 3, 8)",
        .complexity = "sum of lengths^2",
        .reach = "none",
        .make = [](Values v) { return documents(list(v[0])); }},
@@ -134,8 +136,10 @@ const std::vector<CatalogEntry>& table() {
        .parameters = {integers("parents", -1)},
        .definition = "k is q or an ancestor of q",
        .meaning = "A token sees the path to its root (parent -1): speculative decoding over a tree "
-                  "of drafts.",
+                  "of drafts. There are k_len parents.",
        .example = "tree(-1, 0, 0, 1, 1, 2, 2, 3)",
+       .example_q_len = 8,
+       .example_k_len = 8,
        .complexity = "L * depth",
        .reach = "the ancestors",
        .make = [](Values v) { return tree(list(v[0])); }},
@@ -195,7 +199,9 @@ const std::vector<CatalogEntry>& table() {
                       integer("column_radius", 0)},
        .definition = "q and k are pixels of one image, at most row_radius rows and column_radius "
                      "columns apart",
-       .meaning = "A neighbourhood in two dimensions, for images read row by row.",
+       .meaning =
+           "A neighbourhood in two dimensions, for images read row by row; height x width is "
+           "k_len.",
        .example = "grid(4, 4, 1, 1)",
        .complexity = "L * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",
@@ -243,7 +249,8 @@ const std::vector<CatalogEntry>& table() {
       {.name = "tiles",
        .parameters = {integer("tile_q", 1), integer("tile_k", 1), array("offsets"), array("keys")},
        .definition = "k/tile_k is in keys[offsets[i] .. offsets[i+1]) with i = q/tile_q",
-       .meaning = "Tiles chosen by you, as block-sparse rows (BSR).",
+       .meaning = "Tiles chosen by you, as block-sparse rows (BSR). Row 0 is for the queries at "
+                  "positions 0 to tile_q - 1: the last query is the last key.",
        .example = "tiles(4, 4, [0, 1, 3, 4, 6], [0, 0, 1, 2, 0, 3])",
        .complexity = "tile_q * tile_k * keys",
        .reach = "as given",
@@ -259,9 +266,12 @@ const std::vector<CatalogEntry>& table() {
                       {.name = "rows", .kind = Kind::rows, .most = 1}},
        .definition = "k/tile_k is keys[e], e in offsets[i] .. offsets[i+1] with i = q/tile_q, and "
                      "bitmap[e] is -1 or has the pair",
-       .meaning = "Tiles chosen by you, full or with a bitmap: block masks of other libraries.",
+       .meaning = "Tiles chosen by you, full or with a bitmap: block masks of other libraries. Row "
+                  "0 is for the queries at positions 0 to tile_q - 1, as in tiles.",
        .example = "bitmaps(4, 4, [0, 1, 3, 4], [0, 0, 1, 2], [0, -1, 0, 0], "
                   "[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])",
+       .example_q_len = 12,
+       .example_k_len = 12,
        .complexity = "tile_q * tile_k * keys",
        .reach = "as given",
        .prints_as_written = true,
@@ -277,8 +287,11 @@ const std::vector<CatalogEntry>& table() {
       {.name = "csr",
        .parameters = {array("offsets"), array("keys")},
        .definition = "k is in keys[offsets[q] .. offsets[q+1])",
-       .meaning = "Pairs chosen by you, as compressed sparse rows (CSR).",
+       .meaning = "Pairs chosen by you, as compressed sparse rows (CSR). Row 0 is for the query at "
+                  "position 0: the last query is the last key.",
        .example = "csr([0, 1, 3, 5, 8], [0, 0, 1, 0, 2, 0, 1, 3])",
+       .example_q_len = 4,
+       .example_k_len = 4,
        .complexity = "keys",
        .reach = "as given",
        .prints_as_written = true,
@@ -287,8 +300,11 @@ const std::vector<CatalogEntry>& table() {
       {.name = "mask",
        .parameters = {{.name = "rows", .kind = Kind::rows, .most = 1, .file_name = "file"}},
        .definition = "rows[q][k] is not 0",
-       .meaning = "Pairs chosen by you, as a boolean matrix.",
+       .meaning = "Pairs chosen by you, as a boolean matrix. Row 0 is for the query at position 0: "
+                  "the last query is the last key.",
        .example = "mask([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1]])",
+       .example_q_len = 4,
+       .example_k_len = 4,
        .complexity = "ones in the matrix",
        .reach = "as given",
        .prints_as_written = true,
@@ -323,6 +339,8 @@ const std::vector<CatalogEntry>& table() {
        .definition = "pattern at positions q[query], k[key]",
        .meaning = "Explicit positions, for tokens that are reordered, gathered or shared.",
        .example = "at(q=[4, 0, 5, 1], k=[0, 1, 2, 3, 4, 5], causal)",
+       .example_q_len = 4,
+       .example_k_len = 6,
        .complexity = "that of pattern",
        .reach = "of pattern",
        .is_composition = true,
@@ -336,6 +354,8 @@ const std::vector<CatalogEntry>& table() {
        .meaning = "Documents packed into one sequence, each with its own number of queries and of "
                   "keys: ragged batches.",
        .example = "packed([5, 2, 6], [5, 7, 4], causal & (window(3) | sinks(1)))",
+       .example_q_len = 13,
+       .example_k_len = 16,
        .complexity = "that of pattern for each document",
        .reach = "of pattern, inside a document",
        .is_composition = true,

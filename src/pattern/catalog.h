@@ -50,10 +50,12 @@ struct CatalogEntry {
   std::string_view definition;             // when (q, k) attends, in one line; / is floor division
   std::string_view meaning;                // for whom and why, one sentence
   std::string_view example;                // a text of this pattern, small enough to be drawn
-  std::string_view complexity;             // "L * w": pairs for length L
-  std::string_view reach;                  // global context: "all", "first n tokens", "none", ...
-  bool is_composition = false;             // named composition or operator-like (per_head, at)
-  bool prints_as_written = false;          // from arrays: the leaf alone would print a hash
+  int64_t example_q_len = 16;              // ... for these lengths: what has arrays has lengths
+  int64_t example_k_len = 16;
+  std::string_view complexity;               // "L * w": pairs for length L
+  std::string_view reach;                    // global context: "all", "first n tokens", "none", ...
+  bool is_composition = false;               // named composition or operator-like (per_head, at)
+  bool prints_as_written = false;            // from arrays: the leaf alone would print a hash
   Pattern (*make)(std::span<Value> values);  // may take the values' memory
 };
 

@@ -111,6 +111,10 @@ bool Node::depends_on_heads(int64_t q_len, int64_t k_len) const {
                      [&](const NodePtr& part) { return part->depends_on_heads(q_len, k_len); });
 }
 
+void Node::for_each_asked(const Asked& asked, const VisitAsked& visit) const {
+  for (const NodePtr& child : children()) visit(*child, asked);
+}
+
 NodePtr Node::in_residue(int64_t stride, int64_t residue) const {
   KEYHOLE_ASSERT(stride >= 1 && residue >= 0 && residue < stride, "residue ", residue, " modulo ",
                  stride);

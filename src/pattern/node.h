@@ -8,7 +8,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +37,27 @@ struct Rect {
 struct Scope {
   Shape shape;
   int64_t batch = 0, head = 0;
+};
+
+// What is asked of a node where a pattern meets a call (fit.h).
+struct Asked {
+  Scope scope;
+  Span q, k;                            // the positions of the queries and of the keys
+  std::string_view asker = "the call";  // or `at`, or a document of `packed`
+  bool gives_positions = false;         // `at`: one for each query and key, anywhere
+};
+
+// The calls that a node was made for, where it knows: one that was made from arrays does.
+struct KnownSizes {
+  std::string_view made_by;                  // what the user wrote: "documents", "from_dense"
+  std::string_view way_out;                  // what to write instead, for an error
+  int64_t most_q = 0;                        // it has rows for the query positions 0 to most_q - 1
+  int64_t least_k = 0, most_k = kUnbounded;  // and is for so many keys
+  // Of rows without a number of keys: where the last query is the last key, it is in one of the
+  // rows least_q - 1 to most_q - 1. The last tile may be cut short.
+  int64_t least_q = 0;
+  bool counts_queries = false;   // row i is query i, wherever it stands: most_q is q_len
+  int64_t batch = 1, heads = 1;  // 1: any number
 };
 
 // Everything that `allows` depends on inside a rectangle, as numbers: two rectangles of one size
@@ -96,6 +119,14 @@ class Node : public std::enable_shared_from_this<Node> {
   // Whether resolve() looks at the batch entry or the head, or at how many there are, for these
   // lengths. By default: whether that of a child does.
   virtual bool depends_on_heads(int64_t q_len, int64_t k_len) const;
+
+  // What the node itself knows of the calls it is for; its children are asked on their own. It
+  // answers for any position all the same: only check_fit() refuses.
+  virtual std::optional<KnownSizes> sizes() const { return {}; }
+  using VisitAsked = std::function<void(const Node& part, const Asked& asked)>;
+  // Calls visit for each child that a call reaches, with what it is asked there. By default: all of
+  // them, the same.
+  virtual void for_each_asked(const Asked& asked, const VisitAsked& visit) const;
 
   // For the passes that take unions apart, and for printing.
   enum class Kind : uint8_t {

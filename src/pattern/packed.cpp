@@ -2,8 +2,8 @@
 // packed(q_lengths, k_lengths, pattern): documents packed one behind the other, whose numbers of
 // queries and of keys may differ. Document d holds the next q_lengths[d] queries and the next
 // k_lengths[d] keys, and the pattern is asked about the positions inside it, as if the document
-// were alone: its keys count from 0, its query i stands at i + (k_lengths[d] - q_lengths[d]). What
-// lies behind the last document does not attend.
+// were alone: its keys count from 0, its query i stands at i + (k_lengths[d] - q_lengths[d]). A
+// document may have queries without keys (padding, which sees nothing) or keys without queries.
 //
 //   packed([2, 3], [3, 2], causal)      # # . . .
 //                                       # # # . .
@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <set>
 
 #include "base/check.h"
 #include "base/int_math.h"
@@ -190,8 +192,35 @@ class Packed final : public Node {
   }
   std::vector<NodePtr> children() const override { return {child_}; }
   bool is_opaque() const override { return child_->is_opaque(); }
+  std::optional<KnownSizes> sizes() const override {
+    const int64_t keys = sum_of(k_lengths_);
+    return KnownSizes{.made_by = "packed",
+                      .way_out =
+                          "give q_lengths and k_lengths that add up to them (from_cu_seqlens: "
+                          "offsets that end there); padding is a document of 0 keys",
+                      .most_q = sum_of(q_lengths_),
+                      .least_k = keys,
+                      .most_k = keys,
+                      .counts_queries = true};
+  }
+  void for_each_asked(const Asked& asked, const VisitAsked& visit) const override {
+    std::set<std::pair<int64_t, int64_t>> visited;  // documents of equal lengths ask the same
+    for (size_t d = 0; d < q_lengths_.size(); ++d) {
+      const int64_t q_len = q_lengths_[d], k_len = k_lengths_[d];
+      if (q_len == 0 || k_len == 0 || !visited.emplace(q_len, k_len).second) continue;
+      Asked inside{asked.scope, {k_len - q_len, k_len}, {0, k_len}, "a document of packed"};
+      inside.scope.shape.q_len = q_len;
+      inside.scope.shape.k_len = k_len;
+      inside.scope.shape.offset.reset();
+      visit(*child_, inside);
+    }
+  }
 
  private:
+  static int64_t sum_of(const std::vector<int64_t>& lengths) {
+    return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  }
+
   // One text where all children share it (they differ in lengths alone), so that parse() reads it
   // back; else all of them, which it does not read.
   static std::string text_of_all(const std::vector<NodePtr>& children) {

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "base/check.h"
+#include "pattern/fit.h"
 #include "pattern/node.h"
 #include "pattern/simplify.h"
 #include "pattern/smallest_shape.h"
@@ -38,7 +39,9 @@ std::string Pattern::text() const { return node_->text(); }
 
 HeadPattern Pattern::for_head(const Shape& shape, int64_t batch, int64_t head) const {
   check_shape(shape, batch, head);
-  NodePtr resolved = node_->resolve({shape, batch, head});
+  const Scope scope{shape, batch, head};
+  check_fit(*node_, scope);
+  NodePtr resolved = node_->resolve(scope);
   KEYHOLE_ASSERT(resolved->is_resolved(), "\"", text(), "\" still depends on head or batch entry");
   return HeadPattern(std::move(resolved), shape.q_offset());
 }

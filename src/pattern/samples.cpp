@@ -50,7 +50,7 @@ constexpr std::string_view kCombinations[] = {
     "packed([7], [9], causal & window(2)) | sinks(1)",
     "packed([1, 1, 1, 1, 1], [2, 2, 2, 2, 2], strided(2))",
     "packed([4, 3], [3, 4], per_head(random(2, 1, 3), blocks(2)))",
-    "~packed([3, 3], [5, 4], packed([1, 2], [3, 1], prefix(1)))",
+    "~packed([3, 3], [4, 4], packed([1, 2], [3, 1], prefix(1)))",
     "packed([], [], causal)",
     // arrays
     "mask([[1, 0, 1], [0, 1, 1]]) | sinks(1)",

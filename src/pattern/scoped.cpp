@@ -31,6 +31,11 @@ class Choice final : public Node {
   }
   bool is_resolved() const override { return false; }
   bool depends_on_heads(int64_t, int64_t) const override { return true; }
+  void for_each_asked(const Asked& asked, const VisitAsked& visit) const override {
+    const int64_t chosen = kind_ == Kind::per_head ? asked.scope.head : asked.scope.batch;
+    // Too few of them are for resolve() to refuse.
+    if (chosen < int64_t(children_.size())) visit(*children_[size_t(chosen)], asked);
+  }
   bool is_opaque() const override {
     return std::any_of(children_.begin(), children_.end(),
                        [](const NodePtr& child) { return child->is_opaque(); });

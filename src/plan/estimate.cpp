@@ -103,7 +103,7 @@ double estimate_tiles(const Node& node, const Shape& shape, int64_t stride, Tile
 double count_tiles(const Pattern& pattern, const Shape& shape, TileShape tile) {
   double tiles = 0;
   for (int64_t head = 0; head < shape.batch * shape.heads; ++head) {
-    const NodePtr node = pattern.node()->resolve({shape, head / shape.heads, head % shape.heads});
+    const NodePtr node = pattern.for_head(shape, head / shape.heads, head % shape.heads).node();
     tiles += listed_tiles(*simplify(node), shape, 1, tile, ceil_div(shape.q_len, tile.q));
   }
   return tiles;

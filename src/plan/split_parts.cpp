@@ -210,7 +210,7 @@ std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape, Sp
   const int64_t heads = checked_mul(shape.batch, shape.heads, "plan: batch x heads");
   std::vector<size_t> distinct_of;
   for (int64_t i = 0; i < heads; ++i) {
-    const NodePtr node = pattern.node()->resolve({shape, i / shape.heads, i % shape.heads});
+    const NodePtr node = pattern.for_head(shape, i / shape.heads, i % shape.heads).node();
     size_t found = 0;
     while (found < distinct.size() && distinct[found].node != node) ++found;
     if (found == distinct.size() && !node->is_opaque() && !distinct.empty()) {

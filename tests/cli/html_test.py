@@ -22,10 +22,10 @@ MORE = [
     ("causal & (window(4) | sinks(2)) & ~dilated(3)", ["--q-len", "9", "--k-len", "21"]),
     ("causal | prefix(7)", ["--q-len", "21", "--k-len", "9"]),
     ("window(inf, 2) & ~window(3, inf)", ["--len", "17", "--offset", "-4"]),
-    ("documents(3, 0, 4, 9) & causal", ["--len", "20"]),
+    ("documents(3, 0, 4, 13) & causal", ["--len", "20"]),
     ("per_head(causal, window(2) | random(2, 1, 5))", ["--len", "16", "--head", "1"]),
     ("per_batch(causal, blocks(4) | exponential)", ["--len", "20", "--at-batch", "1"]),
-    ("packed([3, 0, 4], [5, 2, 4], causal & window(2)) | sinks(1)", ["--q-len", "8", "--k-len", "12"]),
+    ("packed([3, 0, 4, 1], [5, 2, 4, 0], causal & window(2)) | sinks(1)", ["--q-len", "8", "--k-len", "11"]),
     ("at(q=[-2, 7, 7, 100], k=[0, 5, -1, 7, 8], window(2) & causal | random(2, 1, 3))", ["--q-len", "4", "--k-len", "5"]),
     ("bigbird(8, 3, 2, 1, 7) & causal", ["--len", "200"]),
     ("fixed(7, 2) | dilated(5, 3) | ~dense", ["--len", "64", "--offset", "-20"]),
@@ -135,16 +135,19 @@ def keyhole(program, *words):
     return done.stdout
 
 
-def lengths_for(example):
-    # `at` brings its own lengths.
-    if match := re.search(r"at\(q=\[([^\]]*)\], k=\[([^\]]*)\]", example):
-        return ["--q-len", str(len(match[1].split(","))), "--k-len", str(len(match[2].split(",")))]
+ARRAYS = {"documents", "tree", "grid", "tiles", "bitmaps", "csr", "mask", "per_batch", "at", "packed"}
+
+
+def lengths_for(pattern):
+    # What has arrays has the lengths of its example.
+    if pattern["name"] in ARRAYS:
+        return ["--q-len", str(pattern["example_q_len"]), "--k-len", str(pattern["example_k_len"])]
     return ["--len", "40"]
 
 
 def make_pages(program, folder):
     patterns = json.loads(keyhole(program, "info", "--patterns", "--json"))
-    subjects = [(p["example"], lengths_for(p["example"])) for p in patterns] + MORE
+    subjects = [(p["example"], lengths_for(p)) for p in patterns] + MORE
     pages = {}
     for number, (pattern, options) in enumerate(subjects):
         name = f"page{number}.html"

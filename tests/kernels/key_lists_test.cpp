@@ -24,7 +24,7 @@ constexpr const char* kCases[] = {
     "pattern=causal heads=5 q_len=140 k_len=135 head_dim=16 v_head_dim=8 regime=integers",
     "pattern=dense heads=16 q_len=3 k_len=333 head_dim=24 v_head_dim=24 regime=deep",
     "pattern=not(dense) heads=16 q_len=5 k_len=9 sink=1",
-    "pattern=csr(20,300,20,5) heads=2 q_len=20 k_len=300 head_dim=32 v_head_dim=32",
+    "pattern=csr(20,5) heads=2 q_len=20 k_len=300 head_dim=32 v_head_dim=32",
     // heads of one kv head with lists of their own, or none
     "pattern=per_head(random(1,30,1),random(1,17,2)) heads=20 q_len=9 k_len=90 head_dim=48 "
     "v_head_dim=48",

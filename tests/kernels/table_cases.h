@@ -19,11 +19,11 @@ inline constexpr const char* kHostileCases[] = {
     "pattern=and(causal,not(window(3))) q_len=66 k_len=66 regime=masked_nan",
     "pattern=causal q_len=90 k_len=20 regime=masked_nan",
     "pattern=and(dilated(2),not(dilated(4))) q_len=40 k_len=40 sink=1",
-    "pattern=mask(50,60,2,7) q_len=50 k_len=60 regime=masked_nan",
+    "pattern=mask(2,7) q_len=50 k_len=60 regime=masked_nan",
     // whole tiles that nobody sees between tiles that somebody sees
     "pattern=or(window(1),sinks(1)) q_len=200 k_len=200 head_dim=4 v_head_dim=4",
     "pattern=or(sinks(1),global_at(150)) q_len=5 k_len=300 head_dim=4 v_head_dim=4",
-    "pattern=tiles(64,64,4,4,30,3) q_len=230 k_len=250 head_dim=4 v_head_dim=4",
+    "pattern=tiles(64,64,30,3) q_len=230 k_len=250 head_dim=4 v_head_dim=4",
     // query tiles that see one key tile or none: dq may be written instead of summed
     "pattern=blocks(16) q_len=300 k_len=300 head_dim=72 v_head_dim=16 dq=padded",
     "pattern=and(causal,blocks(64)) heads=4 kv_heads=2 q_len=270 k_len=260 head_dim=8 v_head_dim=8",

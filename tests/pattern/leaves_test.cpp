@@ -28,10 +28,9 @@ struct Picture {
 };
 
 TEST(Leaves, LookAsTheirDefinitionsSay) {
-  const std::vector<uint8_t> bytes = {1, 0, 0, 0, 255, 128};
+  const std::vector<uint8_t> bytes = {1, 0, 0, 0, 255, 128, 0, 0, 0};
   const Picture pictures[] = {
-      {documents({2, 0, 3}), 6, 6,
-       "# # . . . .\n# # . . . .\n. . # # # .\n. . # # # .\n. . # # # .\n. . . . . .\n"},
+      {documents({2, 0, 3}), 5, 5, "# # . . .\n# # . . .\n. . # # #\n. . # # #\n. . # # #\n"},
       {tree({-1, 0, 0, 1}), 4, 4, "# . . .\n# # . .\n# . # .\n# # . #\n"},
       {tree({-1, -1, 0, 1}), 4, 4, "# . . .\n. # . .\n# . # .\n. # . #\n"},
       {exponential(), 6, 6,
@@ -46,10 +45,10 @@ TEST(Leaves, LookAsTheirDefinitionsSay) {
        "# # # . . .\n# # # . . .\n# # # . . .\n. . . # # #\n. . . # # #\n. . . # # #\n"},
       {global_at({3, 1, 3}), 5, 5, ". # . # .\n# # # # #\n. # . # .\n# # # # #\n. # . # .\n"},
       {tiles(2, 2, {0, 1, 3}, {1, 1, 0}), 4, 4, ". . # #\n. . # #\n# # # #\n# # # #\n"},
-      {bitmaps(2, 2, {0, 1, 3}, {0, 1, 0}, {0, 0, -1}, std::vector<uint8_t>{9, 0, 1, 1}), 5, 5,
-       "# . . . .\n# # . . .\n# # # . .\n# # # # .\n. . . . .\n"},
+      {bitmaps(2, 2, {0, 1, 3}, {0, 1, 0}, {0, 0, -1}, std::vector<uint8_t>{9, 0, 1, 1}), 4, 4,
+       "# . . .\n# # . .\n# # # .\n# # # #\n"},
       {csr({0, 1, 1, 4}, {0, 2, 0, 2}), 3, 3, "# . .\n. . .\n# . #\n"},
-      {mask(bytes, 2, 3), 3, 3, "# . .\n. # #\n. . .\n"},
+      {mask(bytes, 3, 3), 3, 3, "# . .\n. # #\n. . .\n"},
       {random(2, 9, 1), 3, 3, "# # #\n# # #\n# # #\n"},  // more than there are: all of them
       {random(2, 0, 1), 2, 2, ". .\n. .\n"},
   };

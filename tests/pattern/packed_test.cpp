@@ -57,20 +57,20 @@ TEST(Packed, EachDocumentIsThePatternAlone) {
     for (const auto& offset : {std::optional<int64_t>{}, {-3}, {40}}) {  // the whole's is no matter
       expect_definition(inner, {4, 0, 3, 6, 1}, {7, 2, 0, 6, 4},
                         {.heads = 2, .q_len = 14, .k_len = 19, .offset = offset});
-      expect_definition(inner, {5, 3}, {3, 5},  // tokens behind the last document, and too few
-                        {.heads = 2, .q_len = 10, .k_len = 6, .offset = offset});
+      expect_definition(inner, {5, 3, 2}, {3, 5, 0},  // padding: queries that see nothing
+                        {.heads = 2, .q_len = 10, .k_len = 8, .offset = offset});
     }
   }
 }
 
 TEST(Packed, IsDocumentsWhereLengthsAreEqual) {
   const std::vector<int64_t> lengths = {5, 0, 9, 2};
-  EXPECT_EQ(picture(packed(lengths, lengths, causal() & window(3)), 17, 17),
-            picture(documents(lengths) & causal() & window(3), 17, 17));
+  EXPECT_EQ(picture(packed(lengths, lengths, causal() & window(3)), 16, 16),
+            picture(documents(lengths) & causal() & window(3), 16, 16));
 }
 
 TEST(Packed, AnEmptyBatchHasNoPairs) {
-  EXPECT_EQ(count_pairs(packed({}, {}, dense()), 4, 4), 0);
+  EXPECT_EQ(count_pairs(packed({}, {}, dense()), 0, 0), 0);
   EXPECT_EQ(count_pairs(packed({4, 0}, {0, 4}, dense()), 4, 4), 0);
 }
 

@@ -53,39 +53,43 @@ TEST_F(ParseFiles, MeanWhatTheyHoldAndPrintAsWritten) {
   write<int64_t>("p.npy", "<i8", {4}, {-1, 0, 0, 1});
   write<int64_t>("o.npy", "<i8", {4}, {0, 1, 1, 3});
   write<int32_t>("k.npy", "<i4", {3}, {0, 0, 2});
-  write<uint8_t>("m.npy", "|b1", {2, 3}, {1, 0, 0, 1, 0, 1});
-  write<uint8_t>("my mask.npy", "|u1", {2, 3}, {7, 0, 0, 1, 0, 255});
+  write<uint8_t>("m.npy", "|b1", {3, 3}, {1, 0, 0, 1, 0, 1, 0, 1, 0});
+  write<uint8_t>("my mask.npy", "|u1", {3, 3}, {7, 0, 0, 1, 0, 255, 0, 9, 0});
   write<int64_t>("q.npy", "<i8", {1, 2, 3}, {0, 2, 4, 0, 1, 2});
   std::filesystem::create_directories("a-b/c");
   write<int64_t>("a-b/c/1.npy", "<i8", {3}, {2, 3, 1});
 
   struct Row {
     const char *text, *printed, *meaning;
+    int64_t q_len, k_len;
   };
   const Row rows[] = {
-      {"documents(file=l.npy)", "documents(file=l.npy)", "documents(2, 3, 1)"},
-      {"documents( l4.npy )", "documents(l4.npy)", "documents(2, 3, 1)"},
-      {"documents(lengths=a-b/c/1.npy)", "documents(lengths=a-b/c/1.npy)", "documents(2, 3, 1)"},
-      {"documents(file=\"l.npy\")", "documents(file=l.npy)", "documents(2, 3, 1)"},
-      {"tree(file=p.npy)&causal", "tree(file=p.npy) & causal", "tree(-1, 0, 0, 1) & causal"},
-      {"global_at(file=k.npy)", "global_at(file=k.npy)", "global_at(0, 0, 2)"},
+      {"documents(file=l.npy)", "documents(file=l.npy)", "documents(2, 3, 1)", 6, 6},
+      {"documents( l4.npy )", "documents(l4.npy)", "documents(2, 3, 1)", 6, 6},
+      {"documents(lengths=a-b/c/1.npy)", "documents(lengths=a-b/c/1.npy)", "documents(2, 3, 1)", 6,
+       6},
+      {"documents(file=\"l.npy\")", "documents(file=l.npy)", "documents(2, 3, 1)", 6, 6},
+      {"tree(file=p.npy)&causal", "tree(file=p.npy) & causal", "tree(-1, 0, 0, 1) & causal", 3, 4},
+      {"global_at(file=k.npy)", "global_at(file=k.npy)", "global_at(0, 0, 2)", 3, 4},
       {"csr(offsets=o.npy,keys=k.npy)", "csr(offsets=o.npy, keys=k.npy)",
-       "csr([0, 1, 1, 3], [0, 0, 2])"},
-      {"tiles(tile_q=2, tile_k=3, offsets=o.npy, keys=[0, 0, 2])",
-       "tiles(tile_q=2, tile_k=3, offsets=o.npy, keys=[0, 0, 2])",
-       "tiles(2, 3, [0, 1, 1, 3], [0, 0, 2])"},
-      {"mask(file=m.npy)", "mask(file=m.npy)", "mask([[1, 0, 0], [1, 0, 1]])"},
+       "csr([0, 1, 1, 3], [0, 0, 2])", 3, 3},
+      {"tiles(tile_q=3, tile_k=3, offsets=o.npy, keys=[0, 0, 2])",
+       "tiles(tile_q=3, tile_k=3, offsets=o.npy, keys=[0, 0, 2])",
+       "tiles(3, 3, [0, 1, 1, 3], [0, 0, 2])", 7, 8},
+      {"mask(file=m.npy)", "mask(file=m.npy)", "mask([[1, 0, 0], [1, 0, 1], [0, 1, 0]])", 3, 3},
       {"~mask(file=\"my mask.npy\")", "~mask(file=\"my mask.npy\")",
-       "~mask([[1, 0, 0], [1, 0, 1]])"},
+       "~mask([[1, 0, 0], [1, 0, 1], [0, 1, 0]])", 3, 3},
       {"at(q=l.npy, k=[0,1,2,3], causal|sinks(1))",
        "at(q=l.npy, k=[0, 1, 2, 3], causal | sinks(1))",
-       "at([2, 3, 1], [0, 1, 2, 3], causal | sinks(1))"},
+       "at([2, 3, 1], [0, 1, 2, 3], causal | sinks(1))", 3, 4},
   };
   for (const Row& row : rows) {
     const Pattern pattern = parse(row.text, true);
     EXPECT_EQ(pattern.text(), row.printed);
     EXPECT_TRUE(parse(pattern.text(), true) == pattern) << row.text;
-    EXPECT_EQ(picture(pattern, 3, 4), picture(parse(row.meaning), 3, 4)) << row.text;
+    EXPECT_EQ(picture(pattern, row.q_len, row.k_len),
+              picture(parse(row.meaning), row.q_len, row.k_len))
+        << row.text;
   }
   // Three dimensions, told apart by their size.
   const Pattern heads = parse("at(q=q.npy, k=[0, 1, 2, 3, 4], causal)", true);

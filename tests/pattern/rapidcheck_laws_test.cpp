@@ -57,9 +57,10 @@ rc::Gen<std::string> expression(int depth) {
 constexpr int kLength = 20;
 const Rect kAll = {{-4, kLength + 4}, {-4, kLength + 4}};
 
+// Of the node: it answers for any position, also where a call of this length would be refused.
 Truth truth_of(const Pattern& pattern) {
   const Shape shape{.q_len = kLength, .k_len = kLength};
-  return Truth(pattern.for_head(shape).node(), kAll.q, kAll.k);
+  return Truth(pattern.node()->resolve({shape}), kAll.q, kAll.k);
 }
 Pattern any_pattern(int depth = 1) {
   return parse((*rc::gen::map(expression(depth), [](std::string text) {

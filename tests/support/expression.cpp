@@ -128,10 +128,11 @@ Pattern build_at(const Expression& e, const Shape& shape) {
   return at(std::move(q), std::move(k), build(child(e, 0), shape));
 }
 
-// Cuts that may leave the last tokens out, meet (no tokens between them) or lie beyond the end.
+// Cuts that may meet (no tokens between them).
 std::vector<int64_t> draw_lengths(int64_t documents, int64_t length, Random& random) {
   std::vector<int64_t> cuts = {0};
-  for (int64_t d = 0; d < documents; ++d) cuts.push_back(random.below(length + 3));
+  for (int64_t d = 1; d < documents; ++d) cuts.push_back(random.below(length + 1));
+  if (documents > 0) cuts.push_back(length);
   std::sort(cuts.begin(), cuts.end());
   for (size_t d = 0; d + 1 < cuts.size(); ++d) cuts[d] = cuts[d + 1] - cuts[d];
   cuts.pop_back();
@@ -146,21 +147,63 @@ Pattern build_packed(const Expression& e, const Shape& shape) {
   return packed(std::move(q), std::move(k), build(child(e, 0), shape));
 }
 
-Pattern build_mask(const Expression& e) {
-  const int64_t rows = number(e, 0), columns = number(e, 1);
-  Random random{uint64_t(number(e, 3))};
-  std::vector<uint8_t> allowed(size_t(rows * columns));
-  for (uint8_t& byte : allowed) byte = random.chance(int(number(e, 2))) ? 1 : 0;
-  return mask(allowed, rows, columns);
+Pattern build_mask(const Expression& e, const Shape& shape) {
+  Random random{uint64_t(number(e, 1))};
+  std::vector<uint8_t> allowed(size_t(shape.k_len * shape.k_len));
+  for (uint8_t& byte : allowed) byte = random.chance(int(number(e, 0))) ? 1 : 0;
+  return mask(allowed, shape.k_len, shape.k_len);
 }
 
-Pattern build_bitmaps(const Expression& e) {
+Pattern build_csr(const Expression& e, const Shape& shape) {
+  std::vector<int64_t> offsets, keys;
+  draw_lists(shape.k_len, shape.k_len, number(e, 0), number(e, 1), offsets, keys);
+  return csr(std::move(offsets), std::move(keys));
+}
+
+// The tiles of tiles(...) and bitmaps(...): as many as the positions need.
+void draw_tiles(const Expression& e, const Shape& shape, std::vector<int64_t>& offsets,
+                std::vector<int64_t>& keys) {
   const int64_t tile_q = number(e, 0), tile_k = number(e, 1);
-  const int64_t num = std::clamp<int64_t>(number(e, 6), 0, 16);
-  KEYHOLE_CHECK(tile_q >= 1 && tile_k >= 1, "expression: bitmaps of ", tile_q, " x ", tile_k);
+  KEYHOLE_CHECK(tile_q >= 1 && tile_k >= 1, "expression: tiles of ", tile_q, " x ", tile_k);
+  draw_lists(ceil_div(shape.k_len, tile_q), ceil_div(shape.k_len, tile_k), number(e, 2),
+             number(e, 3), offsets, keys);
+}
+
+Pattern build_tiles(const Expression& e, const Shape& shape) {
+  std::vector<int64_t> offsets, keys;
+  draw_tiles(e, shape, offsets, keys);
+  return tiles(number(e, 0), number(e, 1), std::move(offsets), std::move(keys));
+}
+
+Pattern build_documents(std::vector<int64_t> lengths, const Shape& shape) {
+  int64_t left = shape.k_len;
+  for (int64_t& length : lengths) {
+    KEYHOLE_CHECK(length >= 0, "expression: documents of ", length);
+    length = std::min(length, left), left -= length;
+  }
+  if (!lengths.empty()) lengths.back() += left;
+  return documents(std::move(lengths));
+}
+
+Pattern build_tree(std::vector<int64_t> parents, const Shape& shape) {
+  const size_t given = parents.size();
+  parents.resize(size_t(shape.k_len));
+  for (size_t i = given; i < parents.size(); ++i) parents[i] = int64_t(i) - 1;
+  return tree(std::move(parents));
+}
+
+Pattern build_grid(const Expression& e, const Shape& shape) {
+  int64_t width = std::clamp<int64_t>(number(e, 1), 1, std::max<int64_t>(shape.k_len, 1));
+  while (shape.k_len % width != 0) --width;
+  return grid(shape.k_len / width, width, number(e, 2), number(e, 3));
+}
+
+Pattern build_bitmaps(const Expression& e, const Shape& shape) {
+  const int64_t tile_q = number(e, 0), tile_k = number(e, 1);
+  const int64_t num = std::clamp<int64_t>(number(e, 4), 0, 16);
   std::vector<int64_t> offsets, keys, names;
-  draw_lists(number(e, 2), number(e, 3), number(e, 4), number(e, 5), offsets, keys);
-  Random random{uint64_t(number(e, 5))};
+  draw_tiles(e, shape, offsets, keys);
+  Random random{uint64_t(number(e, 3))};
   for (size_t i = 0; i < keys.size(); ++i) names.push_back(random.between(-1, num - 1));
   std::vector<uint8_t> allowed(size_t(num * tile_q * tile_k));
   for (int64_t i = 0; i < int64_t(allowed.size()); ++i) {  // some bitmaps are empty, some full
@@ -205,17 +248,13 @@ Pattern build(const Expression& e, const Shape& shape) {
   if (e.name == "per_batch") return per_batch(build_children(e, shape, shape.batch));
   if (e.name == "at") return build_at(e, shape);
   if (e.name == "packed") return build_packed(e, shape);
-  if (e.name == "mask") return build_mask(e);
-  std::vector<int64_t> offsets, keys;
-  if (e.name == "csr") {
-    draw_lists(number(e, 0), number(e, 1), number(e, 2), number(e, 3), offsets, keys);
-    return csr(std::move(offsets), std::move(keys));
-  }
-  if (e.name == "tiles") {
-    draw_lists(number(e, 2), number(e, 3), number(e, 4), number(e, 5), offsets, keys);
-    return tiles(number(e, 0), number(e, 1), std::move(offsets), std::move(keys));
-  }
-  if (e.name == "bitmaps") return build_bitmaps(e);
+  if (e.name == "mask") return build_mask(e, shape);
+  if (e.name == "csr") return build_csr(e, shape);
+  if (e.name == "tiles") return build_tiles(e, shape);
+  if (e.name == "bitmaps") return build_bitmaps(e, shape);
+  if (e.name == "documents") return build_documents(e.numbers, shape);
+  if (e.name == "tree") return build_tree(e.numbers, shape);
+  if (e.name == "grid") return build_grid(e, shape);
   if (e.name == "lambda") {
     const int64_t a = number(e, 0), b = number(e, 1), modulus = number(e, 2);
     KEYHOLE_CHECK(modulus >= 1, "expression: lambda with modulus ", modulus);

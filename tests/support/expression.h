@@ -29,11 +29,15 @@ Expression parse_expression(std::string_view text);  // throws Error(usage)
 //   per_head(a,b,...), per_batch(a,b,...)     entry i takes child i modulo their number
 //   at(rank,order,seed,a)                     positions [length], [batch,length] or
 //                                             [batch,heads,length]
-//   packed(documents,seed,a)                  a must not hold `at`: documents differ in length
-//   csr(rows,columns,percent,seed)  mask(rows,columns,percent,seed)
-//   tiles(tile_q,tile_k,rows,columns,percent,seed)
-//   bitmaps(tile_q,tile_k,rows,columns,percent,seed,bitmaps)
+//   packed(documents,seed,a)                  a must hold nothing that knows its lengths: documents
+//                                             differ in theirs
+//   csr(percent,seed)  mask(percent,seed)
+//   tiles(tile_q,tile_k,percent,seed)
+//   bitmaps(tile_q,tile_k,percent,seed,bitmaps)
 //   lambda(a,b,modulus)                       (a q + b k) mod modulus == 0
+// What knows its lengths is made for k_len positions: arrays are drawn so, documents and trees are
+// cut short or go on, and a grid keeps the widest row that fits. So a smaller shape leaves an
+// expression valid.
 Pattern build(const Expression& expression, const Shape& shape);
 
 int64_t count_nodes(const Expression& expression);

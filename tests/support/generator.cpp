@@ -72,28 +72,40 @@ Expression draw_catalog_leaf(Random& random, const Shape& shape) {
   return leaf;
 }
 
-Expression draw_array_leaf(Random& random, const Shape& shape) {
-  const auto near = [&](int64_t length) {  // arrays may be shorter or longer than the sequence
-    return std::max<int64_t>(0, length + random.pick({0, 0, 0, 0, -1, 1, -5, 7}));
-  };
+Expression draw_array_leaf(Random& random) {
   const int64_t percent = random.pick({0, 3, 20, 50, 90, 100}), seed = random.below(1000);
   switch (random.below(5)) {
     case 0:
-      return {
-          "csr", {near(shape.q_len), std::max<int64_t>(near(shape.k_len), 0), percent, seed}, {}};
+      return {"csr", {percent, seed}, {}};
     case 1:
-      return {"mask", {near(shape.q_len), near(shape.k_len), percent, seed}, {}};
+      return {"mask", {percent, seed}, {}};
     case 2:
     case 3: {
       const int64_t tile_q = random.pick({1, 3, 8, 16, 17}),
                     tile_k = random.pick({1, 2, 8, 16, 31, 70});
-      const int64_t rows = near(shape.q_len) / tile_q + 1, columns = near(shape.k_len) / tile_k + 1;
-      if (random.chance(50)) return {"tiles", {tile_q, tile_k, rows, columns, percent, seed}, {}};
-      return {"bitmaps", {tile_q, tile_k, rows, columns, percent, seed, random.between(0, 6)}, {}};
+      if (random.chance(50)) return {"tiles", {tile_q, tile_k, percent, seed}, {}};
+      return {"bitmaps", {tile_q, tile_k, percent, seed, random.between(0, 6)}, {}};
     }
     default:
       return {"lambda", {random.between(-3, 3), random.between(-3, 3), random.between(1, 7)}, {}};
   }
+}
+
+// Where a part of an expression stands, and so what it may hold.
+struct Place {
+  bool has_lengths = true;    // those of the shape: `at` and `packed` fit. Inside a document, not
+  bool has_positions = true;  // all are among those of the keys: what knows its lengths fits
+};
+
+Place top_place(const Shape& shape) {
+  const int64_t first = shape.q_offset();
+  return {.has_positions = shape.k_len > 0 && first >= 0 && first + shape.q_len <= shape.k_len};
+}
+
+bool knows_its_lengths(const Expression& leaf) {
+  constexpr std::string_view kNames[] = {"csr",       "mask", "tiles", "bitmaps",
+                                         "documents", "tree", "grid"};
+  return std::ranges::find(kNames, leaf.name) != std::end(kNames);
 }
 
 bool can_be_built(const Expression& e, const Shape& shape) {
@@ -106,33 +118,42 @@ bool can_be_built(const Expression& e, const Shape& shape) {
   }
 }
 
-Expression draw_leaf(Random& random, const Shape& shape) {
+Expression draw_leaf(Random& random, const Shape& shape, const Place& place) {
   for (int attempt = 0; attempt < 8; ++attempt) {
     Expression leaf =
-        random.chance(15) ? draw_array_leaf(random, shape) : draw_catalog_leaf(random, shape);
+        random.chance(15) ? draw_array_leaf(random) : draw_catalog_leaf(random, shape);
+    if (knows_its_lengths(leaf) && !place.has_positions) continue;
     if (can_be_built(leaf, shape)) return leaf;
   }
   return {"causal", {}, {}};
 }
 
-// Inside a document of `packed` lengths are not those of the shape: no room for `at`, which has its
-// own.
-Expression draw_tree(Random& random, const Shape& shape, int depth, bool is_in_document = false) {
-  if (depth >= kMaxDepth || random.chance(depth == 0 ? 25 : 45)) return draw_leaf(random, shape);
-  const auto child = [&] { return draw_tree(random, shape, depth + 1, is_in_document); };
+Expression draw_tree(Random& random, const Shape& shape, int depth, const Place& place) {
+  if (depth >= kMaxDepth || random.chance(depth == 0 ? 25 : 45)) {
+    return draw_leaf(random, shape, place);
+  }
+  const auto child = [&] { return draw_tree(random, shape, depth + 1, place); };
   const int64_t draw = random.below(100);
   if (draw < 32) return {"and", {}, {child(), child()}};
   if (draw < 64) return {"or", {}, {child(), child()}};
   if (draw < 74) return {"not", {}, {child()}};
   if (draw < 80 && shape.heads > 1) return {"per_head", {}, {child(), child()}};
   if (draw < 86 && shape.batch > 1) return {"per_batch", {}, {child(), child()}};
-  if (draw < 90 && !is_in_document) {
-    return {"at", {random.between(1, 3), random.below(5), random.below(1000)}, {child()}};
+  if (draw < 90 && place.has_lengths) {
+    const int64_t order = random.below(5);
+    // The first three orders keep to the positions 0 to length - 1.
+    const bool has_positions =
+        order < 3 && shape.k_len > 0 && shape.q_len <= shape.k_len && shape.q_offset() >= 0;
+    const Place there{.has_lengths = has_positions, .has_positions = has_positions};
+    return {"at",
+            {random.between(1, 3), order, random.below(1000)},
+            {draw_tree(random, shape, depth + 1, there)}};
   }
-  if (draw < 94) {
+  if (draw < 94 && place.has_lengths) {
+    const Place inside{.has_lengths = false, .has_positions = false};
     return {"packed",
             {random.pick({1, 2, 3, 5, 12}), random.below(1000)},
-            {draw_tree(random, shape, depth + 1, true)}};
+            {draw_tree(random, shape, depth + 1, inside)}};
   }
   // Identities in disguise: they must give the same plan's worth of answers.
   const Expression a = child();
@@ -201,10 +222,10 @@ int64_t draw_integer(Random& random, int64_t around) {
 
 Expression draw_pattern(Random& random, const Shape& shape) {
   for (int attempt = 0; attempt < 4; ++attempt) {
-    Expression tree = draw_tree(random, shape, 0);
+    Expression tree = draw_tree(random, shape, 0, top_place(shape));
     if (can_be_built(tree, shape)) return tree;
   }
-  return draw_leaf(random, shape);
+  return draw_leaf(random, shape, top_place(shape));
 }
 
 Case draw_case(uint64_t seed, int64_t work) {

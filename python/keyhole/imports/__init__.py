@@ -1,8 +1,9 @@
 # python/keyhole/imports/__init__.py
 """Patterns from what other libraries keep: matrices, sequence offsets, mask functions and block masks; and back.
 
-Everything here counts queries and keys from 0, as matrices do: query i is row i, for the lengths that were imported,
-also where there are fewer queries than keys.
+Everything here counts queries and keys from 0, as matrices do: query i is row i, also where there are fewer queries
+than keys. A pattern is for the lengths that were imported, and for the batch and heads where they are more than 1; a
+call with others is a ValueError. Of a square mask fewer queries are the last rows, as for every pattern.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..pattern import Pattern, PatternLike, as_pattern
 from ..plan import Plan
-from .rows import joined, length_of, row_by_row
+from .rows import imported, length_of
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -21,10 +21,11 @@ _MOST_PAIRS = 1 << 22  # asked about at once
 
 
 def from_block_mask(block_mask: BlockMask) -> Pattern:
-    """The pairs that `flex_attention` attends to with this BlockMask, for its lengths, batch and heads.
+    """The pairs that `flex_attention` attends to with this BlockMask, for its lengths, batch and heads alone.
 
-    A dimension of size 1 serves every batch entry, or every head. The function of a mask that was sliced is lost, and
-    with it what its partial blocks held: slice the pattern's tensors instead.
+    A dimension of size 1 serves every batch entry, or every head. Row i is query i; where the lengths are equal, fewer
+    queries are the last ones. The function of a mask that was sliced is lost, and with it what its partial blocks held:
+    slice the pattern's tensors instead.
     """
     from .asker import Asker
 
@@ -41,7 +42,8 @@ def from_block_mask(block_mask: BlockMask) -> Pattern:
             made[key] = lists.pattern(b, h, asker)
         return made[key]
 
-    return joined([[one_head(b, h) for h in range(lists.heads)] for b in range(lists.batch)])
+    entries = [[one_head(b, h) for h in range(lists.heads)] for b in range(lists.batch)]
+    return imported("from_block_mask", entries, lists.q_len, lists.k_len, lists.batch, lists.heads)
 
 
 class _Lists:
@@ -93,7 +95,7 @@ class _Lists:
             pairs = asker.ask(b, h, np.minimum(q, self.q_len - 1), np.minimum(k, self.k_len - 1))
             inside = (q < self.q_len)[:, :, None] & (k < self.k_len)[:, None, :]
             collector.add_tiles(q_tiles[some], k_tiles[some], pairs & inside)
-        return row_by_row(collector.pattern(), self.q_len, self.k_len)
+        return collector.pattern()
 
 
 def to_block_mask(

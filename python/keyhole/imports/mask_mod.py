@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..pattern import Pattern
-from .rows import joined, length_of, row_by_row
+from .rows import imported, length_of
 
 if TYPE_CHECKING:
     from .asker import Asker
@@ -30,12 +30,13 @@ def from_mask_mod(
     device: Any = "cpu",
     xp: Any = None,
 ) -> Pattern:
-    """The pairs for which fn(b, h, q_idx, kv_idx) is True, for these lengths.
+    """The pairs for which fn(b, h, q_idx, kv_idx) is True, for these lengths. Others are refused, as are another batch
+    or other heads where they were given. q_idx 0 is query 0; where q_len is k_len, fewer queries are the last ones.
 
     fn          called as FlexAttention calls a mask_mod: indices count from 0, and it must not branch on their values
     batch, heads
-                how many there are; without them fn is asked with b = 0 and h = 0. What certainly does not depend on
-                them is asked once; what turns out equal is stored once.
+                how many there are; without them fn is asked with b = 0 and h = 0, and the pattern is for any number.
+                What certainly does not depend on them is asked once; what turns out equal is stored once.
     device      where torch evaluates fn; large lengths are much faster on a GPU
     xp          numpy or torch: the library that fn is written for; torch where it is installed, unless given.
                 NumPy functions get arrays that broadcast, as q_idx[:, None] and kv_idx[None, :] do.
@@ -56,12 +57,11 @@ def from_mask_mod(
     batch, heads = _count("batch", batch), _count("heads", heads)
     asker = Asker(fn, device, xp, "from_mask_mod")
     uses_batch, uses_heads = asker.uses(batch, heads)
-    return joined(
-        [
-            [_one_head(asker, b, h, q_len, k_len) for h in range(heads if uses_heads else 1)]
-            for b in range(batch if uses_batch else 1)
-        ]
-    )
+    entries = [
+        [_one_head(asker, b, h, q_len, k_len) for h in range(heads if uses_heads else 1)]
+        for b in range(batch if uses_batch else 1)
+    ]
+    return imported("from_mask_mod", entries, q_len, k_len, batch, heads)
 
 
 def _count(parameter: str, value: Any) -> int:
@@ -77,7 +77,7 @@ def _one_head(asker: Asker, b: int, h: int, q_len: int, k_len: int) -> Pattern:
     for q, k in _blocks(q_len, k_len):
         block = asker.ask(b, h, np.arange(q.start, q.stop)[None], np.arange(k.start, k.stop)[None])[0]
         collector.add_block(q.start, k.start, block)
-    return row_by_row(collector.pattern(), q_len, k_len)
+    return collector.pattern()
 
 
 def _blocks(q_len: int, k_len: int) -> Iterator[tuple[range, range]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..leaves import csr, tiles
 from ..pattern import Pattern
-from .rows import joined, length_of, row_by_row
+from .rows import imported, length_of
 
 __all__ = ["from_bsr", "from_csr", "from_dense"]
 
@@ -22,8 +22,8 @@ def from_dense(mask: Any) -> Pattern:
     for `from_csr`. Equal heads, empty tiles and equal tiles are found, so that a mask of a regular pattern compiles to
     a small plan.
 
-    Row i is query i: the pattern is for these lengths. Fewer queries than the rows of a square matrix are its last
-    ones, as for every pattern; where q_len and k_len differ, other lengths are refused.
+    Row i is query i: the pattern is for these lengths, and for this batch and these heads where they are more than 1.
+    Others are refused. Fewer queries than the rows of a square matrix are its last ones, as for every pattern.
 
     >>> import numpy as np
     >>> print(from_dense(np.tri(2, 3, 1, dtype=bool)).picture(2, 3))
@@ -42,7 +42,9 @@ def from_dense(mask: Any) -> Pattern:
         raise ValueError(
             f"from_dense: mask has shape {list(shape)}; expected [q_len, k_len] or [batch, heads, q_len, k_len]"
         )
-    return joined([[_from_matrix(head) for head in entry] for entry in mask])
+    batch, heads, q_len, k_len = mask.shape
+    entries = [[_from_matrix(head) for head in entry] for entry in mask]
+    return imported("from_dense", entries, q_len, k_len, batch, heads)
 
 
 def _dense(mask: Any) -> Any:
@@ -87,11 +89,12 @@ def _from_matrix(matrix: Any) -> Pattern:
                 raise ValueError("from_dense: mask has numbers other than 0 and 1; write mask != 0")
             band = band.astype(np.bool_)
         collector.add_block(first, 0, band)
-    return row_by_row(collector.pattern(), q_len, k_len)
+    return collector.pattern()
 
 
 def from_csr(offsets: Any, keys: Any = None, *, k_len: int | None = None) -> Pattern:
-    """Query i attends to keys[offsets[i]:offsets[i + 1]], in any order.
+    """Query i attends to keys[offsets[i]:offsets[i + 1]], in any order. Rows count from query 0, and other lengths are
+    refused; fewer queries than the rows of a square matrix are its last ones.
 
     offsets, keys   of any integer type; or one matrix in place of both: SciPy's csr_array, torch's sparse_csr tensor.
                     What is stored attends, whatever its value.
@@ -111,7 +114,7 @@ def from_csr(offsets: Any, keys: Any = None, *, k_len: int | None = None) -> Pat
     q_len = len(offsets) - 1
     k_len = q_len if k_len is None else length_of("from_csr", "k_len", k_len)
     _check_keys("from_csr", keys, k_len, "keys", "pass k_len where there are more keys than queries")
-    return row_by_row(csr(offsets, keys), q_len, k_len)
+    return imported("from_csr", [[csr(offsets, keys)]], q_len, k_len, 1, 1)
 
 
 def from_bsr(
@@ -123,7 +126,8 @@ def from_bsr(
     q_len: int | None = None,
     k_len: int | None = None,
 ) -> Pattern:
-    """Query tile i attends to all of the key tiles keys[offsets[i]:offsets[i + 1]], in any order.
+    """Query tile i attends to all of the key tiles keys[offsets[i]:offsets[i + 1]], in any order. Rows count from query
+    0, and other lengths are refused; fewer queries than the rows of a square matrix are its last ones.
 
     offsets, keys, tile_q, tile_k
                     of any integer type; or one matrix in place of all: SciPy's bsr_array, torch's sparse_bsr tensor.
@@ -152,7 +156,7 @@ def from_bsr(
     k_len = q_len if k_len is None else length_of("from_bsr", "k_len", k_len)
     hint = "pass k_len where there are more keys than queries"
     _check_keys("from_bsr", keys, -(-k_len // tile_k), f"tiles of {tile_k} keys", hint)
-    return row_by_row(tiles(tile_q, tile_k, offsets, keys), q_len, k_len)
+    return imported("from_bsr", [[tiles(tile_q, tile_k, offsets, keys)]], q_len, k_len, 1, 1)
 
 
 def _rows(name: str, offsets: Any, keys: Any) -> tuple[Any, Any]:

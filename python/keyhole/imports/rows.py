@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..leaves import at, per_batch, per_head
-from ..pattern import Pattern, as_integer
+from ..pattern import Pattern, as_integer, made_for
 
-__all__ = ["joined", "length_of", "row_by_row"]
+__all__ = ["imported", "joined", "length_of"]
 
 
-def row_by_row(pattern: Pattern, q_len: int, k_len: int) -> Pattern:
-    """`pattern` says what row q and column k attend to; as a pattern of positions, for this shape.
+def imported(
+    name: str, entries: Sequence[Sequence[Pattern]], q_len: int, k_len: int, batch: int, heads: int
+) -> Pattern:
+    """entries[batch][head] say what row q and column k attend to; as one pattern of positions, for these sizes alone.
 
-    The last query stands where the last key does. Where there are as many queries as keys, rows are positions.
+    The last query stands where the last key does. Where there are as many queries as keys, rows are positions. A batch
+    or heads of 1 serve any number; `entries` may have fewer than there are, where they do not differ.
     """
-    return pattern if q_len == k_len else at(range(q_len), range(k_len), pattern)
+    rows = joined(entries)
+    return made_for(name, q_len, k_len, batch, heads, rows if q_len == k_len else at(range(q_len), range(k_len), rows))
 
 
 def joined(entries: Sequence[Sequence[Pattern]]) -> Pattern:

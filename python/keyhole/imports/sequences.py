@@ -15,7 +15,8 @@ def from_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any = None, pattern: Patter
     """Sequence i holds the queries cu_seqlens_q[i] to cu_seqlens_q[i + 1] and the keys of cu_seqlens_k likewise.
 
     `pattern` speaks of positions inside a sequence, whose last query is its last key, as FlashAttention's varlen
-    functions have it. cu_seqlens_k is cu_seqlens_q unless given.
+    functions have it. cu_seqlens_k is cu_seqlens_q unless given. The last offsets are q_len and k_len; other lengths
+    are refused.
 
     >>> print(from_cu_seqlens([0, 2, 3], [0, 3, 4]).picture(3, 4))
     # # . .

@@ -17,6 +17,7 @@
 #include "base/int_math.h"
 #include "pattern/leaves/bit_runs.h"
 #include "pattern/leaves/segments.h"
+#include "pattern/leaves/sizes_of_rows.h"
 #include "pattern/node.h"
 
 namespace keyhole {
@@ -39,7 +40,9 @@ class Bitmaps final : public Node {
         begins_(std::move(begins)),
         tiles_(std::move(tiles)),
         bits_(std::move(bits)),
-        text_(std::move(text)) {}
+        text_(std::move(text)) {
+    for (const Tile& tile : tiles_) last_key_ = std::max(last_key_, tile.key);
+  }
 
   bool allows(Position q, Position k) const override {
     const int64_t row = floor_div(q, tile_q_), key = floor_div(k, tile_k_);
@@ -109,6 +112,13 @@ class Bitmaps final : public Node {
         }
       });
     }
+  }
+
+  std::optional<KnownSizes> sizes() const override {
+    return sizes_of_rows("bitmaps",
+                         "give a row of tiles for every tile_q positions; where row 0 begins with "
+                         "query 0, use from_block_mask, or a plan with offset 0",
+                         num_rows(), tile_q_, last_key_, tile_k_);
   }
 
  private:
@@ -186,6 +196,7 @@ class Bitmaps final : public Node {
   std::vector<Tile> tiles_;
   BitRows bits_;  // [bitmaps x tile_q][tile_k]
   std::string text_;
+  int64_t last_key_ = -1;  // the largest of all; -1: there is none
 };
 
 // Bitmaps by content: equal ones get one number, so that their tiles have equal signatures.

@@ -1,14 +1,13 @@
 // src/pattern/leaves/documents.cpp
 // documents(n1, n2, ...): sequences packed one behind the other; a query attends to the keys of its
-// own document. Positions before the first and behind the last document see nothing and are seen by
-// nobody.
+// own document. Positions before the first and behind the last document, which only `at` can name,
+// see nothing and are seen by nobody.
 //
-//   documents(2, 3) on 6 tokens     # # . . . .
-//                                   # # . . . .
-//                                   . . # # # .
-//                                   . . # # # .
-//                                   . . # # # .
-//                                   . . . . . .
+//   documents(2, 3)     # # . . .
+//                       # # . . .
+//                       . . # # #
+//                       . . # # #
+//                       . . # # #
 #include <algorithm>
 
 #include "base/int_math.h"
@@ -74,6 +73,14 @@ class Documents final : public Node {
         set_bits(bits.row(int32_t(row)), columns.begin, columns.end);
       }
     });
+  }
+
+  std::optional<KnownSizes> sizes() const override {
+    return KnownSizes{.made_by = "documents",
+                      .way_out = "give lengths that add up to the keys; padding is a document, too",
+                      .most_q = bounds_.back(),
+                      .least_k = bounds_.back(),
+                      .most_k = bounds_.back()};
   }
 
   NodePtr in_residue(int64_t stride, int64_t residue) const override {

@@ -81,6 +81,17 @@ class Grid final : public Node {
     }
   }
 
+  std::optional<KnownSizes> sizes() const override {
+    const int64_t pixels = height_ * width_;
+    return KnownSizes{.made_by = "grid",
+                      .way_out =
+                          "give a height and a width of as many pixels as there are keys; tokens "
+                          "that are no pixels get positions below 0 from at(...)",
+                      .most_q = pixels,
+                      .least_k = pixels,
+                      .most_k = pixels};
+  }
+
   NodePtr in_residue(int64_t stride, int64_t residue) const override {
     if (width_ % stride != 0 || residue < 0 || residue >= stride) {
       return Node::in_residue(stride, residue);

@@ -82,6 +82,16 @@ class Mask final : public Node {
     }
   }
 
+  std::optional<KnownSizes> sizes() const override {
+    return KnownSizes{.made_by = "mask",
+                      .way_out =
+                          "give a row for each position and a column for each key; where row 0 is "
+                          "query 0, use from_dense, or a plan with offset 0",
+                      .most_q = q_len_,
+                      .least_k = k_len_,
+                      .most_k = k_len_};
+  }
+
  private:
   const uint64_t* row(Position q) const { return bits_.data() + q * words_; }
 

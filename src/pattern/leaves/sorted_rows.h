@@ -31,10 +31,12 @@ class SortedRows {
       begins_.push_back(end - keys_.begin());
     }
     keys_.erase(end, keys_.end());
+    if (!keys_.empty()) last_key_ = *std::max_element(keys_.begin(), keys_.end());
   }
 
   int64_t num_rows() const { return int64_t(begins_.size()) - 1; }
   int64_t num_keys() const { return int64_t(keys_.size()); }
+  int64_t last_key() const { return last_key_; }  // the largest of all; -1: there is none
   std::span<const int64_t> row(int64_t i) const {
     return std::span(keys_).subspan(size_t(begins_[size_t(i)]),
                                     size_t(begins_[size_t(i) + 1] - begins_[size_t(i)]));
@@ -85,6 +87,7 @@ class SortedRows {
   }
 
   std::vector<int64_t> begins_, keys_;
+  int64_t last_key_ = -1;
 };
 
 }  // namespace keyhole

@@ -19,7 +19,10 @@ Pattern tiles(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets,
   SortedRows rows("tiles", offsets, std::move(keys), kUnbounded / tile_k - 1);
   std::string text = say("tiles(<", tile_q, "x", tile_k, ", ", rows.num_rows(), " rows, ",
                          rows.num_keys(), " tiles #", rows.hash_text(), ">)");
-  return Pattern(std::make_shared<ListedCells>(tile_q, tile_k, std::move(rows), std::move(text)));
+  return Pattern(
+      std::make_shared<ListedCells>(tile_q, tile_k, std::move(rows), std::move(text), "tiles",
+                                    "give a row of tiles for every tile_q positions; where row 0 "
+                                    "begins with query 0, use from_bsr, or a plan with offset 0"));
 }
 
 }  // namespace keyhole

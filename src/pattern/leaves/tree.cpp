@@ -105,6 +105,16 @@ class Tree final : public Node {
     }
   }
 
+  std::optional<KnownSizes> sizes() const override {
+    return KnownSizes{.made_by = "tree",
+                      .way_out =
+                          "give one parent for each key; the text before the drafts is a chain: "
+                          "-1, 0, 1, ...",
+                      .most_q = size(),
+                      .least_k = size(),
+                      .most_k = size()};
+  }
+
  private:
   struct Path {
     int32_t at;

@@ -89,8 +89,12 @@ def _chunked(closure: dict[str, Any], layout: Layout) -> Pattern:
 def _chunks(chunk: int, first: int, layout: Layout) -> Pattern:
     if first == 0:
         return blocks(chunk)
-    rest = max(layout.kv_length, layout.offset + layout.q_length) - first
-    return documents([first] + [chunk] * max(-(-rest // chunk), 0))
+    if layout.offset + layout.q_length > layout.kv_length:  # documents are for queries among the keys
+        queries = range(layout.offset - first, layout.offset + layout.q_length - first)
+        return at(queries, range(-first, layout.kv_length - first), blocks(chunk))
+    first = min(first, layout.kv_length)
+    whole, rest = divmod(layout.kv_length - first, chunk)
+    return documents([first, *[chunk] * whole, rest])
 
 
 def _packed(closure: dict[str, Any], layout: Layout) -> Pattern | None:
