@@ -43,7 +43,7 @@ class Pattern:
     __slots__ = ("__weakref__", "_key", "_made_of", "_recipe", "_tensor", "core")
 
     core: _core.Pattern  # the C++ pattern
-    as_tensor: torch.Tensor  # torch_attention/encoded.py: what tensor() gives, in a form that torch.compile follows
+    as_tensor: torch.Tensor  # torch_attention/plan_tensors.py: what tensor() gives, as torch.compile can follow it
     _tensor: torch.Tensor
 
     def __init__(self, text: str) -> None:
@@ -90,7 +90,7 @@ class Pattern:
 
     def tensor(self) -> torch.Tensor:
         """The pattern as bytes in a tensor on the CPU: what the ops of `torch.ops.keyhole` take, as `[it]`."""
-        from .torch_attention.encoded import tensor_of
+        from .torch_attention.plan_tensors import tensor_of
 
         return tensor_of(self)
 
