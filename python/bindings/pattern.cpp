@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 
@@ -144,6 +145,8 @@ void add_patterns(nb::module_& module) {
   module.def("parse", [](std::string_view text) { return parse(text); });
   module.def("make", &make, "A pattern of the catalog: its name and its arguments.");
   module.def("catalog", &catalog_rows, "Every pattern there is, as dicts.");
+  module.def("sample_texts", &sample_texts,
+             "Texts for tests: every example of the catalog, and combinations.");
 }
 
 }  // namespace keyhole::python

@@ -20,6 +20,7 @@ from notebook_html import svg_inside
 from properties import given, settings, st
 
 CATALOG = {row["name"]: row for row in _core.catalog()}
+TAKE_THE_REST = ("integers", "patterns")  # parameters that stand for any number of arguments
 
 
 def function_of(name):
@@ -33,7 +34,9 @@ def test_every_pattern_of_the_catalog_is_a_function(name):
     assert function.__doc__
     assert ">>> " in function.__doc__, f"{name} has no example"
     wanted = [parameter["name"] for parameter in CATALOG[name]["parameters"]]
-    found = list(inspect.signature(function).parameters)
+    kinds = inspect.signature(function).parameters
+    found = [n for n, parameter in kinds.items() if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
+    assert (len(found) < len(kinds)) == any(p["kind"] in TAKE_THE_REST for p in CATALOG[name]["parameters"])
     assert [re.sub("_positions$", "", n) for n in found] == wanted
     for parameter in CATALOG[name]["parameters"]:
         if parameter["is_optional"]:
@@ -97,6 +100,44 @@ def test_the_call_and_the_text_are_one_pattern(text):
     assert eval(repr(called), {"keyhole": keyhole}) == called
     lengths = (4, 6) if text.startswith("at(") else (16, 16)
     np.testing.assert_array_equal(called.mask(*lengths), parsed.mask(*lengths))
+
+
+def as_python(text):
+    """What print shows, as an expression of Python: names without arguments are called, `global` is a word of its own,
+    and arguments with names may not come before others.
+    """
+    for of_text, of_python in (
+        (r"\b(dense|causal|exponential)\b", r"\1()"),
+        (r"\bglobal\(", "global_("),
+        (r"\b[qk]=", ""),
+    ):
+        text = re.sub(of_text, of_python, text)
+    return text
+
+
+@pytest.mark.parametrize("text", sorted({*_core.sample_texts()}))
+def test_what_is_printed_runs_in_python(text):
+    pattern = keyhole.parse(text)
+    names = {name: function_of(name.removesuffix("_")) for name in keyhole.__all__} | {"inf": math.inf}
+    assert eval(as_python(str(pattern)), names) == pattern
+
+
+def test_numbers_and_patterns_come_one_by_one_or_in_a_sequence():
+    for name, numbers in (("documents", (5, 3, 6)), ("tree", (-1, 0, 0)), ("global_at", (0, 7)), ("documents", (4,))):
+        function = function_of(name)
+        for called in (
+            function(*numbers),
+            function(numbers),
+            function(np.array(numbers)),
+            function(*np.array(numbers)),
+        ):
+            assert called == keyhole.parse(f"{name}({', '.join(map(str, numbers))})")
+    assert keyhole.documents(lengths=[5, 3]) == keyhole.documents(5, 3)
+    for name in ("per_head", "per_batch"):
+        function, patterns = function_of(name), [keyhole.causal(), "window(2)"]
+        for called in (function(*patterns), function(patterns), function(iter(patterns)), function(patterns=patterns)):
+            assert called == keyhole.parse(f"{name}(causal, window(2))")
+        assert function("causal") == function(["causal"])
 
 
 DEFINITIONS = {
@@ -195,6 +236,14 @@ INJECTED = "2, 2, [0, 1], [0]) | causal & tiles(2"
         (lambda: keyhole.parse("window(3"), ValueError, r"\^"),
         (lambda: keyhole.parse("mask(file=secret.npy)"), ValueError, "reading files is not allowed"),
         (lambda: keyhole.parse(3), TypeError, "found int"),
+        (
+            lambda: keyhole.documents([5], 3),
+            TypeError,
+            r"lengths 0 is a list .* documents\(1, 2\), .* documents\(\[1, 2\]\)",
+        ),
+        (lambda: keyhole.tree(-1, 0.0), TypeError, "parents 1: expected an int, found float"),
+        (lambda: keyhole.per_head([]), ValueError, "per_head: got no patterns"),
+        (lambda: keyhole.per_batch("causal", ["dense"]), TypeError, "per_batch: pattern 1"),
         (lambda: keyhole.causal().mask(-1), ValueError, "q_len"),
         (lambda: keyhole.causal().mask(3.5), TypeError, "q_len: expected an int, found float"),
         (lambda: keyhole.causal().mask(4, head=-1), ValueError, "head -1"),

@@ -291,7 +291,7 @@ def test_lengths_that_no_list_can_number_are_refused_when_the_plan_is_made(lengt
 
 
 def test_a_plan_that_is_made_can_be_explained():
-    with pytest.raises(ValueError, match=r"1024 heads x 134217728 queries x 134217728 keys are more pairs than 64 bits"):
+    with pytest.raises(ValueError, match=r"1024 heads x 134217728 queries x 134217728 keys are more pairs than"):
         keyhole.plan("dense", 2**27, heads=2**10)
     assert keyhole.plan("dense", 2**24, heads=2**14).explain().pairs == 2**62
 
