@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core, pictures
 from .recipe import Recipe
+from .way_out import way_to_pattern
 
 if TYPE_CHECKING:
     import numpy as np
@@ -254,7 +255,8 @@ def as_pattern(value: PatternLike, name: str = "pattern") -> Pattern:
         return value
     if isinstance(value, str):
         return Pattern(value)
-    raise TypeError(f"{name}: expected a pattern or its text, found {type(value).__name__}")
+    way = way_to_pattern(value)
+    raise TypeError(f"{name}: expected a pattern or its text, found {type(value).__name__}{way and f'. {way}'}")
 
 
 def as_integer(value: int, name: str) -> int:
@@ -288,9 +290,11 @@ def make(name: str, *arguments: Any) -> Pattern:
 
 
 def _combined(name: str, a: PatternLike, b: PatternLike) -> Pattern:
-    if not isinstance(a, (Pattern, str)) or not isinstance(b, (Pattern, str)):
-        return NotImplemented
-    a, b = as_pattern(a), as_pattern(b)
+    for side in (a, b):
+        if not isinstance(side, (Pattern, str)) and not callable(side):  # a leaf that was not called is refused below
+            return NotImplemented
+    sign = "&" if name == "and" else "|"
+    a, b = as_pattern(a, f"left of {sign}"), as_pattern(b, f"right of {sign}")
     return Pattern._of(_join(name, a.core, b.core), (name, (*_operands(name, a), *_operands(name, b))))
 
 

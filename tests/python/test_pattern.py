@@ -255,6 +255,43 @@ def test_wrong_arguments(make, error, match):
         make()
 
 
+INSTEAD_OF_PATTERNS = {
+    "a function of ours": (lambda: keyhole.causal, r"Call it: keyhole\.causal\(\)$"),
+    "one with arguments": (lambda: keyhole.window, r"Call it: keyhole\.window\(\.\.\.\)$"),
+    "a function": (lambda: lambda b, h, q, k: q >= k, r"keyhole\.from_mask_mod\(function, q_len, k_len\)$"),
+    "an array": (lambda: np.tri(4, dtype=bool), r"keyhole\.from_dense\(mask\)$"),
+    "a list": (lambda: [[True]], r"keyhole\.from_dense\(mask\)$"),
+    "a tensor": (lambda: pytest.importorskip("torch").ones(4, 4).tril() > 0, r"keyhole\.from_dense\(mask\)$"),
+    "a sparse tensor": (lambda: pytest.importorskip("torch").eye(4).to_sparse(), r"keyhole\.from_csr\(matrix\)"),
+    "a block mask": (
+        lambda: pytest.importorskip("torch.nn.attention.flex_attention").create_block_mask(
+            lambda b, h, q, k: q >= k, None, None, 4, 4, device="cpu"
+        ),
+        r"keyhole\.from_block_mask\(block_mask\)$",
+    ),
+}
+Q = np.zeros((1, 1, 4, 8), np.float32)
+TAKE_PATTERNS = {
+    "plan": lambda what: keyhole.plan(what, 4),
+    "per_head": lambda what: keyhole.per_head("causal", what),
+    "at": lambda what: keyhole.at([0], [0], what),
+    "attention": lambda what: keyhole.attention(Q, Q, Q, what),
+    "&": lambda what: keyhole.causal() & what,
+    "|": lambda what: what | keyhole.causal(),
+}
+
+
+@pytest.mark.parametrize("take", TAKE_PATTERNS)
+@pytest.mark.parametrize("name", INSTEAD_OF_PATTERNS)
+def test_what_is_no_pattern_is_told_the_way_to_one(name, take):
+    make, way = INSTEAD_OF_PATTERNS[name]
+    what = make()
+    if take in "&|" and not callable(what):
+        way = "unsupported operand|found"  # arrays and tensors have operators of their own
+    with pytest.raises(TypeError, match=way):
+        TAKE_PATTERNS[take](what)
+
+
 def test_numbers_may_be_of_numpy():
     assert keyhole.tiles(np.int64(2), np.int8(1), [0, 1], [0]) == keyhole.parse("tiles(2, 1, [0, 1], [0])")
     assert keyhole.window(np.int32(3), np.int64(1)) == keyhole.window(3, 1)
