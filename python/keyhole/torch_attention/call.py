@@ -9,6 +9,7 @@ compilers, exporters, modes   torch.ops.keyhole
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -94,6 +95,10 @@ def attention(
         tensors and not all(type(tensor) in _PLAIN_TYPES for tensor in tensors.values())
     ):
         refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
+        if not _is_compiling() and "torch.utils.flop_counter" in sys.modules:
+            from . import flops
+
+            flops.tell_counters()
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         parts, tile = parts_of(lists)
         if not tensors:
@@ -241,4 +246,6 @@ def _beside(q: Tensor, plan: Tensor) -> Tensor:
     """The plan as a mode of fake tensors wants it, when q is one. Exporters take it as it is, as a constant."""
     if _is_compiling() or not isinstance(q, FakeTensor) or q.fake_mode.allow_non_fake_inputs:
         return plan
-    return q.fake_mode.from_tensor(plan)
+    fake = q.fake_mode.from_tensor(plan)
+    fake.keyhole_encoded = plan  # for flops.py
+    return fake
