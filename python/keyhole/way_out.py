@@ -21,6 +21,8 @@ def way_to_pattern(value: Any) -> str:
     """
     if hasattr(value, "kv_indices") and hasattr(value, "mask_mod"):
         return "A BlockMask becomes a pattern by keyhole.from_block_mask(block_mask)"
+    if (type(value).__module__ or "").startswith("xformers."):
+        return "An attention bias of xFormers becomes a pattern by keyhole.from_xformers(bias)"
     if callable(value):
         if getattr(value, "__module__", None) == "keyhole.leaves":
             return f"Call it: keyhole.{value.__name__}({'...' if value.__code__.co_argcount else ''})"
