@@ -57,7 +57,8 @@ def from_xformers(bias: Any, q_len: int | None = None, k_len: int | None = None)
     if kind is None or getattr(bias, "causal_diagonal", None) is not None:
         raise TypeError(
             f"from_xformers: found {name}{' with a causal_diagonal' if kind else ''}; accepted are "
-            f"{', '.join(_KINDS)}; what another masks becomes a pattern by keyhole.from_dense(bias.materialize((q_len, k_len)) == 0)"
+            f"{', '.join(_KINDS)}; what another masks becomes a pattern by "
+            "keyhole.from_dense(bias.materialize((q_len, k_len)) == 0)"
         )
     if kind.is_block_diagonal:
         return _block_diagonal(bias, kind, q_len, k_len)
