@@ -5,6 +5,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 
@@ -164,6 +165,8 @@ void add_patterns(nb::module_& module) {
       },
       "A pattern for the sizes of the mask that it came from.");
   module.def("catalog", &catalog_rows, "Every pattern there is, as dicts.");
+  module.def("sample_texts", &sample_texts,
+             "Texts for tests: every example of the catalog, and combinations.");
 }
 
 }  // namespace keyhole::python

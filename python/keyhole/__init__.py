@@ -24,6 +24,7 @@ from .imports import (
     from_cu_seqlens,
     from_dense,
     from_mask_mod,
+    from_xformers,
     to_block_mask,
 )
 from .leaves import (
@@ -88,6 +89,7 @@ __all__ = [
     "from_cu_seqlens",
     "from_dense",
     "from_mask_mod",
+    "from_xformers",
     "gather_attention",
     "gather_attention_backward",
     "global_",

@@ -62,6 +62,8 @@ def positions(name: str, **arrays: Any) -> list[npt.NDArray[np.int64]]:
 def boolean_rows(name: str, parameter: str, values: Any) -> npt.NDArray[np.bool_]:
     """A matrix of bools, or of numbers that are 0 or 1."""
     array = as_numpy(values)
+    if array.shape == (0,):  # the list [], as texts have it
+        array = array.reshape(0, 0)
     if array.ndim != 2:
         raise ValueError(f"{name}: {parameter} has shape {list(array.shape)}; expected [q_len, k_len]")
     if array.dtype == np.bool_ or array.size == 0:

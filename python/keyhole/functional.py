@@ -32,6 +32,7 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = False,
     backend: str = "auto",
+    out: Any = None,
 ) -> Any:
     """Attention of `q` over `k` and `v`, restricted to the pairs of a pattern, or to what a program has selected.
     Differentiable for torch tensors.
@@ -50,6 +51,8 @@ def attention(
     deterministic
                 gradients that are equal from run to run; the CPU's always are
     backend     "auto", or one of those that `keyhole info` lists, such as "cpu"
+    out         an array or tensor of the result's shape, dtype and device, to write the result into and to return. As
+                in torch it gives no gradients: where a tensor requires them it is refused
     returns     [batch, q_heads, q_len, v_head_dim] of q's kind and dtype, or (that, lse)
 
     A query that attends to nothing gets zeros, and -inf in lse.
@@ -67,10 +70,10 @@ def attention(
     if torch is not None and isinstance(q, torch.Tensor):
         compiler = torch.compiler
         # The short way. torch.compile cannot look into it.
-        if sink is None and not return_lse and layout == "bhsd" and not compiler.is_dynamo_compiling():
-            out = _core.forward_if_plain(q, k, v, lists, scale, softcap, backend)
-            if out is not None:
-                return out
+        if sink is out is None and not return_lse and layout == "bhsd" and not compiler.is_dynamo_compiling():
+            result = _core.forward_if_plain(q, k, v, lists, scale, softcap, backend)
+            if result is not None:
+                return result
         # An import statement takes as long as all other questions of a call together. torch.compile must not ask for
         # what it is about to load: it would take the answer for a condition of its graph.
         call: Any = None if compiler.is_compiling() else sys.modules.get("keyhole.torch_attention.call")
@@ -79,13 +82,13 @@ def attention(
 
             call = loaded
         return call.attention(
-            q, k, v, lists, scale, layout, softcap, sink, return_lse, deterministic, backend
+            q, k, v, lists, scale, layout, softcap, sink, return_lse, deterministic, backend, out=out
         )  # fmt: skip
     from . import numpy_attention
 
     return numpy_attention.attention(
         q, k, v, lists, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
-        backend=backend,
+        backend=backend, out=out,
     )  # fmt: skip
 
 

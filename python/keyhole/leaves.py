@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Union
 from .pattern import Pattern, PatternLike, as_integer, as_pattern, make, parse
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 __all__ = [
@@ -140,39 +141,49 @@ def global_(count: int) -> Pattern:
     return make("global", count)
 
 
-def global_at(positions: Integers) -> Pattern:
-    """Chosen tokens, such as separators, see everybody and are seen by everybody: q or k is one of `positions`.
+def global_at(positions: Integers | int, *more: int) -> Pattern:
+    """Chosen tokens, such as separators, see everybody and are seen by everybody: q or k is one of `positions`, which
+    are numbers or one array of them.
 
-    >>> print(global_at([1]).picture(3))
+    >>> print(global_at(1).picture(3))
     . # .
     # # #
     . # .
+    >>> global_at([1, 7]) == global_at(1, 7)
+    True
     """
-    return make("global_at", _integers("global_at", "positions", positions))
+    return make("global_at", _integers("global_at", "positions", positions, *more))
 
 
-def documents(lengths: Integers) -> Pattern:
-    """Documents of the given lengths packed into one sequence, none seeing another. The lengths add up to k_len.
+def documents(lengths: Integers | int, *more: int) -> Pattern:
+    """Documents of the given lengths, numbers or one array of them, packed into one sequence, none seeing another.
 
-    >>> print((causal() & documents([2, 1])).picture(3))
+    The lengths add up to k_len.
+
+    >>> print((causal() & documents(2, 1)).picture(3))
     # . .
     # # .
     . . #
+    >>> documents([2, 1]) == documents(2, 1)
+    True
     """
-    return make("documents", _integers("documents", "lengths", lengths))
+    return make("documents", _integers("documents", "lengths", lengths, *more))
 
 
-def tree(parents: Integers) -> Pattern:
+def tree(parents: Integers | int, *more: int) -> Pattern:
     """A token sees itself and its ancestors; a root has parent -1. For speculative decoding over a tree of drafts.
+    The parents are numbers, or one array of them.
 
     There is a parent for each of the k_len keys: the text before the drafts is a chain, -1, 0, 1, ...
 
-    >>> print(tree([-1, 0, 0]).picture(3))
+    >>> print(tree(-1, 0, 0).picture(3))
     # . .
     # # .
     # . #
+    >>> tree([-1, 0, 0]) == tree(-1, 0, 0)
+    True
     """
-    return make("tree", _integers("tree", "parents", parents))
+    return make("tree", _integers("tree", "parents", parents, *more))
 
 
 def dilated(stride: int, count: int | None = None) -> Pattern:
@@ -300,7 +311,7 @@ def bitmaps(
         for name, values in (("offsets", offsets), ("keys", keys), ("bitmap", bitmap))
     ]
     bits = _arrays.boolean_rows("bitmaps", "rows", rows)
-    if 0 < bits.size <= _LONGEST_TEXT and sum(map(len, lists)) <= _LONGEST_TEXT:
+    if _fits_text(bits) and sum(map(len, lists)) <= _LONGEST_TEXT:
         numbers = ", ".join(str(values.tolist()) for values in lists)
         return parse(f"bitmaps({tile_q}, {tile_k}, {numbers}, {bits.astype(int).tolist()})")
     return make("bitmaps", tile_q, tile_k, *(values.tobytes() for values in lists), (_arrays.packed(bits), *bits.shape))
@@ -335,28 +346,30 @@ def mask(rows: npt.ArrayLike) -> Pattern:
     from . import _arrays
 
     bits = _arrays.boolean_rows("mask", "rows", rows)
-    if 0 < bits.size <= _LONGEST_TEXT:
+    if _fits_text(bits):
         return parse("mask([" + ", ".join("[" + ", ".join(str(int(bit)) for bit in row) + "]" for row in bits) + "])")
     return make("mask", (_arrays.packed(bits), *bits.shape))
 
 
-def per_head(*patterns: PatternLike) -> Pattern:
-    """One pattern for each query head, head 0 first.
+def per_head(patterns: PatternLike | Iterable[PatternLike], *more: PatternLike) -> Pattern:
+    """One pattern for each query head, head 0 first; or one sequence of them.
 
     >>> per_head(causal(), "window(2)")
     keyhole.parse('per_head(causal, window(2))')
+    >>> per_head([window(2 << head) for head in range(3)])
+    keyhole.parse('per_head(window(2), window(4), window(8))')
     """
-    return make("per_head", _patterns("per_head", patterns))
+    return make("per_head", _patterns("per_head", patterns, *more))
 
 
-def per_batch(*patterns: PatternLike) -> Pattern:
-    """One pattern for each batch entry, entry 0 first.
+def per_batch(patterns: PatternLike | Iterable[PatternLike], *more: PatternLike) -> Pattern:
+    """One pattern for each batch entry, entry 0 first; or one sequence of them.
 
     >>> ragged = per_batch(causal() & documents([2, 2]), causal() & documents([1, 3]))
     >>> ragged.mask(4, batch=1)[3].astype(int)
     array([0, 1, 1, 1])
     """
-    return make("per_batch", _patterns("per_batch", patterns))
+    return make("per_batch", _patterns("per_batch", patterns, *more))
 
 
 def at(q_positions: Integers, k_positions: Integers, pattern: PatternLike) -> Pattern:
@@ -403,10 +416,22 @@ def packed(q_lengths: Integers, k_lengths: Integers, pattern: PatternLike) -> Pa
     )
 
 
-def _integers(name: str, parameter: str, values: Integers) -> bytes:
+def _integers(name: str, parameter: str, values: Integers | int, *more: int) -> bytes:
+    """Of one array, or of numbers one by one."""
     from . import _arrays
 
+    if more:
+        values = [_one_of(name, parameter, i, number) for i, number in enumerate((values, *more))]
     return _arrays.integers(name, parameter, values).tobytes()
+
+
+def _one_of(name: str, parameter: str, i: int, number: Any) -> int:
+    if isinstance(number, Iterable):
+        raise TypeError(
+            f"{name}: {parameter} {i} is a {type(number).__name__} beside others; pass numbers, such as {name}(1, 2), "
+            f"or all of them in one array, {name}([1, 2])"
+        )
+    return as_integer(number, f"{name}: {parameter} {i}")
 
 
 def _from_arrays(name: str, integers: dict[str, int], arrays: dict[str, Integers]) -> Pattern:
@@ -420,5 +445,13 @@ def _from_arrays(name: str, integers: dict[str, int], arrays: dict[str, Integers
     return make(name, *numbers, *(values.tobytes() for values in lists))
 
 
-def _patterns(name: str, patterns: tuple[PatternLike, ...]) -> tuple[Any, ...]:
+def _fits_text(rows: npt.NDArray[np.bool_]) -> bool:
+    """Whether a matrix is short, and its text tells its shape: [] is the one without rows and columns."""
+    return 0 < rows.size <= _LONGEST_TEXT or rows.shape == (0, 0)
+
+
+def _patterns(name: str, patterns: Any, *more: Any) -> tuple[Pattern, ...]:
+    """Of one sequence, or one by one."""
+    if more or isinstance(patterns, (Pattern, str)) or not isinstance(patterns, Iterable):
+        patterns = (patterns, *more)
     return tuple(as_pattern(pattern, f"{name}: pattern {i}") for i, pattern in enumerate(patterns))

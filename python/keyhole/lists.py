@@ -7,6 +7,7 @@ import sys
 from typing import Any, NoReturn
 
 from .pattern import as_integer
+from .way_out import way_to_pattern
 
 __all__ = ["TileLists", "is_tensor", "refuse_lists"]
 
@@ -100,11 +101,13 @@ def refuse_lists(function: str, found: Any) -> NoReturn:
     """Of what attention cannot follow, wherever it was passed as lists."""
     is_of_integers = hasattr(found, "dtype") and str(found.dtype) in ("int32", "int64", "torch.int32", "torch.int64")
     error = ValueError if is_of_integers and found.ndim != 4 else TypeError
+    way = way_to_pattern(found) or (
+        "A boolean mask becomes a pattern by keyhole.from_dense(mask), a function by keyhole.from_mask_mod(function, "
+        "q_len, k_len)"
+    )
     raise error(
         f"{function}: lists is {_told(found)}; accepted are a pattern, its text, a plan, indices of keys [batch, "
-        "heads, lists, entries] (int32 or int64, a NumPy array or a torch tensor as q is) and keyhole.TileLists. A "
-        "boolean mask becomes a pattern by keyhole.from_dense(mask), a function by keyhole.from_mask_mod(function, "
-        "q_len, k_len)"
+        f"heads, lists, entries] (int32 or int64, a NumPy array or a torch tensor as q is) and keyhole.TileLists. {way}"
     )
 
 

@@ -36,21 +36,27 @@ def attention(
     return_lse: bool,
     backend: str,
     function: str = "attention",
+    out: Array | None = None,
 ) -> Array | tuple[Array, Array]:
     """keyhole.attention for NumPy arrays. `function` is the name that errors are said in: gather_attention takes
     indices alone.
     """
     q, k, v = (_heads_first(_checked(function, what, x, 4), layout) for what, x in _named(q=q, k=k, v=v))
     batch, heads, q_len, _ = q.shape
-    out = _empty(q, (batch, heads, q_len, v.shape[3]), layout)
+    shape = (batch, heads, q_len, v.shape[3])
     lse = np.empty((batch, heads, q_len), _lse_dtype(q)) if return_lse else None
     sink = _sink(function, sink)
     lists = _readable_lists(function, lists)
+    given = None if out is None else _given_out(function, out, shape, q, layout)
+    result = given if given is not None and _is_free(given, q, k, v, sink) else _empty(q, shape, layout)
     _core.forward(
-        _tensor(q), _tensor(k), _tensor(v), _followed(lists, q, k), _tensor(out), _optional(lse), _optional(sink),
+        _tensor(q), _tensor(k), _tensor(v), _followed(lists, q, k), _tensor(result), _optional(lse), _optional(sink),
         scale, softcap, backend, 0, 0,
     )  # fmt: skip
-    out = _heads_first(out, layout)
+    if out is None:
+        out = _heads_first(result, layout)
+    elif given is not None and result is not given:
+        given[...] = result
     return (out, lse) if lse is not None else out
 
 
@@ -151,14 +157,41 @@ def _checked(function: str, name: str, array: Any, rank: int) -> Array:
 
 def _readable(array: Array, is_index: bool) -> Array:
     """`array`, if a kernel can read it where it lies, else a copy. Rows of indices may have strides, too."""
+    return array if _is_readable(array, is_index) else np.array(array, array.dtype.newbyteorder("="), order="C")
+
+
+def _is_readable(array: Array, is_index: bool) -> bool:
     size = array.dtype.itemsize
-    is_readable = (
+    return (
         array.dtype.isnative
         and array.flags.aligned
         and all(n <= 1 or (s >= 0 and s % size == 0) for n, s in zip(array.shape, array.strides, strict=True))
         and (array.shape[-1] <= 1 or array.strides[-1] == size or is_index)
     )
-    return array if is_readable else np.array(array, array.dtype.newbyteorder("="), order="C")
+
+
+def _given_out(function: str, out: Any, shape: tuple[int, ...], q: Array, layout: str) -> Array:
+    """The caller's array for a result of `shape`, heads first."""
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"{function}: out must be a NumPy array, as q is, found {_kind_of(out)}")
+    batch, heads, length, dim = shape
+    wanted = shape if layout == "bhsd" else (batch, length, heads, dim)
+    if out.shape != wanted:
+        raise ValueError(f"{function}: out has shape {list(out.shape)}; expected {list(wanted)}, that of the result")
+    if out.dtype.name != q.dtype.name:
+        raise TypeError(f"{function}: out has dtype {out.dtype}; expected {q.dtype}, that of the result")
+    if not out.flags.writeable:
+        raise ValueError(f"{function}: out is read-only; pass an array that can be written, or leave out= away")
+    return _heads_first(out, layout)
+
+
+def _is_free(out: Array, *others: Array | None) -> bool:
+    """Whether a kernel may write into it while it reads the others."""
+    return (
+        _is_readable(out, is_index=False)
+        and all(n <= 1 or stride > 0 for n, stride in zip(out.shape, out.strides, strict=True))
+        and not any(other is not None and np.may_share_memory(out, other) for other in others)
+    )
 
 
 def _kind_of(value: Any) -> str:

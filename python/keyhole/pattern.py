@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core, pictures
 from .recipe import Recipe
+from .way_out import way_to_pattern
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +44,7 @@ class Pattern:
     __slots__ = ("__weakref__", "_key", "_made_of", "_recipe", "_tensor", "core")
 
     core: _core.Pattern  # the C++ pattern
-    as_tensor: torch.Tensor  # torch_attention/encoded.py: what tensor() gives, in a form that torch.compile follows
+    as_tensor: torch.Tensor  # torch_attention/plan_tensors.py: what tensor() gives, as torch.compile can follow it
     _tensor: torch.Tensor
 
     def __init__(self, text: str) -> None:
@@ -90,7 +91,7 @@ class Pattern:
 
     def tensor(self) -> torch.Tensor:
         """The pattern as bytes in a tensor on the CPU: what the ops of `torch.ops.keyhole` take, as `[it]`."""
-        from .torch_attention.encoded import tensor_of
+        from .torch_attention.plan_tensors import tensor_of
 
         return tensor_of(self)
 
@@ -260,7 +261,8 @@ def as_pattern(value: PatternLike, name: str = "pattern") -> Pattern:
         return value
     if isinstance(value, str):
         return Pattern(value)
-    raise TypeError(f"{name}: expected a pattern or its text, found {type(value).__name__}")
+    way = way_to_pattern(value)
+    raise TypeError(f"{name}: expected a pattern or its text, found {type(value).__name__}{way and f'. {way}'}")
 
 
 def as_integer(value: int, name: str) -> int:
@@ -305,9 +307,11 @@ def made_for(made_by: str, q_len: int, k_len: int, batch: int, heads: int, patte
 
 
 def _combined(name: str, a: PatternLike, b: PatternLike) -> Pattern:
-    if not isinstance(a, (Pattern, str)) or not isinstance(b, (Pattern, str)):
-        return NotImplemented
-    a, b = as_pattern(a), as_pattern(b)
+    for side in (a, b):
+        if not isinstance(side, (Pattern, str)) and not callable(side):  # a leaf that was not called is refused below
+            return NotImplemented
+    sign = "&" if name == "and" else "|"
+    a, b = as_pattern(a, f"left of {sign}"), as_pattern(b, f"right of {sign}")
     return Pattern._of(_join(name, a.core, b.core), (name, (*_operands(name, a), *_operands(name, b))))
 
 

@@ -60,7 +60,7 @@ class Plan:
     )
 
     core: _core.Plan  # the C++ plan
-    as_tensor: torch.Tensor  # torch_attention/encoded.py: what tensor() gives, in a form that torch.compile follows
+    as_tensor: torch.Tensor  # torch_attention/plan_tensors.py: what tensor() gives, as torch.compile can follow it
     _tensor: torch.Tensor
     pattern: Pattern | None  # None: loaded from a file whose pattern came from arrays
     q_len: int
@@ -132,7 +132,7 @@ class Plan:
 
     def tensor(self) -> torch.Tensor:
         """What `encode` gives, in a tensor on the CPU: what the ops of `torch.ops.keyhole` take, as `[it]`."""
-        from .torch_attention.encoded import tensor_of
+        from .torch_attention.plan_tensors import tensor_of
 
         return tensor_of(self)
 

@@ -3,29 +3,25 @@
 
 from __future__ import annotations
 
-import functools
-import operator
+import sys
 from typing import Any
 
 import torch
 
-from .leaves import causal, dense, mask, per_batch, per_head, sinks
+from .leaves import causal, dense
 from .pattern import Pattern
+from .torch_attention.attn_masks import follow_mask
 from .torch_attention.call import attention
 from .torch_attention.encoded import Anchored
-from .torch_attention.read_masks import ReadMasks
 from .torch_attention.refusals import refuse_unreadable
 
 __all__ = ["scaled_dot_product_attention"]
 
 Tensor = torch.Tensor
 
-_MOST_RUNS = 64  # of attended keys that follow one another, in a mask that is the same for all queries
-
-_read_masks: ReadMasks[Anchored] = ReadMasks()
-
 # torch aligns masks at the top left: query 0 stands at position 0, however many keys there are.
 _TOP_LEFT = {True: Anchored(causal(), 0), False: Anchored(dense(), 0)}
+_BOTTOM_RIGHT = causal()
 
 
 def scaled_dot_product_attention(
@@ -48,7 +44,8 @@ def scaled_dot_product_attention(
                 is cheap beside attention; one on a GPU is taken to be unchanged unless torch counts a change, so write
                 into it by its own methods and not through `.data`. torch.compile leaves its graph for a mask, and
                 refuses with fullgraph=True. A pattern that you know in other terms costs nothing of this:
-                `keyhole.attention(q, k, v, "causal & window(1023)")`
+                `keyhole.attention(q, k, v, "causal & window(1023)")`. torch's causal biases, `causal_upper_left` and
+                `causal_lower_right` of `torch.nn.attention.bias`, are patterns already
     is_causal   aligned at the top left: query i sees keys 0 ... i, as in torch. `keyhole.attention(q, k, v, "causal")`
                 aligns at the bottom right
     scale       multiplies q . k; head_dim ** -0.5 unless given
@@ -136,59 +133,31 @@ def _four_dimensions(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     return tensor.expand(*lead, *tensor.shape[-3:]).flatten(0, -4)
 
 
-@torch.compiler.disable
-def _follow(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored:
-    """What a boolean mask says, broadcast to [..., heads, q_len, k_len]."""
+def _follow(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored | Pattern:
+    """What a mask says, broadcast to [..., heads, q_len, k_len]."""
+    bias: Any = sys.modules.get("torch.nn.attention.bias")  # who passes one has imported it
+    if bias is not None and isinstance(attn_mask, bias.CausalBias):
+        if not hasattr(attn_mask, "variant"):
+            raise TypeError(
+                "scaled_dot_product_attention: attn_mask is a CausalBias without its variant and lengths, which "
+                "torch's clone() and to() leave behind; pass what causal_upper_left or causal_lower_right has made: it "
+                "serves every device"
+            )
+        return _follow_bias(attn_mask, attn_mask.variant == bias.CausalVariant.UPPER_LEFT, target)
     _check_tensors(attn_mask=attn_mask)
-    if attn_mask.is_floating_point():
-        raise NotImplementedError(
-            f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}, an additive mask, and patterns have no "
-            "weights; pass a boolean one (True attends): attn_mask == 0 for masks of 0 and -inf. Biases such as ALiBi "
-            "need torch's function"
-        )
-    if attn_mask.dtype != torch.bool:
-        raise TypeError(
-            f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}; expected torch.bool, True attends"
-        )
-    return _read_masks.read(attn_mask, target, lambda: Anchored(_pattern_of(attn_mask, target), 0))
+    if torch.compiler.is_compiling():
+        from .torch_attention.uncompiled import follow_mask as follow_mask_uncompiled
+
+        return follow_mask_uncompiled(attn_mask, target)  # type: ignore[no-any-return]
+    return follow_mask(attn_mask, target)
 
 
-def _pattern_of(attn_mask: Tensor, target: tuple[int, ...]) -> Pattern:
-    missing = len(target) - attn_mask.dim()
-    sizes = (1,) * missing + tuple(attn_mask.shape)
-    if missing < 0 or any(size not in (1, wanted) for size, wanted in zip(sizes, target, strict=True)):
+def _follow_bias(bias: Any, is_upper_left: bool, target: tuple[int, ...]) -> Anchored | Pattern:
+    """A CausalBias of torch, which holds no elements: only where its diagonal ends, and the lengths it was made for."""
+    if (bias.seq_len_q, bias.seq_len_kv) != tuple(target[-2:]):
+        name = "causal_upper_left" if is_upper_left else "causal_lower_right"
         raise ValueError(
-            f"scaled_dot_product_attention: attn_mask has shape {list(attn_mask.shape)}, which does not broadcast to "
-            f"{list(target)}"
+            f"scaled_dot_product_attention: attn_mask is {name}({bias.seq_len_q}, {bias.seq_len_kv}), and the call has "
+            f"{target[-2]} queries and {target[-1]} keys; pass {name}({target[-2]}, {target[-1]})"
         )
-    if attn_mask.is_meta:
-        raise TypeError(
-            "scaled_dot_product_attention: attn_mask is on meta, where tensors have no values, and its values become "
-            "a pattern; pass a mask that has them, is_causal=True, or a pattern to keyhole.attention"
-        )
-    if 0 in target:  # no pairs, so every pattern says the same
-        return dense()
-    rows = attn_mask.detach().cpu().reshape(sizes)
-    if any(size > 1 for size in sizes[:-3]):
-        rows = rows.expand(*target[:-3], *sizes[-3:])
-    rows = rows.reshape(-1, *sizes[-3:]).expand(-1, -1, -1, target[-1])  # [batch or 1, heads or 1, q_len or 1, k_len]
-    return _for_each(per_batch, [_for_each(per_head, [_of_rows(head, target[-2]) for head in entry]) for entry in rows])
-
-
-def _for_each(operator_: Any, patterns: list[Pattern]) -> Pattern:
-    return patterns[0] if len(patterns) == 1 else operator_(*patterns)
-
-
-def _of_rows(rows: Tensor, q_len: int) -> Pattern:
-    """[q_len, k_len], or [1, k_len] for all queries: padding, which is told in a few runs of keys."""
-    if rows.shape[0] == 1:
-        row = rows[0].int()
-        outside = row.new_zeros(1)  # which is on the CPU, whatever the default device
-        edges = torch.diff(row, prepend=outside, append=outside).nonzero().flatten().tolist()
-        if len(edges) <= 2 * _MOST_RUNS:
-            runs = [
-                sinks(end) & ~sinks(begin) if begin else sinks(end)
-                for begin, end in zip(edges[::2], edges[1::2], strict=True)
-            ]
-            return functools.reduce(operator.or_, runs) if runs else ~dense()
-    return mask(rows.expand(q_len, -1).numpy())
+    return _TOP_LEFT[True] if is_upper_left else _BOTTOM_RIGHT

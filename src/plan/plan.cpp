@@ -2,6 +2,8 @@
 // The public face of plans: making one, asking it, checking it.
 #include "keyhole/plan.h"
 
+#include <cstdint>
+
 #include "base/int_math.h"
 #include "pattern/node.h"
 #include "plan/compile.h"
@@ -25,6 +27,12 @@ void check_shape(const Shape& shape) {
                 kMaxPlanOffset, ": count positions from nearer to the queries");
   KEYHOLE_CHECK(checked_mul(shape.batch, shape.heads, "plan: batch x heads") <= int64_t{1} << 31,
                 "plan: ", shape.batch, " x ", shape.heads, " heads pass the limit of 2147483648");
+  // explain() counts the pairs of all heads. The product of two lengths always fits.
+  const int64_t heads = shape.batch * shape.heads, pairs = shape.q_len * shape.k_len;
+  KEYHOLE_CHECK(heads == 0 || pairs <= INT64_MAX / heads, "plan: ", heads, " heads x ", shape.q_len,
+                " queries x ", shape.k_len,
+                " keys are more pairs than 64 bits count; plan fewer heads or batch entries at a "
+                "time, and pass parts of the tensors");
 }
 
 }  // namespace

@@ -221,6 +221,43 @@ def test_from_mask_mod_asks_a_function_that_keeps_a_tensor_of_its_first_call(kee
     )
 
 
+def branching_on(index):
+    def branching(*indices):
+        return indices[2] >= indices[3] if indices[index] == 0 else indices[2] <= indices[3]
+
+    return branching
+
+
+WIDTHS = torch.tensor([3, 1, 4])
+LOOKS_AT = {  # a function, and what it looks at
+    "h": (lambda b, h, q, k: q - k >= h, "h"),
+    "b": (lambda b, h, q, k: q - k >= b, "b"),
+    "h, in a list": (lambda b, h, q, k: q - k < [3, 1, 4][h], "h"),
+    "h, in a tensor": (lambda b, h, q, k: q - k < WIDTHS[h], "h"),
+    "h, in a branch": (branching_on(1), "h"),
+    "b, in a branch": (branching_on(0), "b"),
+    "neither": (lambda b, h, q, k: q >= k, ""),
+    "neither, beside numbers out of torch": (lambda b, h, q, k: q - k < float(WIDTHS.max()), ""),
+}
+
+
+ASKED_BY = [(name, xp) for name in LOOKS_AT for xp in (torch, np) if xp is torch or "tensor" not in name]
+
+
+@pytest.mark.parametrize(("name", "xp"), ASKED_BY, ids=[f"{name}, {xp.__name__}" for name, xp in ASKED_BY])
+def test_from_mask_mod_does_not_take_head_0_for_all(name, xp):
+    function, looks_at = LOOKS_AT[name]
+    counts = {"h": "heads", "b": "batch"}
+    if looks_at:
+        count = counts.pop(looks_at)
+        with pytest.raises(ValueError, match=f"looks at {looks_at}, and {count} is not given: .* pass {count}=N"):
+            keyhole.from_mask_mod(function, 6, **dict.fromkeys(counts.values(), 2), xp=xp)
+        keyhole.from_mask_mod(function, 6, **{count: 2}, xp=xp)
+        keyhole.from_mask_mod(function, 6, **{count: 1}, xp=xp)
+    else:
+        keyhole.from_mask_mod(function, 6, xp=xp)
+
+
 USES_AND = "branches on the values of its indices .* write & for and"
 TAKES_OUT = r"takes an index out of torch .* torch.as_tensor\(table\) .* or pass xp=numpy"
 GIVES = "must give a tensor of bools, found {}; write torch.ones_like"

@@ -289,3 +289,47 @@ def test_a_backend_that_cannot_or_is_not_there():
     # A package without CUDA has no sm80.
     either = 'on sm80\n  sm80: reads the memory of a GPU$|backend is "sm80"; accepted'
     raises((NotImplementedError, ValueError), either, q, k, v, "causal", backend="sm80")
+
+
+OUT = {  # where out may lie
+    "contiguous": lambda x: np.empty_like(x),
+    "heads inside": lambda x: np.empty((2, 40, 4, 16), x.dtype).swapaxes(1, 2),
+    "last dimension not contiguous": lambda x: np.empty((2, 4, 16, 40), x.dtype).swapaxes(2, 3),
+    "backwards": lambda x: np.empty_like(x)[:, :, ::-1],
+    "other order of bytes": lambda x: np.empty(x.shape, x.dtype.newbyteorder()),
+    "the memory of q": lambda x: x,
+}
+
+
+@pytest.mark.parametrize("place", OUT)
+def test_out_is_written_where_it_is_wanted(place):
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, 4, 40, 16), dtype=np.float32)
+    expected, expected_lse = keyhole.attention(q, k, v, "causal & window(9)", return_lse=True)
+    out = OUT[place](q)
+    got, lse = keyhole.attention(q, k, v, "causal & window(9)", return_lse=True, out=out)
+    assert got is out
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(lse, expected_lse)
+
+
+def test_out_has_the_layout_of_q():
+    q = np.random.default_rng(0).standard_normal((2, 40, 4, 16))
+    out = np.empty((2, 40, 4, 16))
+    assert keyhole.attention(q, q, q, "causal", layout="bshd", out=out) is out
+    np.testing.assert_array_equal(out, keyhole.attention(q, q, q, "causal", layout="bshd"))
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "match"),
+    [
+        (np.zeros((1, 2, 8, 3), np.float32), ValueError, r"out has shape \[1, 2, 8, 3\]; expected \[1, 2, 8, 4\]"),
+        (np.zeros((1, 2, 8, 4)), TypeError, "out has dtype float64; expected float32"),
+        (np.broadcast_to(np.float32(0), (1, 2, 8, 4)), ValueError, "out is read-only"),
+        ([0.0], TypeError, "out must be a NumPy array, as q is, found list"),
+    ],
+    ids=["shape", "dtype", "read-only", "list"],
+)
+def test_out_is_checked(out, error, match):
+    q = np.zeros((1, 2, 8, 4), np.float32)
+    with pytest.raises(error, match=match):
+        keyhole.attention(q, q, q, "causal", out=out)

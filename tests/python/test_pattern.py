@@ -20,6 +20,7 @@ from notebook_html import svg_inside
 from properties import given, settings, st
 
 CATALOG = {row["name"]: row for row in _core.catalog()}
+TAKE_THE_REST = ("integers", "patterns")  # parameters that stand for any number of arguments
 
 
 def function_of(name):
@@ -33,7 +34,9 @@ def test_every_pattern_of_the_catalog_is_a_function(name):
     assert function.__doc__
     assert ">>> " in function.__doc__, f"{name} has no example"
     wanted = [parameter["name"] for parameter in CATALOG[name]["parameters"]]
-    found = list(inspect.signature(function).parameters)
+    kinds = inspect.signature(function).parameters
+    found = [n for n, parameter in kinds.items() if parameter.kind is not inspect.Parameter.VAR_POSITIONAL]
+    assert (len(found) < len(kinds)) == any(p["kind"] in TAKE_THE_REST for p in CATALOG[name]["parameters"])
     assert [re.sub("_positions$", "", n) for n in found] == wanted
     for parameter in CATALOG[name]["parameters"]:
         if parameter["is_optional"]:
@@ -98,6 +101,44 @@ def test_the_call_and_the_text_are_one_pattern(text):
     row = next(row for row in CATALOG.values() if row["example"] == text)
     lengths = row["example_q_len"], row["example_k_len"]
     np.testing.assert_array_equal(called.mask(*lengths), parsed.mask(*lengths))
+
+
+def as_python(text):
+    """What print shows, as an expression of Python: names without arguments are called, `global` is a word of its own,
+    and arguments with names may not come before others.
+    """
+    for of_text, of_python in (
+        (r"\b(dense|causal|exponential)\b", r"\1()"),
+        (r"\bglobal\(", "global_("),
+        (r"\b[qk]=", ""),
+    ):
+        text = re.sub(of_text, of_python, text)
+    return text
+
+
+@pytest.mark.parametrize("text", sorted({*_core.sample_texts()}))
+def test_what_is_printed_runs_in_python(text):
+    pattern = keyhole.parse(text)
+    names = {name: function_of(name.removesuffix("_")) for name in keyhole.__all__} | {"inf": math.inf}
+    assert eval(as_python(str(pattern)), names) == pattern
+
+
+def test_numbers_and_patterns_come_one_by_one_or_in_a_sequence():
+    for name, numbers in (("documents", (5, 3, 6)), ("tree", (-1, 0, 0)), ("global_at", (0, 7)), ("documents", (4,))):
+        function = function_of(name)
+        for called in (
+            function(*numbers),
+            function(numbers),
+            function(np.array(numbers)),
+            function(*np.array(numbers)),
+        ):
+            assert called == keyhole.parse(f"{name}({', '.join(map(str, numbers))})")
+    assert keyhole.documents(lengths=[5, 3]) == keyhole.documents(5, 3)
+    for name in ("per_head", "per_batch"):
+        function, patterns = function_of(name), [keyhole.causal(), "window(2)"]
+        for called in (function(*patterns), function(patterns), function(iter(patterns)), function(patterns=patterns)):
+            assert called == keyhole.parse(f"{name}(causal, window(2))")
+        assert function("causal") == function(["causal"])
 
 
 DEFINITIONS = {
@@ -196,6 +237,14 @@ INJECTED = "2, 2, [0, 1], [0]) | causal & tiles(2"
         (lambda: keyhole.parse("window(3"), ValueError, r"\^"),
         (lambda: keyhole.parse("mask(file=secret.npy)"), ValueError, "reading files is not allowed"),
         (lambda: keyhole.parse(3), TypeError, "found int"),
+        (
+            lambda: keyhole.documents([5], 3),
+            TypeError,
+            r"lengths 0 is a list .* documents\(1, 2\), .* documents\(\[1, 2\]\)",
+        ),
+        (lambda: keyhole.tree(-1, 0.0), TypeError, "parents 1: expected an int, found float"),
+        (lambda: keyhole.per_head([]), ValueError, "per_head: got no patterns"),
+        (lambda: keyhole.per_batch("causal", ["dense"]), TypeError, "per_batch: pattern 1"),
         (lambda: keyhole.causal().mask(-1), ValueError, "q_len"),
         (lambda: keyhole.causal().mask(3.5), TypeError, "q_len: expected an int, found float"),
         (lambda: keyhole.causal().mask(4, head=-1), ValueError, "head -1"),
@@ -205,6 +254,43 @@ INJECTED = "2, 2, [0, 1], [0]) | causal & tiles(2"
 def test_wrong_arguments(make, error, match):
     with pytest.raises(error, match=match):
         make()
+
+
+INSTEAD_OF_PATTERNS = {
+    "a function of ours": (lambda: keyhole.causal, r"Call it: keyhole\.causal\(\)$"),
+    "one with arguments": (lambda: keyhole.window, r"Call it: keyhole\.window\(\.\.\.\)$"),
+    "a function": (lambda: lambda b, h, q, k: q >= k, r"keyhole\.from_mask_mod\(function, q_len, k_len\)$"),
+    "an array": (lambda: np.tri(4, dtype=bool), r"keyhole\.from_dense\(mask\)$"),
+    "a list": (lambda: [[True]], r"keyhole\.from_dense\(mask\)$"),
+    "a tensor": (lambda: pytest.importorskip("torch").ones(4, 4).tril() > 0, r"keyhole\.from_dense\(mask\)$"),
+    "a sparse tensor": (lambda: pytest.importorskip("torch").eye(4).to_sparse(), r"keyhole\.from_csr\(matrix\)"),
+    "a block mask": (
+        lambda: pytest.importorskip("torch.nn.attention.flex_attention").create_block_mask(
+            lambda b, h, q, k: q >= k, None, None, 4, 4, device="cpu"
+        ),
+        r"keyhole\.from_block_mask\(block_mask\)$",
+    ),
+}
+Q = np.zeros((1, 1, 4, 8), np.float32)
+TAKE_PATTERNS = {
+    "plan": lambda what: keyhole.plan(what, 4),
+    "per_head": lambda what: keyhole.per_head("causal", what),
+    "at": lambda what: keyhole.at([0], [0], what),
+    "attention": lambda what: keyhole.attention(Q, Q, Q, what),
+    "&": lambda what: keyhole.causal() & what,
+    "|": lambda what: what | keyhole.causal(),
+}
+
+
+@pytest.mark.parametrize("take", TAKE_PATTERNS)
+@pytest.mark.parametrize("name", INSTEAD_OF_PATTERNS)
+def test_what_is_no_pattern_is_told_the_way_to_one(name, take):
+    make, way = INSTEAD_OF_PATTERNS[name]
+    what = make()
+    if take in "&|" and not callable(what):
+        way = "unsupported operand|found"  # arrays and tensors have operators of their own
+    with pytest.raises(TypeError, match=way):
+        TAKE_PATTERNS[take](what)
 
 
 def test_numbers_may_be_of_numpy():

@@ -290,6 +290,12 @@ def test_lengths_that_no_list_can_number_are_refused_when_the_plan_is_made(lengt
         keyhole.plan("causal", length)
 
 
+def test_a_plan_that_is_made_can_be_explained():
+    with pytest.raises(ValueError, match=r"1024 heads x 134217728 queries x 134217728 keys are more pairs than"):
+        keyhole.plan("dense", 2**27, heads=2**10)
+    assert keyhole.plan("dense", 2**24, heads=2**14).explain().pairs == 2**62
+
+
 def test_the_cache_is_bounded_and_an_evicted_plan_lives_on():
     keyhole.plan_cache.resize(2)
     plans = [keyhole.plan("causal", length) for length in (1, 2, 3)]

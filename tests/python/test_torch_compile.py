@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.utils.flop_counter
-from keyhole.torch_attention import encoded, ops
+from keyhole.torch_attention import encoded, ops, plan_tensors
 from torch.utils import checkpoint
 from torch_reference import DEVICES, check_close, check_each, draw, draw_qkv, masks_of, needs_gpu, reference
 
@@ -483,7 +483,7 @@ def test_a_tensor_outlives_its_pattern(monkeypatch):
 
 def test_equal_patterns_have_equal_tensors():
     assert torch.equal(keyhole.parse("causal & window(9)").tensor(), LOCAL.tensor())
-    assert not torch.equal(encoded.tensor_of(encoded.Anchored(LOCAL, 0)), LOCAL.tensor())
+    assert not torch.equal(plan_tensors.tensor_of(encoded.Anchored(LOCAL, 0)), LOCAL.tensor())
 
 
 @pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="this torch has no tag cudagraph_unsafe")

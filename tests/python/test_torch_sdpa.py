@@ -4,8 +4,8 @@
 import keyhole
 import pytest
 import torch
-from keyhole import sdpa
-from keyhole.torch_attention import read_masks
+from keyhole.torch_attention import attn_masks, read_masks
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch_reference import DEVICES, check_close, check_each, draw, needs_gpu
 
 ours, torchs = keyhole.scaled_dot_product_attention, torch.nn.functional.scaled_dot_product_attention
@@ -83,10 +83,10 @@ def test_agrees_with_torch(name, device):
 
 
 def test_padding_is_told_in_a_few_runs(monkeypatch):
-    monkeypatch.setattr(sdpa, "_MOST_RUNS", 2)
+    monkeypatch.setattr(attn_masks, "_MOST_RUNS", 2)
     many = torch.tensor([1, 0, 1, 0, 1], dtype=torch.bool)
-    assert sdpa._pattern_of(many[:3], (1, 1, 7, 3)) == keyhole.parse("sinks(1) | sinks(3) & ~sinks(2)")
-    assert sdpa._pattern_of(many, (1, 1, 7, 5)) == keyhole.mask(many.expand(7, 5).numpy())
+    assert attn_masks._pattern_of(many[:3], (1, 1, 7, 3)) == keyhole.parse("sinks(1) | sinks(3) & ~sinks(2)")
+    assert attn_masks._pattern_of(many, (1, 1, 7, 5)) == keyhole.mask(many.expand(7, 5).numpy())
 
 
 def by_its_methods(mask, shared):
@@ -122,8 +122,8 @@ WRITES = [by_its_methods, through_numpy, through_data, other_memory, other_order
 def test_a_mask_is_read_again_only_when_it_changed(write, is_inference, many, monkeypatch):
     """Though torch counts few of these changes."""
     read = []
-    pattern_of = sdpa._pattern_of
-    monkeypatch.setattr(sdpa, "_pattern_of", lambda *x: read.append(1) or pattern_of(*x))
+    pattern_of = attn_masks._pattern_of
+    monkeypatch.setattr(attn_masks, "_pattern_of", lambda *x: read.append(1) or pattern_of(*x))
     monkeypatch.setattr(read_masks, "_MANY", many)
     q, shared = draw(1, 2, 24, 16), bits(24, 24).numpy()
     with torch.inference_mode(is_inference):
@@ -183,6 +183,39 @@ def test_under_compile():
     check_close("out", masked(q, k, v, mask), torchs(q, k, v, mask), torch.float32)
 
 
+BIASES = {
+    "top left": (*CROSS, causal_upper_left(9, 24)),
+    "bottom right": (*CROSS, causal_lower_right(9, 24)),
+    "either end": (*SELF, causal_lower_right(24, 24)),
+    "top left, more queries": (CROSS[1], CROSS[0], causal_upper_left(24, 9)),
+    "three dimensions": (CROSS[0][1:], CROSS[1][1:], causal_lower_right(9, 24)),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", BIASES)
+def test_causal_biases_of_torch(name, device):
+    q_shape, k_shape, bias = BIASES[name]
+    q, k, v = (draw(*shape, device=device, seed=i) for i, shape in enumerate((q_shape, k_shape, k_shape)))
+    expected = torchs(q.double(), k.double(), v.double(), bias._materialize(device))
+    check_close("out", ours(q, k, v, attn_mask=bias), expected, torch.float32)
+
+
+@pytest.mark.filterwarnings("ignore:Lower right causal bias will produce NaNs")
+def test_queries_above_a_causal_bias_get_zeros():
+    q, k, v = draw(2, 4, 24, 16), draw(2, 4, 9, 16, seed=1), draw(2, 4, 9, 16, seed=2)
+    out = ours(q, k, v, causal_lower_right(24, 9))
+    assert torch.equal(out[:, :, :15], torch.zeros(2, 4, 15, 16))
+    check_close("out", out[:, :, 15:], torchs(q[:, :, 15:], k, v, is_causal=True), torch.float32)
+
+
+@pytest.mark.parametrize("make", [causal_upper_left, causal_lower_right])
+def test_causal_biases_do_not_break_a_graph(make):
+    q, k = draw(2, 4, 9, 16), draw(2, 4, 24, 16, seed=1)
+    compiled = torch.compile(lambda *x: ours(*x), backend="aot_eager", fullgraph=True)
+    check_close("out", compiled(q, k, k, make(9, 24)), torchs(q, k, k, make(9, 24)), torch.float32)
+
+
 Q = torch.zeros(1, 4, 24, 16)
 ERRORS = {
     "dropout": ({"dropout_p": 0.1}, NotImplementedError, "dropout_p is 0.1"),
@@ -196,6 +229,17 @@ ERRORS = {
     "shape of the mask": ({"attn_mask": bits(23, 24)}, ValueError, "does not broadcast to"),
     "shape of a mask without elements": ({"attn_mask": bits(0, 24)}, ValueError, "does not broadcast to"),
     "too many dimensions": ({"attn_mask": bits(1, 1, 1, 24, 24)}, ValueError, "does not broadcast to"),
+    "lengths of a causal bias": (
+        {"attn_mask": causal_lower_right(40, 70)},
+        ValueError,
+        r"attn_mask is causal_lower_right\(40, 70\), and .* 24 queries and 24 keys; pass causal_lower_right\(24, 24\)",
+    ),
+    "a causal bias that was copied": ({"attn_mask": causal_lower_right(24, 24).clone()}, TypeError, "it serves every"),
+    "a causal bias and causal": (
+        {"attn_mask": causal_upper_left(24, 24), "is_causal": True},
+        ValueError,
+        "exclude each other",
+    ),
     "heads": ({"key": Q[:, :2], "value": Q[:, :2]}, ValueError, "enable_gqa=True"),
     "dimensions": ({"key": Q[0]}, ValueError, "query has 4 dimensions and key 3"),
 }

@@ -12,6 +12,7 @@ from .block_mask import from_block_mask, to_block_mask
 from .mask_mod import from_mask_mod
 from .matrices import from_bsr, from_csr, from_dense
 from .sequences import from_cu_seqlens
+from .xformers_bias import from_xformers
 
 __all__ = [
     "from_block_mask",
@@ -20,5 +21,6 @@ __all__ = [
     "from_cu_seqlens",
     "from_dense",
     "from_mask_mod",
+    "from_xformers",
     "to_block_mask",
 ]

@@ -52,6 +52,15 @@ class Asker:
         self._unused = batch > 1 and not used[0], heads > 1 and not used[1]
         return batch > 1 and used[0], heads > 1 and used[1]
 
+    def refuse_to_guess(self, **counts: int | None) -> None:
+        """Raises where the function looks at an index whose count was not given: it would be asked about 0 alone."""
+        for (parameter, count), index in zip(counts.items(), "bh", strict=True):
+            if count is None and self._is_seen_to_look(index):
+                raise ValueError(
+                    f"{self._name}: the function looks at {index}, and {parameter} is not given: what it says for "
+                    f"{index} = 0 would hold for all; pass {parameter}=N, as many as there are, or {parameter}=1"
+                )
+
     def ask(self, b: int, h: int, q: Any, k: Any) -> np.ndarray[Any, Any]:
         """From q [blocks, rows] and k [blocks, columns] to bools [blocks, rows, columns]."""
         shape = (len(q), q.shape[1], k.shape[1])
@@ -96,14 +105,26 @@ class Asker:
             return torch.vmap(each_q, in_dims=(None, None, 0, 0))(b, h, q, k)
 
     def _uses_in_numpy(self, batch: int, heads: int) -> tuple[bool, bool]:
-        pair = np.zeros((1, 1, 1), np.int64)
-        return watched_index.uses_of(lambda b, h: self._fn(b, h, pair, pair), batch, heads)
+        return watched_index.uses_of(self._ask_one_pair, batch, heads)
 
     def _uses_in_torch(self) -> tuple[bool, bool]:
         from . import watched_tensor
 
+        return watched_tensor.uses_of(self._ask_one_pair, self._device)
+
+    def _is_seen_to_look(self, index: str) -> bool:
+        if self._torch is None:
+            return watched_index.is_seen_to_look(self._ask_one_pair, index)
+        from . import watched_tensor
+
+        return watched_tensor.is_seen_to_look(self._ask_one_pair, self._device, index)
+
+    def _ask_one_pair(self, b: Any, h: Any) -> Any:
+        if self._torch is None:
+            pair = np.zeros((1, 1, 1), np.int64)
+            return self._fn(b, h, pair, pair)
         pair = self._tensor([[0]])
-        return watched_tensor.uses_of(lambda b, h: self._ask_torch(b, h, pair, pair), self._device)
+        return self._ask_torch(b, h, pair, pair)
 
     def _tensor(self, index: Any) -> Any:
         return self._torch.as_tensor(index, dtype=self._torch.int64, device=self._device)

@@ -35,8 +35,9 @@ def from_mask_mod(
 
     fn          called as FlexAttention calls a mask_mod: indices count from 0, and it must not branch on their values
     batch, heads
-                how many there are; without them fn is asked with b = 0 and h = 0, and the pattern is for any number.
-                What certainly does not depend on them is asked once; what turns out equal is stored once.
+                how many there are; a function that looks at b needs batch, one that looks at h needs heads.
+                Without them the pattern is for any number. What certainly does not depend on them is asked once; what turns out
+                equal is stored once.
     device      where torch evaluates fn; large lengths are much faster on a GPU
     xp          numpy or torch: the library that fn is written for; torch where it is installed, unless given.
                 NumPy functions get arrays that broadcast, as q_idx[:, None] and kv_idx[None, :] do.
@@ -54,8 +55,10 @@ def from_mask_mod(
         raise TypeError(f"from_mask_mod: fn must be a function of (b, h, q_idx, kv_idx), found {type(fn).__name__}")
     q_len = length_of("from_mask_mod", "q_len", q_len)
     k_len = q_len if k_len is None else length_of("from_mask_mod", "k_len", k_len)
-    batch, heads = _count("batch", batch), _count("heads", heads)
+    counts = {"batch": batch, "heads": heads}
+    batch, heads = (_count(*named) for named in counts.items())
     asker = Asker(fn, device, xp, "from_mask_mod")
+    asker.refuse_to_guess(**counts)
     uses_batch, uses_heads = asker.uses(batch, heads)
     entries = [
         [_one_head(asker, b, h, q_len, k_len) for h in range(heads if uses_heads else 1)]

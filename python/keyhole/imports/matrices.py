@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..leaves import csr, tiles
@@ -120,8 +121,8 @@ def from_csr(offsets: Any, keys: Any = None, *, k_len: int | None = None) -> Pat
 def from_bsr(
     offsets: Any,
     keys: Any = None,
-    tile_q: int | None = None,
-    tile_k: int | None = None,
+    tile_q: Any = None,
+    tile_k: Any = None,
     *,
     q_len: int | None = None,
     k_len: int | None = None,
@@ -131,12 +132,17 @@ def from_bsr(
 
     offsets, keys, tile_q, tile_k
                     of any integer type; or one matrix in place of all: SciPy's bsr_array, torch's sparse_bsr tensor.
-                    What is stored attends, whatever its values.
+                    What is stored attends, whatever its values. tile_q may hold a size for each row of tiles, and
+                    tile_k one for each column.
     q_len, k_len    whole tiles, and as many keys as queries, unless given, or what the matrix says
 
     >>> print(from_bsr([0, 1, 2], [0, 1], 1, 2, k_len=4).picture(2, 4))
     # # . .
     . . # #
+    >>> print(from_bsr([0, 1, 3], [1, 0, 1], [1, 2], [3, 1]).picture(3, 4))
+    . . . #
+    # # # #
+    # # # #
     """
     if keys is None:
         matrix = offsets
@@ -145,6 +151,10 @@ def from_bsr(
         q_len, k_len = (given if given is not None else own for given, own in zip((q_len, k_len), shape, strict=True))
     if tile_q is None or tile_k is None:
         raise TypeError("from_bsr: tile_q and tile_k must be given with offsets and keys")
+    if isinstance(tile_q, Iterable) or isinstance(tile_k, Iterable):
+        from .variable_blocks import from_variable_blocks
+
+        return from_variable_blocks(*_rows("from_bsr", offsets, keys), tile_q, tile_k, q_len, k_len)
     tile_q, tile_k = length_of("from_bsr", "tile_q", tile_q), length_of("from_bsr", "tile_k", tile_k)
     if tile_q == 0 or tile_k == 0:
         raise ValueError(f"from_bsr: the tile is {tile_q} x {tile_k}; both sides must be 1 or more")

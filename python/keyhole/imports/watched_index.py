@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Watch", "uses_of"]
+__all__ = ["Watch", "is_seen_to_look", "uses_of"]
 
 
 class _UsedError(Exception):
@@ -65,3 +66,11 @@ def uses_of(ask: Callable[[Any, Any], Any], batch: int, heads: int) -> tuple[boo
     if not looks():
         return False, False
     return any(looks(h=h) for h in range(heads)), any(looks(b=b) for b in range(batch))
+
+
+def is_seen_to_look(ask: Callable[[Any, Any], Any], index: str) -> bool:
+    """Whether ask(b, h) was caught looking at "b" or at "h"; False where it fails over something else."""
+    watch = Watch()
+    with contextlib.suppress(Exception):
+        ask(*(watch.index() if name == index else 0 for name in "bh"))
+    return watch.is_used

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["uses_of"]
+__all__ = ["is_seen_to_look", "uses_of"]
 
 _aten = torch.ops.aten
 # What these give has the shape, the type and the device of their first argument, and nothing of its values.
@@ -36,10 +36,11 @@ class _Flight(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.is_lost = self.is_over = False
+        self.is_seen = False  # it was lost by what was done to b or h
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Functions of Python, which may give texts, arrays and pointers."""
-        with self.lost_unless_done():
+        with self.lost_unless_done((args, kwargs)):
             # A pointer leads to the values past every op, and so do properties that are set.
             if func is torch.Tensor.data_ptr or getattr(func, "__name__", "") == "__set__":
                 raise _LostError
@@ -49,12 +50,13 @@ class _Flight(TorchFunctionMode):
         return result
 
     @contextlib.contextmanager
-    def lost_unless_done(self) -> Iterator[None]:
-        """Notes what is raised: a function may catch it, and go on."""
+    def lost_unless_done(self, values: Any) -> Iterator[None]:
+        """Notes what is raised over these arguments: a function may catch it, and go on."""
         try:
             yield
         except BaseException:
             self.is_lost = True
+            self.is_seen |= bool(_watched_in(values))
             raise
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Flight:
@@ -85,7 +87,7 @@ class _Watched(torch.Tensor):
         flight = _watched_in((args, kwargs))[0]._flight
         if flight.is_over:  # the function kept the tensor for later calls
             return func(*tree_map(_unwatched, args), **tree_map(_unwatched, kwargs))
-        with flight.lost_unless_done():
+        with flight.lost_unless_done((args, kwargs)):
             if not isinstance(func, torch._ops.OpOverload) or func._schema.is_mutable:
                 raise _LostError
             result = func(*tree_map(_unwatched, args), **tree_map(_unwatched, kwargs))
@@ -96,7 +98,7 @@ class _Watched(torch.Tensor):
         return tree_map(lambda part: cls(part, sources, flight), result) if sources else result
 
     def __hash__(self) -> int:
-        self._flight.is_lost = True
+        self._flight.is_lost = self._flight.is_seen = True
         return super().__hash__()
 
 
@@ -110,14 +112,26 @@ def _unwatched(part: Any) -> Any:
 
 def uses_of(ask: Callable[[Any, Any], Any], device: Any) -> tuple[bool, bool]:
     """Whether ask(b, h) depends on b and on h; True for both where nobody can tell."""
+    flight, sources = _fly(ask, device, "bh")
+    return flight.is_lost or "b" in sources, flight.is_lost or "h" in sources
+
+
+def is_seen_to_look(ask: Callable[[Any, Any], Any], device: Any, index: str) -> bool:
+    """Whether ask(b, h) was caught looking at "b" or at "h"; False where it fails over something else."""
+    flight, sources = _fly(ask, device, index)
+    return flight.is_seen or index in sources
+
+
+def _fly(ask: Callable[[Any, Any], Any], device: Any, watched: str) -> tuple[_Flight, frozenset[str]]:
+    """Asks once, with b = h = 0, and tells what the answer was computed from."""
     zero = torch.zeros((), dtype=torch.int64, device=device)
     flight = _Flight()
     try:
         with flight:
-            answer = ask(_Watched(zero, frozenset("b"), flight), _Watched(zero, frozenset("h"), flight))
+            answer = ask(*(_Watched(zero, frozenset(name), flight) if name in watched else zero for name in "bh"))
     except Exception:  # whatever it did, it did not leave them alone
-        return True, True
+        flight.is_lost = True
+        return flight, frozenset()
     finally:
         flight.is_over = True
-    sources = answer._sources if isinstance(answer, _Watched) else frozenset()
-    return flight.is_lost or "b" in sources, flight.is_lost or "h" in sources
+    return flight, answer._sources if isinstance(answer, _Watched) else frozenset()

@@ -9,11 +9,13 @@ compilers, exporters, modes   torch.ops.keyhole
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 
 from .. import _core
 from ..lists import TileLists, refuse_lists
@@ -22,6 +24,7 @@ from ..plan import Plan, plan_for
 from . import kernels, ops
 from .autograd import Attention
 from .encoded import core_plan, parts_of
+from .given_out import check_out, is_free_for_kernels
 from .refusals import refuse_forward_mode, refuse_learned, refuse_other, refuse_transforms, refuse_unreadable
 from .tensors import INDEX_DTYPES, Lists, current_gpu, current_stream, empty_on_cpu, empty_on_gpu, empty_out
 
@@ -77,6 +80,7 @@ def attention(
     deterministic: bool = False,
     backend: str = "auto",
     function: str = "attention",
+    out: Tensor | None = None,
 ) -> Any:
     """See keyhole.attention. `function` is the name that errors are said in: gather_attention takes indices alone.
 
@@ -90,24 +94,37 @@ def attention(
     if isinstance(scale, Tensor) or isinstance(softcap, Tensor):
         refuse_learned(function, scale=scale, softcap=softcap)
     q, k, v, sink = _prepare(function, q, k, v, sink, layout)
+    given = out
+    if out is not None:
+        check_out(function, out, q, v, k, sink, layout=layout)
+        given = _heads_first(out, layout)
     if _is_looked_at(function, q, k, v, sink) or (
         tensors and not all(type(tensor) in _PLAIN_TYPES for tensor in tensors.values())
     ):
         refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
+        if not _is_compiling() and "torch.utils.flop_counter" in sys.modules:
+            from . import flops
+
+            flops.tell_counters()
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         parts, tile = parts_of(lists)
         if not tensors:
             parts = [_beside(q, parts[0])]
-        out, lse = ops.attention_forward(q, k, v, parts, tile, sink, scale, softcap, deterministic, backend)
+        result, lse = ops.attention_forward(q, k, v, parts, tile, sink, scale, softcap, deterministic, backend)
     else:
         try:
             followed = lists if tensors else core_plan(lists, q, k)
-            out, lse = _run(q, k, v, followed, sink, scale, softcap, deterministic, backend, return_lse)
+            into = given if given is not None and is_free_for_kernels(given, q, k, v, sink) else None
+            result, lse = _run(q, k, v, followed, sink, scale, softcap, deterministic, backend, return_lse, into)
         except Exception:  # torch's words for sparse tensors and their like help nobody
             refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
             raise
-    if layout != "bhsd":
-        out = _heads_first(out, layout)
+    if out is None:
+        out = _heads_first(result, layout) if layout != "bhsd" else result
+    elif result is not given:
+        given.copy_(result)
+    elif not out.is_inference():
+        increment_version(out)  # torch did not see the kernel write
     return (out, lse) if return_lse else out
 
 
@@ -172,6 +189,7 @@ def _run(
     deterministic: bool,
     backend: str,
     with_lse: bool,
+    into: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """out and lse where nobody looks."""
     if _is_grad_enabled() and (
@@ -179,7 +197,7 @@ def _run(
     ):
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         return Attention.apply(q, k, v, sink, lists, scale, softcap, deterministic, backend)
-    return kernels.forward(q, k, v, lists, sink, scale, softcap, backend, with_lse)
+    return kernels.forward(q, k, v, lists, sink, scale, softcap, backend, with_lse, into)
 
 
 def _check_tensors(function: str, **tensors: Any) -> None:
@@ -241,4 +259,6 @@ def _beside(q: Tensor, plan: Tensor) -> Tensor:
     """The plan as a mode of fake tensors wants it, when q is one. Exporters take it as it is, as a constant."""
     if _is_compiling() or not isinstance(q, FakeTensor) or q.fake_mode.allow_non_fake_inputs:
         return plan
-    return q.fake_mode.from_tensor(plan)
+    fake = q.fake_mode.from_tensor(plan)
+    fake.keyhole_encoded = plan  # for flops.py
+    return fake

@@ -23,20 +23,19 @@ import hashlib
 import struct
 import weakref
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import _core
 from ..cache import Cache
-from ..lists import TileLists, refuse_lists
+from ..lists import TileLists
 from ..pattern import Pattern, from_recipe
 from ..plan import Plan, plan_for
 from ..recipe import decode_value, encode_value
 from .tensors import INDEX_DTYPES, Lists
 
-__all__ = ["Anchored", "core_plan", "lists_of", "parts_of", "tensor_of"]
+__all__ = ["Anchored", "core_plan", "encode", "lists_of", "parts_of"]
 
 _MARK = b"khpt\x01\r\n\0"
 _DIGEST_BYTES = 32
@@ -56,8 +55,6 @@ class Anchored:
         self.offset = offset
 
 
-Follows: TypeAlias = Pattern | Plan | Anchored
-
 _alive: weakref.WeakValueDictionary[bytes, Pattern | Anchored] = weakref.WeakValueDictionary()
 _decoded: Cache[Pattern | Anchored] = Cache(capacity=64)  # those that nobody else in this process holds
 
@@ -72,15 +69,6 @@ def core_plan(what: Any, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
     return plan_for(what, q_len, k.shape[2], batch, heads).core
 
 
-def tensor_of(what: Any) -> torch.Tensor:
-    """The bytes of a pattern, its text, or a plan. The tensor is shared: nobody may write into it."""
-    if isinstance(what, str):
-        return _tensor_of_text(what)
-    if not isinstance(what, (Pattern, Plan, Anchored)):
-        refuse_lists("attention", what)
-    return what.as_tensor
-
-
 def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
     """What registered ops take as lists and as tile. A pattern's tensor is shared: nobody may write into it."""
     if isinstance(lists, torch.Tensor):
@@ -88,6 +76,8 @@ def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
     if isinstance(lists, TileLists):
         tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
         return [lists.tiles.new_empty(0) if x is None else x for x in tensors], list(lists.tile)
+    from .plan_tensors import tensor_of  # not before: it loads torch's compiler
+
     return [tensor_of(lists)], []
 
 
@@ -108,7 +98,7 @@ def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor
 
 
 def _plan_of(encoded: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
-    """The reverse of `tensor_of`."""
+    """The reverse of `plan_tensors.tensor_of`."""
     if encoded.dtype != torch.uint8 or not encoded.is_cpu or encoded.dim() != 1 or not encoded.is_contiguous():
         raise ValueError(
             f"attention: lists is a tensor of {encoded.dtype} with shape {list(encoded.shape)} on {encoded.device}; "
@@ -144,40 +134,10 @@ def _decode(digest: bytes, encoded: torch.Tensor) -> Pattern | Anchored:
     return _decoded.put(digest, found)
 
 
-def _encode(what: Pattern | Anchored) -> bytes:
+def encode(what: Pattern | Anchored) -> bytes:
+    """The bytes of a pattern. While it lives, ops of this process find it by their digest."""
     pattern, offset = (what.pattern, what.offset) if isinstance(what, Anchored) else (what, None)
     body = encode_value(("pattern", pattern.recipe, offset))
     digest = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
     _alive[digest] = what
     return _HEADER.pack(_MARK, digest) + body
-
-
-class _Tensors(dict):  # type: ignore[type-arg]
-    """Always empty; asked for the tensor of a pattern or plan, it makes that.
-
-    torch.compile does not follow the code that encodes a pattern, and would give up on it. It does read properties
-    whose getter is written in C, when it traces and again for every check of a compiled graph, and takes the tensor
-    they give as an input of the graph. `dict.__getitem__` is written in C and asks `__missing__`.
-    """
-
-    @torch.compiler.disable
-    def __missing__(self, what: Follows) -> torch.Tensor:
-        tensor = getattr(what, "_tensor", None)
-        if tensor is None:
-            data = what.encode() if isinstance(what, Plan) else _encode(what)
-            # Kept beyond this call: it must not become a fake tensor, or one of inference mode, that others cannot use.
-            with _disable_current_modes(), torch.inference_mode(False):
-                tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            torch._dynamo.mark_dynamic(tensor, 0)  # another pattern has another size, and needs no other graph
-            what._tensor = tensor
-        return tensor
-
-
-for _kind in (Pattern, Plan, Anchored):
-    _kind.as_tensor = property(_Tensors().__getitem__)  # type: ignore[assignment]
-
-
-@torch.compiler.assume_constant_result
-def _tensor_of_text(text: str) -> torch.Tensor:
-    """A text is a constant of the graph: torch.compile checks that it is still the same."""
-    return tensor_of(Pattern(text))

@@ -38,10 +38,11 @@ def forward(
     softcap: float,
     backend: str,
     with_lse: bool,
+    into: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """out, and lse where it is asked for."""
+    """out, in the caller's memory where there is some, and lse where it is asked for."""
     threads, stream = place_of(q)
-    out = empty_out(q, v)
+    out = empty_out(q, v) if into is None else into
     lse = empty_lse(q) if with_lse else None
     _core.forward(q, k, v, lists_view(lists), out, lse, sink, scale, softcap, backend, threads, stream)
     return out, lse

@@ -57,7 +57,10 @@ def _asked(function: MaskFunction, layout: Layout, device: Any) -> Pattern:
     def of_layout(b: Any, h: Any, q: Any, k: Any) -> Any:
         return function(b, h, q + layout.q_offset, k + layout.kv_offset)
 
-    pattern = from_mask_mod(of_layout, layout.q_length, layout.kv_length, batch=layout.batch, device=device, xp=torch)
+    # transformers asks with h = 0 alone, for all heads.
+    pattern = from_mask_mod(
+        of_layout, layout.q_length, layout.kv_length, batch=layout.batch, heads=1, device=device, xp=torch
+    )
     if layout.q_length == layout.kv_length and layout.offset != 0:  # rows are positions only where query 0 stands at 0
         return at(range(layout.q_length), range(layout.kv_length), pattern)
     return pattern

@@ -1,0 +1,82 @@
+# python/keyhole/torch_attention/flops.py
+"""What FlopCounterMode of torch.utils.flop_counter counts for our ops: the work of the pairs that attend, as
+plan.explain() tells it. Loaded where somebody counts, since a call can do without.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+
+from .. import _core
+from ..lists import TileLists
+from . import ops
+from .encoded import lists_of
+
+__all__ = ["tell_counters"]
+
+Tensor = torch.Tensor
+
+
+def _count_forward(q: Tensor, k: Tensor, v: Tensor, lists: list[Tensor], tile: list[int], *_: Any, **__: Any) -> int:
+    """Two products: q with k, and weights with v."""
+    return 2 * _pairs(q, k, lists, tile) * (q.shape[3] + v.shape[3])
+
+
+def _count_backward(
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    lists: list[Tensor], tile: list[int], *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    """Five products: q with k again, dq and dk; dout with v, and dv."""
+    return 2 * _pairs(q, k, lists, tile) * (3 * q.shape[3] + 2 * v.shape[3])
+
+
+_FORMULAS = {
+    ops.attention_forward.overloadpacket: _count_forward,
+    ops.attention_backward.overloadpacket: _count_backward,
+}
+for _op, _formula in _FORMULAS.items():
+    flop_counter.register_flop_formula(_op, get_raw=True)(_formula)
+
+
+def tell_counters() -> None:
+    """A counter copies the formulas when it is made: those that count now may be older than ours."""
+    for mode in _get_current_dispatch_mode_stack():
+        counter = getattr(mode, "counter", None)
+        if isinstance(counter, flop_counter.FlopCounterMode):
+            counter.flop_registry.update(_FORMULAS)
+
+
+def _pairs(q: Tensor, k: Tensor, lists: list[Tensor], tile: list[int]) -> int:
+    """Over all heads and batch entries. Of indices and tile lists every entry counts, padding too: nobody waits for a
+    GPU here. A plan whose bytes are not there, because a compiler is tracing, counts as dense.
+    """
+    batch, heads, q_len, _ = q.shape
+    rows = batch * heads * q_len
+    parts: list[Tensor] = [getattr(part, "keyhole_encoded", part) for part in lists]
+    if len(parts) == 1 and parts[0].dtype == torch.uint8 and not _has_values(parts[0]):
+        return rows * k.shape[2]
+    with _disable_current_modes():  # the bytes of a plan are real, whatever q is
+        followed = lists_of(parts, tile, q, k)
+    if isinstance(followed, TileLists):
+        return rows * followed.tiles.shape[3] * followed.tile[1]
+    if isinstance(followed, Tensor):
+        return rows * followed.shape[3]
+    return _pairs_of_plan(followed) * batch * heads // _heads_of_plan(followed)
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return type(tensor) is Tensor and not tensor.is_meta
+
+
+def _pairs_of_plan(plan: _core.Plan) -> int:
+    return int(plan.explain(*plan.usual_tile(), 1, 1)["pairs"])
+
+
+def _heads_of_plan(plan: _core.Plan) -> int:
+    """Those it was made for: one, where all have the same pattern."""
+    _, _, batch, heads, _ = plan.shape()
+    return max(batch * heads, 1)
