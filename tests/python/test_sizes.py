@@ -24,6 +24,10 @@ def block_mask(batch=None, heads=None, q_len=8, k_len=8):
     return flex.create_block_mask(lambda b, h, q, k: k <= q, batch, heads, q_len, k_len, device="cpu")
 
 
+class LowerTriangularMask:
+    """Named as xFormers' own, which from_xformers recognises by the name."""
+
+
 # For 8 positions, and any batch and heads.
 EIGHT = {
     "documents": lambda: keyhole.documents([3, 5]),
@@ -39,6 +43,8 @@ EIGHT = {
     "from_dense": lambda: keyhole.from_dense(SQUARE),
     "from_csr": lambda: keyhole.from_csr(*CAUSAL_ROWS),
     "from_bsr": lambda: keyhole.from_bsr(OFFSETS, OFFSETS[:4], 2, 2),
+    "from_bsr, sizes": lambda: keyhole.from_bsr([0, 1, 2], [0, 1], [3, 5], [3, 5]),
+    "from_xformers": lambda: keyhole.from_xformers(LowerTriangularMask(), 8),
     "from_mask_mod": lambda: keyhole.from_mask_mod(triangle, 8, xp=np),
     "from_block_mask": lambda: keyhole.from_block_mask(block_mask()),
 }
@@ -49,6 +55,8 @@ SEVEN_BY_EIGHT = {
     "from_dense": lambda: keyhole.from_dense(SQUARE[1:]),
     "from_csr": lambda: keyhole.from_csr(np.arange(8), np.arange(7), k_len=8),
     "from_bsr": lambda: keyhole.from_bsr(OFFSETS, OFFSETS[:4], 2, 2, q_len=7, k_len=8),
+    "from_bsr, sizes": lambda: keyhole.from_bsr([0, 1, 2], [0, 1], [3, 4], [3, 5]),
+    "from_xformers": lambda: keyhole.from_xformers(LowerTriangularMask(), 7, 8),
     "from_mask_mod": lambda: keyhole.from_mask_mod(triangle, 7, 8, xp=np),
     "from_block_mask": lambda: keyhole.from_block_mask(block_mask(q_len=7)),
 }
@@ -61,7 +69,7 @@ MASKS = {
 
 
 def name_of(name):
-    return {"documents, text": "documents", "from_cu_seqlens": "packed"}.get(name, name)
+    return {"documents, text": "documents", "from_bsr, sizes": "from_bsr", "from_cu_seqlens": "packed"}.get(name, name)
 
 
 def tensors(q_len, k_len, batch=2, heads=4, kv_heads=2):
@@ -158,7 +166,7 @@ def test_the_table_has_every_import_and_every_leaf_that_knows():
         for row in _core.catalog()
         if not row["is_composition"] and keyhole.parse(row["example"]).core.own_lengths()
     }
-    assert imports | leaves | {"packed", "documents, text"} == set(EIGHT)
+    assert imports | leaves | {"packed", "documents, text", "from_bsr, sizes"} == set(EIGHT)
 
 
 def test_two_masks_of_other_sizes_are_both_named():

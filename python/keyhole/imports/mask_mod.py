@@ -36,8 +36,8 @@ def from_mask_mod(
     fn          called as FlexAttention calls a mask_mod: indices count from 0, and it must not branch on their values
     batch, heads
                 how many there are; a function that looks at b needs batch, one that looks at h needs heads.
-                Without them the pattern is for any number. What certainly does not depend on them is asked once; what turns out
-                equal is stored once.
+                Without them the pattern is for any number. What certainly does not depend on them is asked once;
+                what turns out equal is stored once.
     device      where torch evaluates fn; large lengths are much faster on a GPU
     xp          numpy or torch: the library that fn is written for; torch where it is installed, unless given.
                 NumPy functions get arrays that broadcast, as q_idx[:, None] and kv_idx[None, :] do.

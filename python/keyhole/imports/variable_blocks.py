@@ -12,7 +12,7 @@ import numpy as np
 
 from .._arrays import integers
 from ..pattern import Pattern
-from .rows import length_of, row_by_row
+from .rows import imported, length_of
 from .tile_collector import TileCollector
 
 __all__ = ["from_variable_blocks"]
@@ -41,7 +41,8 @@ def from_variable_blocks(
         )
     if offsets[0] != 0 or offsets[-1] != len(keys) or (np.diff(offsets) < 0).any():
         raise ValueError(f"from_bsr: offsets must rise from 0 to {len(keys)}, the number of keys")
-    return row_by_row(_collected(offsets, keys, q_sizes, k_sizes), int(q_sizes.sum()), int(k_sizes.sum()))
+    entries = [[_collected(offsets, keys, q_sizes, k_sizes)]]
+    return imported("from_bsr", entries, int(q_sizes.sum()), int(k_sizes.sum()), batch=1, heads=1)
 
 
 def _given_sizes(parameter: str, sizes: Any, total: str, length: int | None) -> Any:

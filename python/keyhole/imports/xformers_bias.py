@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..leaves import at, causal, dense, documents, packed, window
 from ..pattern import Pattern
-from .rows import length_of, row_by_row
+from .rows import imported, length_of
 
 __all__ = ["from_xformers"]
 
@@ -70,9 +70,8 @@ def from_xformers(bias: Any, q_len: int | None = None, k_len: int | None = None)
             "k_len where it is another"
         )
     q_len = length_of("from_xformers", "q_len", q_len)
-    return row_by_row(
-        _mask_of(bias, kind), q_len, q_len if k_len is None else length_of("from_xformers", "k_len", k_len)
-    )
+    k_len = q_len if k_len is None else length_of("from_xformers", "k_len", k_len)
+    return imported("from_xformers", [[_mask_of(bias, kind)]], q_len, k_len, batch=1, heads=1)
 
 
 def _mask_of(bias: Any, kind: _Kind) -> Pattern:
