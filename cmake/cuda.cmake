@@ -6,7 +6,8 @@
 # Real code for each of these, and PTX of the newest for GPUs that come after it. Kernels that need a newer
 # architecture than one listed are not compiled for that one. The numbers are generic on purpose: PTX of an
 # architecture with a letter (90a) runs on no newer GPU, so the letter belongs to the backend that needs it.
-set(KEYHOLE_CUDA_ARCHITECTURES "75;80;86;89;90" CACHE STRING "GPU architectures to compile for, as 75;80;90")
+set(KEYHOLE_CUDA_ARCHITECTURES "AUTO" CACHE STRING "GPU architectures to compile for, as 75;80;90; ALL: 75 to 90; AUTO: those of this machine's GPUs, or ALL where it has none")
+set(keyhole_all_architectures 75 80 86 89 90)
 
 option(KEYHOLE_CUDA_OLDEST_ONLY "compile a backend only for the oldest of these architectures that it serves: enough to see that it compiles" OFF)
 
@@ -15,9 +16,28 @@ set(keyhole_cuda_summary "off (KEYHOLE_CUDA=OFF)")
 if(NOT KEYHOLE_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "KEYHOLE_CUDA is '${KEYHOLE_CUDA}'; it takes AUTO, ON or OFF.")
 endif()
+set(keyhole_whose_architectures "")
+if(KEYHOLE_CUDA_ARCHITECTURES STREQUAL "AUTO" AND NOT KEYHOLE_CUDA STREQUAL "OFF")
+  find_program(KEYHOLE_PYTHON3 python3)
+  mark_as_advanced(KEYHOLE_PYTHON3)
+  set(gpus "")
+  if(KEYHOLE_PYTHON3)
+    execute_process(COMMAND "${KEYHOLE_PYTHON3}" "${CMAKE_CURRENT_LIST_DIR}/../scripts/gpu_architectures.py"
+                    OUTPUT_VARIABLE gpus OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  endif()
+  if(gpus)
+    set(keyhole_whose_architectures " (the GPUs of this machine; KEYHOLE_CUDA_ARCHITECTURES=ALL: 75 to 90)")
+    set(KEYHOLE_CUDA_ARCHITECTURES "${gpus}")  # the cache keeps AUTO
+  else()
+    set(keyhole_whose_architectures " (no GPU here: all; KEYHOLE_CUDA_ARCHITECTURES=90: one)")
+  endif()
+endif()
+if(KEYHOLE_CUDA_ARCHITECTURES MATCHES "^(AUTO|ALL)$")
+  set(KEYHOLE_CUDA_ARCHITECTURES ${keyhole_all_architectures})
+endif()
 foreach(architecture IN LISTS KEYHOLE_CUDA_ARCHITECTURES)
   if(NOT architecture MATCHES "^[0-9]+$")
-    message(FATAL_ERROR "KEYHOLE_CUDA_ARCHITECTURES has '${architecture}'; it takes numbers such as 80 or 90.")
+    message(FATAL_ERROR "KEYHOLE_CUDA_ARCHITECTURES has '${architecture}'; it takes numbers such as 80 or 90, ALL or AUTO.")
   elseif(architecture LESS 75)
     message(FATAL_ERROR "KEYHOLE_CUDA_ARCHITECTURES has ${architecture}; CUDA 13 compiles for 75 and newer, so that "
                         "GPUs of compute capability 7.0 and older are served by the cpu backend only.")
@@ -62,7 +82,11 @@ if(NOT KEYHOLE_CUDA STREQUAL "OFF")
     include("${CMAKE_CURRENT_LIST_DIR}/cudart.cmake")
     set(keyhole_has_cuda TRUE)
     list(JOIN KEYHOLE_CUDA_ARCHITECTURES ", " architectures)
-    set(keyhole_cuda_summary "nvcc ${keyhole_nvcc_version}, architectures ${architectures}")
+    # One architecture takes about 20 minutes of one core, measured on an x86_64 server.
+    list(LENGTH KEYHOLE_CUDA_ARCHITECTURES count)
+    cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+    math(EXPR minutes "(20 * ${count} + ${cores} - 1) / ${cores}")
+    set(keyhole_cuda_summary "nvcc ${keyhole_nvcc_version}, architectures ${architectures}${keyhole_whose_architectures}, about ${minutes} min on ${cores} cores")
     list(APPEND keyhole_feature_definitions KEYHOLE_HAVE_CUDA=1)
     if(90 IN_LIST KEYHOLE_CUDA_ARCHITECTURES)
       list(APPEND keyhole_feature_definitions KEYHOLE_HAVE_SM90=1)

@@ -35,6 +35,7 @@ libclang-rt-19-dev|!-fsanitize=thread
 libomp-19-dev|!-fopenmp
 llvm-19|llvm-symbolizer-19
 shellcheck|shellcheck
+debootstrap|debootstrap
 chromium|chromium
 python3-sphinx|sphinx-build
 python3-myst-parser|@myst_parser

@@ -17,7 +17,7 @@ void check_tuple(nb::handle object, const char* name, const char* expected) {
   if (!PyTuple_Check(object.ptr())) raise_type_error(name, expected, object);
 }
 
-nb::handle item(nb::handle tuple, Py_ssize_t index) { return PyTuple_GET_ITEM(tuple.ptr(), index); }
+nb::handle item(nb::handle tuple, Py_ssize_t index) { return PyTuple_GetItem(tuple.ptr(), index); }
 
 // The bytes of a list argument. Recipes keep arrays as bytes: nobody changes them behind our back.
 std::vector<int64_t> list_from(const CatalogEntry& entry, const Parameter& parameter,
@@ -25,18 +25,18 @@ std::vector<int64_t> list_from(const CatalogEntry& entry, const Parameter& param
   if (!PyBytes_Check(argument.ptr())) {
     raise_type_error(say(entry.name, ": ", parameter.name).c_str(), "bytes of int64", argument);
   }
-  const auto size = size_t(PyBytes_GET_SIZE(argument.ptr()));
+  const auto size = size_t(PyBytes_Size(argument.ptr()));
   KEYHOLE_CHECK(size % sizeof(int64_t) == 0, entry.name, ": ", parameter.name, " has ", size,
                 " bytes; expected a multiple of ", sizeof(int64_t));
   std::vector<int64_t> list(size / sizeof(int64_t));
-  if (size > 0) std::memcpy(list.data(), PyBytes_AS_STRING(argument.ptr()), size);
+  if (size > 0) std::memcpy(list.data(), PyBytes_AsString(argument.ptr()), size);
   return list;
 }
 
 MaskRows rows_from(const CatalogEntry& entry, nb::handle argument) {
   const char* expected = "(bits, q_len, k_len)";
   check_tuple(argument, "mask: rows", expected);
-  if (PyTuple_GET_SIZE(argument.ptr()) != 3 || !PyBytes_Check(item(argument, 0).ptr())) {
+  if (PyTuple_Size(argument.ptr()) != 3 || !PyBytes_Check(item(argument, 0).ptr())) {
     raise_type_error("mask: rows", expected, argument);
   }
   MaskRows rows;
@@ -45,10 +45,10 @@ MaskRows rows_from(const CatalogEntry& entry, nb::handle argument) {
   KEYHOLE_CHECK(rows.q_len >= 0 && rows.k_len >= 0, entry.name, ": a matrix of ", rows.q_len, " x ",
                 rows.k_len);
   const int64_t pairs = checked_mul(rows.q_len, rows.k_len, "mask: pairs");
-  const int64_t bytes = PyBytes_GET_SIZE(item(argument, 0).ptr());
+  const int64_t bytes = PyBytes_Size(item(argument, 0).ptr());
   KEYHOLE_CHECK(bytes == ceil_div(pairs, 8), entry.name, ": ", bytes, " bytes for ", rows.q_len,
                 " x ", rows.k_len, " pairs; expected ", ceil_div(pairs, 8));
-  const auto* bits = reinterpret_cast<const uint8_t*>(PyBytes_AS_STRING(item(argument, 0).ptr()));
+  const auto* bits = reinterpret_cast<const uint8_t*>(PyBytes_AsString(item(argument, 0).ptr()));
   rows.allowed.resize(size_t(pairs));
   for (int64_t i = 0; i < pairs; ++i) rows.allowed[size_t(i)] = bits[i / 8] >> (i % 8) & 1;
   return rows;
@@ -57,7 +57,7 @@ MaskRows rows_from(const CatalogEntry& entry, nb::handle argument) {
 int64_t integer_or_inf(const CatalogEntry& entry, const Parameter& parameter, nb::handle argument) {
   const std::string name = say(entry.name, ": ", parameter.name);
   if (parameter.may_be_unbounded && PyFloat_Check(argument.ptr()) &&
-      std::isinf(PyFloat_AS_DOUBLE(argument.ptr())) && PyFloat_AS_DOUBLE(argument.ptr()) > 0) {
+      std::isinf(PyFloat_AsDouble(argument.ptr())) && PyFloat_AsDouble(argument.ptr()) > 0) {
     return kUnbounded;
   }
   if (!PyIndex_Check(argument.ptr()) || PyBool_Check(argument.ptr())) {
@@ -99,16 +99,20 @@ Value value_from(const CatalogEntry& entry, const Parameter& parameter, nb::hand
   return std::monostate{};
 }
 
+nb::object name_of_type(nb::handle object) { return object.type().attr("__name__"); }
+
 }  // namespace
 
+// Bindings keep to the limited API of Python, so that one extension serves all versions from 3.12:
+// no macros that reach into objects (PyTuple_GET_ITEM), no fields of types (tp_name).
 nb::object owned(PyObject* object) {
   if (object == nullptr) throw nb::python_error();
   return nb::steal(object);
 }
 
 void raise_type_error(const char* name, const char* expected, nb::handle found) {
-  PyErr_Format(PyExc_TypeError, "%s: expected %s, found %s", name, expected,
-               Py_TYPE(found.ptr())->tp_name);
+  PyErr_Format(PyExc_TypeError, "%s: expected %s, found %U", name, expected,
+               name_of_type(found).ptr());
   throw nb::python_error();
 }
 
@@ -133,14 +137,14 @@ std::optional<int64_t> optional_integer_from(nb::handle number, const char* name
 }
 
 double number_from(nb::handle number, const char* name) {
-  if (PyFloat_Check(number.ptr())) return PyFloat_AS_DOUBLE(number.ptr());
+  if (PyFloat_Check(number.ptr())) return PyFloat_AsDouble(number.ptr());
   const double value = PyFloat_AsDouble(number.ptr());
   if (value == -1.0 && PyErr_Occurred()) {
     const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError);
     PyErr_Clear();
     if (is_too_large) {
-      PyErr_Format(PyExc_ValueError, "%s: the %s is too large for a float", name,
-                   Py_TYPE(number.ptr())->tp_name);
+      PyErr_Format(PyExc_ValueError, "%s: the %U is too large for a float", name,
+                   name_of_type(number).ptr());
       throw nb::python_error();
     }
     raise_type_error(name, "a number", number);
@@ -164,11 +168,11 @@ TensorView tensor_of(void* data, DType dtype, nb::handle shape, nb::handle strid
   TensorView tensor;
   tensor.data = data;
   tensor.dtype = dtype;
-  const Py_ssize_t rank = PyTuple_GET_SIZE(shape.ptr());
+  const Py_ssize_t rank = PyTuple_Size(shape.ptr());
   KEYHOLE_CHECK(rank >= 1 && rank <= TensorView::kMaxRank, name, " has ", rank,
                 " dimensions; accepted are 1 to ", TensorView::kMaxRank);
-  KEYHOLE_CHECK(PyTuple_GET_SIZE(strides.ptr()) == rank, name, " has ", rank, " dimensions and ",
-                PyTuple_GET_SIZE(strides.ptr()), " strides");
+  KEYHOLE_CHECK(PyTuple_Size(strides.ptr()) == rank, name, " has ", rank, " dimensions and ",
+                PyTuple_Size(strides.ptr()), " strides");
   tensor.rank = int(rank);
   for (Py_ssize_t d = 0; d < rank; ++d) {
     tensor.shape[d] = integer_from(item(shape, d), name);
@@ -184,7 +188,7 @@ TensorView tensor_from(nb::handle tensor, const char* name) {
   constexpr const char* kExpected = "a tuple (pointer, dtype, shape, strides, device)";
   if (is_torch_tensor(tensor)) return torch_tensor_from(tensor, name);
   check_tuple(tensor, name, kExpected);
-  if (PyTuple_GET_SIZE(tensor.ptr()) != 5) raise_type_error(name, kExpected, tensor);
+  if (PyTuple_Size(tensor.ptr()) != 5) raise_type_error(name, kExpected, tensor);
   const int64_t dtype = integer_from(item(tensor, 1), name);
   KEYHOLE_CHECK(dtype >= 0 && dtype <= int64_t(DType::f64), name, ": dtype ", dtype,
                 "; accepted are 0 (f16), 1 (bf16), 2 (f32) and 3 (f64)");
@@ -216,7 +220,7 @@ TensorView optional_tensor_from(nb::handle tensor, const char* name) {
 
 std::vector<Value> values_from(const CatalogEntry& entry, nb::handle arguments) {
   check_tuple(arguments, "make", "the arguments as a tuple");
-  const auto count = size_t(PyTuple_GET_SIZE(arguments.ptr()));
+  const auto count = size_t(PyTuple_Size(arguments.ptr()));
   KEYHOLE_CHECK(count == entry.parameters.size(), entry.name, ": ", count, " arguments; expected ",
                 entry.parameters.size(), ": ", signature_of(entry));
   std::vector<Value> values;

@@ -14,10 +14,10 @@ namespace {
 constexpr const char* kTensor = "a tuple (pointer, dtype, shape, strides, device)";
 constexpr Py_ssize_t kTensorItems = 5, kTileListItems = 6;
 
-nb::handle item(nb::handle tuple, Py_ssize_t index) { return PyTuple_GET_ITEM(tuple.ptr(), index); }
+nb::handle item(nb::handle tuple, Py_ssize_t index) { return PyTuple_GetItem(tuple.ptr(), index); }
 
 bool is_tuple_of(Py_ssize_t items, nb::handle object) {
-  return PyTuple_Check(object.ptr()) && PyTuple_GET_SIZE(object.ptr()) == items;
+  return PyTuple_Check(object.ptr()) && PyTuple_Size(object.ptr()) == items;
 }
 
 // Integers have no DType: the view is of numbers as wide.

@@ -14,7 +14,7 @@ AttentionOptions options_from(nb::handle scale, nb::handle softcap, nb::handle b
   if (!PyUnicode_Check(backend.ptr())) raise_type_error("backend", "a str", backend);
   // The common case builds no string.
   if (PyUnicode_CompareWithASCIIString(backend.ptr(), "auto") != 0) {
-    const char* text = PyUnicode_AsUTF8(backend.ptr());
+    const char* text = PyUnicode_AsUTF8AndSize(backend.ptr(), nullptr);
     if (text == nullptr) {  // half of a surrogate pair: no name of ours, whose error says the rest
       PyErr_Clear();
       text = "?";

@@ -59,7 +59,7 @@ nb::object mask(const Pattern& pattern, nb::handle q_len, nb::handle k_len, nb::
   const int64_t pairs = checked_mul(shape.q_len, shape.k_len, "mask: pairs");
   nb::object bytes = nb::steal(PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(pairs)));
   if (!bytes.is_valid()) throw nb::python_error();
-  char* out = PyByteArray_AS_STRING(bytes.ptr());
+  char* out = PyByteArray_AsString(bytes.ptr());
   const nb::gil_scoped_release release;
   for (int64_t q = 0; q < shape.q_len; q += kRows) {
     for (int64_t k = 0; k < shape.k_len; k += kColumns) {

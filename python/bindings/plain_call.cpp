@@ -131,7 +131,7 @@ bool is_contiguous(const TensorView& view) {
 nb::object tuple_of(const int64_t (&numbers)[4]) {
   nb::object tuple = owned(PyTuple_New(4));
   for (int d = 0; d < 4; ++d) {
-    PyTuple_SET_ITEM(tuple.ptr(), d, owned(PyLong_FromLongLong(numbers[d])).release().ptr());
+    PyTuple_SetItem(tuple.ptr(), d, owned(PyLong_FromLongLong(numbers[d])).release().ptr());
   }
   return tuple;
 }
@@ -175,8 +175,9 @@ void set_place(AttentionOptions& options, const Device& device) {
     return;
   }
   const nb::object ordinal = owned(PyLong_FromLong(device.ordinal));
+  PyObject* const one[] = {ordinal.ptr()};
   options.stream =
-      stream_from(owned(PyObject_CallOneArg(known->current_stream.ptr(), ordinal.ptr())));
+      stream_from(owned(PyObject_Vectorcall(known->current_stream.ptr(), one, 1, nullptr)));
 }
 
 nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle plan,

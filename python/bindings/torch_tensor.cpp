@@ -69,7 +69,8 @@ const Names& names() {
 }
 
 nb::object call(nb::handle tensor, PyObject* method) {
-  return owned(PyObject_CallMethodNoArgs(tensor.ptr(), method));
+  PyObject* const self[] = {tensor.ptr()};
+  return owned(PyObject_VectorcallMethod(method, self, 1, nullptr));
 }
 nb::object attribute(nb::handle tensor, PyObject* name) {
   return owned(PyObject_GetAttr(tensor.ptr(), name));

@@ -36,7 +36,7 @@ def test_a_good_call():
     ("q", "error", "match"),
     [
         (None, TypeError, "incompatible function arguments"),
-        (ARRAY, TypeError, "q: expected a tuple .pointer, dtype, shape, strides, device., found numpy.ndarray"),
+        (ARRAY, TypeError, "q: expected a tuple .pointer, dtype, shape, strides, device., found ndarray"),
         (list(GOOD), TypeError, "q: expected a tuple"),
         (GOOD[:4], TypeError, "q: expected a tuple"),
         ((None, *GOOD[1:]), TypeError, "q: expected an int as the pointer of a tensor, found NoneType"),
