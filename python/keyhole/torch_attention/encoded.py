@@ -69,28 +69,33 @@ def core_plan(what: Any, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
     return plan_for(what, q_len, k.shape[2], batch, heads).core
 
 
+# Beside what is no tile lists. Not an empty list: packages of AOTInductor (torch 2.10) hand that to an op as None.
+_NO_TILE = (0, 0)
+
+
 def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
     """What registered ops take as lists and as tile. A pattern's tensor is shared: nobody may write into it."""
     if isinstance(lists, torch.Tensor):
-        return [lists], []
+        return [lists], list(_NO_TILE)
     if isinstance(lists, TileLists):
         tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
         return [lists.tiles.new_empty(0) if x is None else x for x in tensors], list(lists.tile)
     from .plan_tensors import tensor_of  # not before: it loads torch's compiler
 
-    return [tensor_of(lists)], []
+    return [tensor_of(lists)], list(_NO_TILE)
 
 
 def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor, k: torch.Tensor) -> Lists:
     """What an op follows: the reverse of `parts_of`, for tensors of this shape. They may come from a stranger."""
-    if len(parts) == 4 and len(tile) == 2:
+    has_tile = tuple(tile) not in ((), _NO_TILE)
+    if len(parts) == 4 and has_tile and len(tile) == 2:
         tiles, *rest = parts
         counts, bitmap_of, bitmaps = (None if x.dim() == 1 and x.numel() == 0 else x for x in rest)
         return TileLists(tiles, tile=(tile[0], tile[1]), counts=counts, bitmap_of=bitmap_of, bitmaps=bitmaps)
-    if len(parts) != 1 or len(tile) != 0:
+    if len(parts) != 1 or has_tile:
         raise ValueError(
-            f"attention: {len(parts)} tensors as lists, and a tile of {len(tile)} numbers; expected [plan] or "
-            "[indices] and no tile, or [tiles, counts, bitmap_of, bitmaps] and the rows and columns of a tile"
+            f"attention: {len(parts)} tensors as lists, and {list(tile)} as tile; expected [plan] or "
+            "[indices] and no tile ([0, 0]), or [tiles, counts, bitmap_of, bitmaps] and the rows and columns of a tile"
         )
     if parts[0].dtype in INDEX_DTYPES and parts[0].dim() == 4:
         return parts[0]
