@@ -358,7 +358,7 @@ class Figures(unittest.TestCase):
         import plots
 
         with tempfile.TemporaryDirectory() as folder:
-            drawn = plots.draw(plots.read(sorted((ROOT / "records/gpu").glob("*-peers.jsonl"))), pathlib.Path(folder))
+            drawn = plots.draw(plots.read(sorted((ROOT / "records/gpu").glob("*-everybody.jsonl"))), pathlib.Path(folder))
             self.assertEqual([path.name for path in drawn], ["peers_length.png", "peers_kept_share.png"])
             for path in drawn:
                 self.assertGreater(path.with_suffix(".svg").stat().st_size, 10_000)
