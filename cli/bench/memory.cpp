@@ -2,6 +2,8 @@
 // What a call needs besides its tensors: the peak of the process, or of the GPU's memory pool,
 // during the first call at a length (plan and tile lists included), less what was held before.
 // Attention that stores scores would need 16 times as much for four times the tokens.
+#include "cli/bench/memory.h"
+
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -33,17 +35,6 @@ bool reset_peak() {
   return clear.good();
 }
 
-// Starts to watch; asked later, gives the bytes that were needed in between. Nothing where it
-// cannot be told.
-std::optional<std::function<double()>> watch_memory(const Device& device) {
-  if (cli::is_gpu(device)) {
-    return [watch = MemoryWatch(device)] { return double(watch.extra_bytes()); };
-  }
-  if (!reset_peak()) return std::nullopt;
-  return
-      [before = status_kib("VmRSS")] { return 1024 * std::max(0.0, status_kib("VmHWM") - before); };
-}
-
 std::optional<double> extra_bytes(const Case& c, int threads) {
   const auto inputs = std::make_shared<Inputs>(c);
   for (const Tensor* tensor : {&inputs->out, &inputs->dq, &inputs->dk, &inputs->dv}) {
@@ -70,6 +61,15 @@ std::optional<double> extra_bytes(const Case& c, int threads) {
 }
 
 }  // namespace
+
+std::optional<std::function<double()>> watch_memory(const Device& device) {
+  if (cli::is_gpu(device)) {
+    return [watch = MemoryWatch(device)] { return double(watch.extra_bytes()); };
+  }
+  if (!reset_peak()) return std::nullopt;
+  return
+      [before = status_kib("VmRSS")] { return 1024 * std::max(0.0, status_kib("VmHWM") - before); };
+}
 
 void bench_memory(Session& session, const MemoryOptions& options) {
   cli::Table table(

@@ -149,9 +149,10 @@ std::optional<Subject> Session::prepare(const Case& c, std::shared_ptr<Inputs>& 
 }
 
 void Session::keep(const std::string& suite, nlohmann::json record) {
-  record["suite"] = suite;
-  record.update(common_);
-  records_.push_back(std::move(record));
+  nlohmann::json whole = common_;
+  whole["suite"] = suite;
+  whole.update(record);
+  records_.push_back(std::move(whole));
 }
 
 void Session::print(const std::string& text) {
@@ -201,7 +202,7 @@ int Session::finish() {
     cli::write_file(stem + ".md", markdown());
     if (options_.json_path != "-") cli::print("\nrecorded as {}.md and .jsonl\n", stem);
   }
-  if (failures_ == 0) return cli::kDone;
+  if (failures_ == 0) return is_bar_missed_ ? cli::kCheckFailed : cli::kDone;
   fmt::print(stderr, "{} case{} failed the check and {} not timed\n", failures_,
              failures_ == 1 ? "" : "s", failures_ == 1 ? "was" : "were");
   return cli::kCheckFailed;

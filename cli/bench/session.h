@@ -61,7 +61,7 @@ class Session {
   void print(const std::string& text);
   void print(const cli::Table& table) { print(table.text()); }
 
-  int failures() const { return failures_; }
+  void miss_bar() { is_bar_missed_ = true; }  // the run ends with exit code 1
   // Writes the records; the exit code.
   int finish();
 
@@ -77,6 +77,7 @@ class Session {
   std::optional<double> copy_gbps_;
   std::vector<nlohmann::json> records_;
   int failures_ = 0;
+  bool is_bar_missed_ = false;
   std::string printed_;
 };
 

@@ -62,4 +62,7 @@ struct MemoryOptions {
 };
 void bench_memory(Session& session, const MemoryOptions& options);
 
+// What it takes to compile plans of up to a million tokens.
+void bench_planning(Session& session);
+
 }  // namespace keyhole::bench

@@ -174,6 +174,8 @@ void run_memory(Session& session, const Options& options) {
   bench_memory(session, memory);
 }
 
+void run_planning(Session& session, const Options&) { bench_planning(session); }
+
 // The comparison is drawn from the sweep: nothing is measured twice.
 void run_all(Session& session, const Options& options) {
   run_forward(session, options);
@@ -269,6 +271,8 @@ constexpr BenchTable kTables[] = {
      run_break_even},
     {"memory", "what a call needs besides its tensors", offer_memory, run_memory},
     {"all", "everything above", offer_nothing, run_all},
+    {"planning", "what compiling a plan takes, against bars; exit code 1 when one is missed",
+     offer_nothing, run_planning},
 };
 
 }  // namespace

@@ -114,6 +114,15 @@ TEST(BenchMeasure, DenseTwinsAreCausalForCausalPatterns) {
   EXPECT_EQ(dense_twin(small_case(window(5), Operation::forward)).pattern_text, "dense");
 }
 
+TEST(BenchSession, AMissedBarIsTheExitCode) {
+  SessionOptions options;
+  options.json_path = "-";  // nothing is printed but the records, and there are none
+  Session session(options);
+  EXPECT_EQ(session.finish(), cli::kDone);
+  session.miss_bar();
+  EXPECT_EQ(session.finish(), cli::kCheckFailed);
+}
+
 TEST(BenchTiming, MedianAndSpread) {
   const Timing timing = summarize({5, 1, 2, 4, 3});
   EXPECT_EQ(timing.median_ms, 3);
