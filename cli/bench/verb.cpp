@@ -80,21 +80,21 @@ std::vector<Case> chosen_cases(const Session& session, const Options& options,
     return cases;
   }
   std::vector<Case> cases = options.case_file.empty()
-                                ? built_in_cases(operation, session.device())
-                                : cases_from_file(options.case_file, operation);
+                                ? built_in_cases(operation, session.device(), options.case_names)
+                                : cases_from_file(options.case_file, operation, options.case_names);
   for (Case& c : cases) c.device = session.device();
-  if (!options.case_name.empty()) return {find_case(cases, options.case_name)};
   return cases;
 }
 
-// With --quick, the longest of the built-in cases are left out: their check takes seconds.
+// With --quick, the longest of the cases are left out: their check, and backward a call, takes
+// seconds.
 void run_cases(Session& session, const Options& options, Operation operation) {
-  constexpr int64_t kLongestQuick = 65536;
+  const int64_t longest_quick = operation == Operation::forward ? 65536 : 32768;
   std::vector<Case> cases = chosen_cases(session, options, operation);
   std::string left_out;
-  if (session.options().is_quick && options.pattern.empty() && options.case_name.empty()) {
+  if (session.options().is_quick && options.pattern.empty() && options.case_names.empty()) {
     std::erase_if(cases, [&](const Case& c) {
-      if (c.q_len <= kLongestQuick) return false;
+      if (c.q_len <= longest_quick) return false;
       left_out += (left_out.empty() ? "" : ", ") + c.name;
       return true;
     });
@@ -207,7 +207,8 @@ void offer_training(CLI::App& app, Options& options) {
 }
 
 void offer_cases(CLI::App& app, Options& options) {
-  auto* name = app.add_option("--case", options.case_name, "only the case of this name");
+  auto* name = app.add_option("--case", options.case_names,
+                              "only cases of these names, with commas between; * for anything");
   auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else");
   auto* text = app.add_option("--pattern", options.pattern, "no case, but this pattern");
   text->excludes(name)->excludes(file);
@@ -216,6 +217,16 @@ void offer_cases(CLI::App& app, Options& options) {
   app.add_option("--kv-heads", options.kv_heads, "key and value heads");
   offer_head_dim(app, options);
   offer_dtype(app, options);
+  app.add_option("--backend", options.session.backend, "auto, cpu, simple, sm80 or sm90");
+  app.add_option("--indices", options.session.indices,
+                 "int32 or int64: give plans of key lists as index tensors")
+      ->check(CLI::IsMember({"int32", "int64"}));
+  app.add_flag("--profile", options.session.is_profiled,
+               "on a GPU: one call a case between the marks of a profiler, not timed");
+}
+void offer_backward(CLI::App& app, Options& options) {
+  offer_cases(app, options);
+  app.add_flag("--deterministic", options.session.is_deterministic, "the same bits every time");
 }
 void offer_streaming(CLI::App& app, Options& options) {
   offer_len(app, options);
@@ -257,9 +268,9 @@ void offer_memory(CLI::App& app, Options& options) {
 void offer_nothing(CLI::App&, Options&) {}
 
 constexpr BenchTable kTables[] = {
-    {"forward", "cases of bench/cases/ (on a GPU gpu.txt), or one pattern", offer_cases,
+    {"forward", "cases of bench/cases/ (cpu.txt or gpu.txt), or one pattern", offer_cases,
      run_forward},
-    {"backward", "the same for the backward pass", offer_cases, run_backward},
+    {"backward", "the same for the backward pass", offer_backward, run_backward},
     {"streaming", "sinks and a window against dense causal, lengths that double", offer_streaming,
      run_streaming},
     {"blocks", "block-diagonal against dense, with and without causal", offer_blocks, run_blocks},
