@@ -13,7 +13,7 @@ from bars import NOT_MEASURED, counted, judged
 from cases import OPERATIONS, is_about_memory, is_own, read_bars
 from records import grouped, read
 
-PEERS = ("fa2", "cudnn", "math", "flex", "sparse", "naive")
+PEERS = ("fa2", "cudnn", "math", "flex", "naive")
 NAMES = {
     "keyhole": "Keyhole",
     "deterministic": "Keyhole, deterministic",
@@ -22,7 +22,6 @@ NAMES = {
     "cudnn": "cuDNN",
     "math": "MATH",
     "flex": "Flex",
-    "sparse": "torch.sparse",
 }
 BARRED = {"keyhole": ("flex", "fa2", "cudnn"), "sm80": ("fa2",)}  # who is judged by plain bars, and against whom
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -104,7 +103,7 @@ def floors_table(cases, peaks):
 def memory_table(cases):
     rows = [["attention", "pattern", "pass", "ms", "peak MB", "DRAM MB"]]
     for c in cases:
-        for who in ("naive", "math", "fa2", "cudnn", "flex", "sparse", "keyhole"):
+        for who in ("naive", "math", "fa2", "cudnn", "flex", "keyhole"):
             for operation in OPERATIONS:
                 if (ms := c.ms(who, operation)) is None:
                     continue
