@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "cli/bench/peak.h"
+#include "cli/bench/tables.h"
 #include "cli/device.h"
 #include "cli/files.h"
 #include "cli/gpu/peak.h"
@@ -123,6 +124,19 @@ Case Session::here(Case c) const {
   c.device = device();
   if (options_.is_training) c.operation = Operation::backward, c.has_forward_too = true;
   return c;
+}
+
+Case Range::at(const Session& session, std::string name, const Pattern& pattern, std::string text,
+               int64_t length) const {
+  return session.here({.name = std::move(name),
+                       .pattern = pattern,
+                       .pattern_text = std::move(text),
+                       .q_len = length,
+                       .k_len = length,
+                       .heads = heads,
+                       .kv_heads = heads,
+                       .head_dim = head_dim,
+                       .dtype = dtype});
 }
 
 std::string Session::conditions(DType dtype) const {
