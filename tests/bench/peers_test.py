@@ -321,6 +321,7 @@ class Program(unittest.TestCase):
         self.assertTrue(tables.program.is_of_program(lines))
         for name, rows in tables.program.all_tables(lines).items():
             self.assertGreater(len(rows), 5, name)
+        self.assertRegex(tables.as_text(lines), r"(?s)^NVIDIA H200.*\nfigures\ncase .*\ncold\ncase ")
 
     def test_a_mark_of_a_record_that_is_still_to_be_made_is_left(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as told:
