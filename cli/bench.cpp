@@ -83,6 +83,9 @@ int run(const CLI::App& app, Options& options) {
   KEYHOLE_CHECK(is_on_gpu || !options.session.is_cold,
                 "bench: --cold overwrites the second-level cache of a GPU, and this run is on the "
                 "CPU; leave it out");
+  KEYHOLE_CHECK(is_on_gpu || !options.session.is_profiled,
+                "bench: --profile sets the marks of a GPU's profiler, and this run is on the CPU; "
+                "leave it out");
   KEYHOLE_CHECK(!is_on_gpu || !options.session.is_cpu_time,
                 "bench: --cpu-time measures the processor, and this run is on a GPU; pass --device "
                 "cpu with it");

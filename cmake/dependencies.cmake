@@ -75,7 +75,3 @@ if(KEYHOLE_BUILD_TESTS)
     endif()
   endif()
 endif()
-
-if(KEYHOLE_BUILD_BENCH)
-  find_package(benchmark QUIET)
-endif()

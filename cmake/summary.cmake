@@ -61,7 +61,3 @@ if(KEYHOLE_BUILD_TESTS)
 else()
   keyhole_summary("tests" "no (KEYHOLE_BUILD_TESTS=OFF)")
 endif()
-if(KEYHOLE_BUILD_BENCH)
-  keyhole_summary_found("benchmark" "${benchmark_FOUND}" "${benchmark_VERSION}: micro-benchmarks"
-                        "not found: no micro-benchmarks (keyhole bench works)")
-endif()

@@ -33,16 +33,14 @@ SHARED_BY_BACKENDS = ("device", "mma")
 
 # Libraries of others -> the only places that may include them. No entry: the standard library, POSIX.
 THIRD_PARTY = {
-    r"(fmt|CLI)/": ["cli/", "bench/", "tests/"],
-    r"nlohmann/": [r"src/.*\.cpp$", "cli/", "bench/", "tests/"],  # never in a header of the library
+    r"(fmt|CLI)/": ["cli/", "tests/"],
+    r"nlohmann/": [r"src/.*\.cpp$", "cli/", "tests/"],  # never in a header of the library
     r"hwy/": ["src/kernels/"],
     r"omp\.h$": [r"src/base/parallel\.cpp$"],
     r"png\.h$": ["cli/"],
     r"(nanobind/|Python\.h)": ["python/"],
     r"(gtest|gmock|rapidcheck)[/.]": ["tests/"],
-    r"benchmark/": ["bench/"],
-    r"(cuda|cub|cute|thrust|nv)[a-z_]*[/.]": ["src/kernels/", "src/runtime/", "src/select/", "cli/gpu/", "bench/",
-                                              "tests/"],
+    r"(cuda|cub|cute|thrust|nv)[a-z_]*[/.]": ["src/kernels/", "src/runtime/", "src/select/", "cli/gpu/", "tests/"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)

@@ -28,7 +28,6 @@ libgtest-dev|#gtest/gtest.h
 libhwy-dev|#hwy/highway.h
 libpng-dev|#png.h
 librapidcheck-dev|#rapidcheck.h
-libbenchmark-dev|#benchmark/benchmark.h
 clang-format-19|clang-format-19
 clang-19|clang++-19
 libclang-rt-19-dev|!-fsanitize=thread
@@ -45,7 +44,7 @@ furo|@furo
 # shellcheck disable=SC2034
 readonly BUILD_NEEDS=(g++ cmake ninja-build python3 nlohmann-json3-dev libfmt-dev libcli11-dev)
 # shellcheck disable=SC2034
-readonly BUILD_LIKES=(ccache git libhwy-dev libpng-dev libbenchmark-dev)
+readonly BUILD_LIKES=(ccache git libhwy-dev libpng-dev)
 
 say() { printf '%s\n' "$*"; }
 

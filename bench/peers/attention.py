@@ -14,8 +14,6 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from torch.nn.functional import scaled_dot_product_attention
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-LONGEST_BSR_ROW = 16384  # keys: bsr_softmax holds a row in the registers of one program
-MOST_BSR_SCORES = 2**31  # offsets of 32 bits
 
 # The gradient of one forward pass is taken again and again, which compiled code allows when it keeps what it saved.
 functorch_config.donated_buffer = False
@@ -224,46 +222,6 @@ def time_flex_mask(problem):
     return {"mask_first_s": seconds[0], "mask_ms": 1e3 * min(seconds[1:])}
 
 
-def bsr(problem):
-    """Scores, softmax and product by the block-sparse kernels that torch.sparse ships; partial tiles by a bias of -inf."""
-    from torch.sparse import _triton_ops
-
-    if problem.case.pattern == "dense":
-        raise Refused("nothing is sparse here")
-    if _triton_ops.sampled_addmm is None:
-        raise Refused("the block-sparse kernels of torch.sparse need Triton and a GPU")
-    kept = problem.counts > 0
-    longest = int(kept.sum(-1).max()) * TILE
-    if longest > LONGEST_BSR_ROW:
-        raise Refused(f"a row holds {longest:,} keys; bsr_softmax wants it in the registers of one program")
-    q_tiles, k_tiles = kept.nonzero(as_tuple=True)
-    scores = problem.case.batch * problem.case.heads * len(q_tiles) * TILE * TILE
-    if scores >= MOST_BSR_SCORES:  # what is lost there is the GPU, for everybody in this process
-        raise Refused(f"the kept tiles have {scores:,} scores; its kernels read outside their memory from 2^31 on")
-    score_bytes = 2 * scores
-    if problem.device == "cuda" and 6 * score_bytes > torch.cuda.get_device_properties(0).total_memory:
-        raise Refused(f"the kept tiles are {score_bytes / 1e9:,.0f} GB, and are held several times")
-    at = torch.arange(TILE, device=problem.device)
-    dtype = DTYPES[problem.case.dtype]
-    bias = torch.empty(len(q_tiles), TILE, TILE, device=problem.device, dtype=dtype)
-    for begin in range(0, len(q_tiles), 1024):
-        rows = q_tiles[begin : begin + 1024, None, None] * TILE + at[:, None]
-        columns = k_tiles[begin : begin + 1024, None, None] * TILE + at
-        allowed = problem.pattern.allows(rows, columns)
-        bias[begin : begin + 1024] = torch.where(allowed, 0.0, -math.inf)
-    begins = torch.nn.functional.pad(kept.sum(-1).cumsum(0), (1, 0))
-    tiles = torch.sparse_bsr_tensor(begins, k_tiles, bias, size=(problem.case.length,) * 2)
-
-    def attention(q, k, v):
-        q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-        with torch.no_grad():
-            scores = _triton_ops.sampled_addmm(tiles, q, k.transpose(-1, -2), alpha=problem.scale)
-            weights = _triton_ops.bsr_softmax(scores, max_row_nnz=longest)
-            return _triton_ops.bsr_dense_mm(weights, v).view(problem.inputs[0].shape)
-
-    return attention
-
-
 # By name, in the order of checking: the first is what the others are compared with.
 ATTENTIONS = {
     "keyhole": keyhole("keyhole"),
@@ -273,6 +231,5 @@ ATTENTIONS = {
     "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION),
     "math": sdpa(SDPBackend.MATH),
     "flex": flex,
-    "sparse": bsr,
     "naive": naive,
 }

@@ -1,11 +1,11 @@
 # bench/peers/cases.py
-# Lists of the repository in, cases and bars out: bench/cases/gpu_kernels.txt and bench/cases/gpu_bars.txt.
+# Lists of the repository in, cases and bars out: bench/cases/gpu.txt and bench/cases/gpu_bars.txt.
 import fnmatch
 import pathlib
 from typing import NamedTuple
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "cases"
-CASE_FILE = FOLDER / "gpu_kernels.txt"
+CASE_FILE = FOLDER / "gpu.txt"
 BAR_FILE = FOLDER / "gpu_bars.txt"
 OURS = ("keyhole", "deterministic", "sm80")  # whose times a bar may judge; the others are peers
 OPERATIONS = ("forward", "backward")
@@ -71,10 +71,11 @@ def read_lines(path, columns):
 
 
 def read_cases(path=CASE_FILE, only="*"):
-    """Those whose name matches one of the comma-separated `only`."""
+    """Those whose name matches one of the comma-separated `only`, of those that have as many keys and kv heads as queries."""
     cases = [
         Case(name, int(batch), int(heads), int(length), int(head_dim), dtype, pattern)
         for name, batch, heads, length, head_dim, dtype, pattern in read_lines(path, 7)
+        if ":" not in heads + length
     ]
     chosen = [case for case in cases if matches(case.name, only)]
     if not chosen:

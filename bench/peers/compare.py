@@ -8,7 +8,6 @@
   sm80               the Python package with backend="sm80", whatever the GPU; on the cases whose bars judge it only
   fa2, cudnn, math   scaled_dot_product_attention with that backend
   flex               FlexAttention, compiled (the first compilation of a process can take minutes)
-  sparse             torch.sparse: block-sparse scores, softmax and product; forward only
   naive              matmul, softmax, matmul; on the cases named memory-* only
 
 On the cases named own-* Keyhole stands alone: bars hold its times against those of its other cases.

@@ -5,7 +5,7 @@ import re
 
 import torch
 
-TILE = 128  # what FlexAttention and the block-sparse kernels of torch.sparse walk
+TILE = 128  # what FlexAttention walks
 REPEATED = re.compile(r"repeated\((\d+), (\d+), (.+)\)")
 
 

@@ -13,7 +13,7 @@ from bars import NOT_MEASURED, counted, judged
 from cases import OPERATIONS, is_about_memory, is_own, read_bars
 from records import grouped, read
 
-PEERS = ("fa2", "cudnn", "math", "flex", "sparse", "naive")
+PEERS = ("fa2", "cudnn", "math", "flex", "naive")
 NAMES = {
     "keyhole": "Keyhole",
     "deterministic": "Keyhole, deterministic",
@@ -22,7 +22,6 @@ NAMES = {
     "cudnn": "cuDNN",
     "math": "MATH",
     "flex": "Flex",
-    "sparse": "torch.sparse",
 }
 BARRED = {"keyhole": ("flex", "fa2", "cudnn"), "sm80": ("fa2",)}  # who is judged by plain bars, and against whom
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -104,7 +103,7 @@ def floors_table(cases, peaks):
 def memory_table(cases):
     rows = [["attention", "pattern", "pass", "ms", "peak MB", "DRAM MB"]]
     for c in cases:
-        for who in ("naive", "math", "fa2", "cudnn", "flex", "sparse", "keyhole"):
+        for who in ("naive", "math", "fa2", "cudnn", "flex", "keyhole"):
             for operation in OPERATIONS:
                 if (ms := c.ms(who, operation)) is None:
                     continue
@@ -227,9 +226,13 @@ def aligned(rows):
 
 
 def as_text(records):
-    """All tables that have a row; times are ms (useful TFLOP/s)."""
-    parts = [f"{name}\n{aligned(rows)}" for name, rows in all_tables(records).items() if len(rows) > 1]
-    return "\n\n".join([headline(records), *parts, count_of(records)])
+    """All tables that have a row; times are ms (useful TFLOP/s). Also of records of `keyhole bench`."""
+    if program.is_of_program(records):
+        tables, first, last = program.all_tables(records), program.headline(records), []
+    else:
+        tables, first, last = all_tables(records), headline(records), [count_of(records)]
+    parts = [f"{name}\n{aligned(rows)}" for name, rows in tables.items() if len(rows) > 1]
+    return "\n\n".join([first, *parts, *last])
 
 
 def as_markdown(rows):

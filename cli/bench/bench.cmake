@@ -4,7 +4,7 @@ set(generated "${PROJECT_BINARY_DIR}/generated")
 target_include_directories(keyhole_cli_parts PRIVATE "${generated}")
 
 set(case_texts "// Made by cli/bench/bench.cmake from bench/cases/.\n#pragma once\n")
-foreach(kind forward backward gpu)
+foreach(kind cpu gpu)
   set(case_file "${PROJECT_SOURCE_DIR}/bench/cases/${kind}.txt")
   file(READ "${case_file}" text)
   string(APPEND case_texts "inline constexpr char k_${kind}_cases[] = R\"cases(${text})cases\";\n")

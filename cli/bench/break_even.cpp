@@ -100,79 +100,75 @@ std::optional<int64_t> Search::run() {
   return winning;
 }
 
-std::vector<Contender> contenders(const Session& session, const BreakEvenOptions& options) {
-  const auto base = [&session, options](const std::string& name, int64_t q_len, int64_t k_len) {
-    Case c{.name = fmt::format("break-even-{}-{}", name, k_len), .pattern_text = ""};
-    c.q_len = q_len;
-    c.k_len = k_len;
-    c.heads = c.kv_heads = options.heads;
-    c.head_dim = options.head_dim;
-    c.dtype = options.dtype;
-    return session.here(c);
+std::vector<Contender> contenders(const Session& session, const Range& range) {
+  const auto made = [&session, range](const std::string& name, const Pattern& pattern,
+                                      const std::string& text, int64_t length) {
+    return range.at(session, fmt::format("break-even-{}-{}", name, length), pattern, text, length);
   };
   std::vector<Contender> all;
   for (const CatalogEntry& entry : catalog()) {
     if (entry.name == "dense" || entry.name == "causal") continue;
     const std::string name(entry.name);
-    const auto sized = sized_pattern(entry, options.first_len, options.heads);
+    const auto sized = sized_pattern(entry, range.first_len, range.heads);
     if (!sized) continue;
     all.push_back(
-        {name, sized->text, [&entry, base, name, options](int64_t length) -> std::optional<Case> {
-           const auto at_length = sized_pattern(entry, length, options.heads);
+        {name, sized->text, [&entry, made, name, range](int64_t length) -> std::optional<Case> {
+           const auto at_length = sized_pattern(entry, length, range.heads);
            if (!at_length) return std::nullopt;
-           return with_pattern(base(name, length, length), at_length->pattern, at_length->text);
+           return made(name, at_length->pattern, at_length->text, length);
          }});
   }
   all.push_back({"draft-tree", fmt::format("draft tree of {} nodes", kDraftNodes),
-                 [base](int64_t context) -> std::optional<Case> {
-                   return with_pattern(
-                       base("draft-tree", kDraftNodes, context + kDraftNodes), draft_tree(context),
-                       fmt::format("draft tree, {} nodes after {}", kDraftNodes, context));
+                 [made](int64_t context) -> std::optional<Case> {
+                   Case c = made("draft-tree", draft_tree(context),
+                                 fmt::format("draft tree, {} nodes after {}", kDraftNodes, context),
+                                 context + kDraftNodes);
+                   c.q_len = kDraftNodes;
+                   return c;
                  }});
   return all;
 }
 
 }  // namespace
 
-void bench_break_even(Session& session, const BreakEvenOptions& options) {
-  const std::string first = cli::with_thousands(options.first_len);
-  const std::string last = cli::with_thousands(options.last_len);
+void bench_break_even(Session& session, const Range& range) {
+  const std::string first = cli::with_thousands(range.first_len);
+  const std::string last = cli::with_thousands(range.last_len);
   cli::Table table(
       {"pattern", "beats dense from", "there", "keeps there", "at " + first, "at " + last},
       "lrrrrr");
-  const auto all = contenders(session, options);
+  const auto all = contenders(session, range);
   {
     cli::Progress progress("bench break-even", int64_t(all.size()));
     for (const Contender& contender : all) {
       progress.step(contender.text);
-      Search search(session, contender, options.first_len, options.last_len);
+      Search search(session, contender, range.first_len, range.last_len);
       const auto found = search.run();
       const auto speedup_at = [&](int64_t length) {
         const Step* step = search.at(length);
         return step ? speedup_text(step->speedup) : std::string("-");
       };
-      const int64_t shown = found.value_or(options.last_len);
+      const int64_t shown = found.value_or(range.last_len);
       const Step* step = search.at(shown);
       if (!step) {  // not to be had at this length, or its check failed
-        table.add({contender.text, "not measured", "", "", speedup_at(options.first_len), ""},
+        table.add({contender.text, "not measured", "", "", speedup_at(range.first_len), ""},
                   cli::Ink::dim);
         continue;
       }
       table.add({step->text(), found ? cli::with_thousands(*found) : "never up to " + last,
                  found ? speedup_text(step->speedup) : "", cli::percent(step->kept_share),
-                 speedup_at(options.first_len), speedup_at(options.last_len)});
+                 speedup_at(range.first_len), speedup_at(range.last_len)});
       nlohmann::json record = step->record;
       record["name"] = contender.name;
       record["break_even"] = found ? nlohmann::json(*found) : nlohmann::json(nullptr);
       record["kept_of_dense"] = step->kept_share;
-      for (const int64_t end : {options.first_len, options.last_len}) {
+      for (const int64_t end : {range.first_len, range.last_len}) {
         if (const Step* other = search.at(end)) {
-          record[end == options.first_len ? "speedup_at_first" : "speedup_at_last"] =
-              other->speedup;
+          record[end == range.first_len ? "speedup_at_first" : "speedup_at_last"] = other->speedup;
         }
       }
-      record["first_len"] = options.first_len;
-      record["last_len"] = options.last_len;
+      record["first_len"] = range.first_len;
+      record["last_len"] = range.last_len;
       session.keep("break-even", std::move(record));
     }
   }
@@ -182,7 +178,7 @@ void bench_break_even(Session& session, const BreakEvenOptions& options) {
       "same\nshape (causal where the pattern is causal), {} heads of {}, {}. For the "
       "draft tree the length "
       "is the\ncontext before it, and the queries are its {} nodes.\n",
-      first, options.heads, options.head_dim, session.conditions(options.dtype), kDraftNodes));
+      first, range.heads, range.head_dim, session.conditions(range.dtype), kDraftNodes));
   session.print(table);
 }
 

@@ -22,6 +22,7 @@ struct Case {
   DType dtype = DType::f32;
   Operation operation = Operation::forward;
   bool has_forward_too = false;  // with operation backward: both passes are timed together
+  bool has_nan = false;          // the first value, of a key that the pattern masks for everybody
   Device device = {};            // where the tensors lie, and so what computes
 
   Shape shape() const {

@@ -5,6 +5,7 @@
 
 #include "cli/bench/tables.h"
 #include "cli/device.h"
+#include "cli/gpu/stopwatch.h"
 
 namespace keyhole::bench {
 namespace {
@@ -30,6 +31,10 @@ class CaseTable {
         fmt::format("{} .. {}", ms_text(timing.p10_ms), ms_text(timing.p90_ms)),
         is_on_gpu_ ? fmt::format("{:.1f}", gflops / 1e3) : fmt::format("{:.1f}", gflops),
         cli::percent(gflops / peak.gflops)};
+    if (record.contains("gathered_gbps")) {
+      gathered_ += fmt::format("{}: rows of k and v gathered at {:.0f} GB/s\n",
+                               subject.subject_case().name, record["gathered_gbps"].get<double>());
+    }
     if (is_on_gpu_) {
       const double gbps = record["gbps"], copy_gbps = session_.copy_gbps();
       const int64_t bytes = subject.tensor_bytes() + subject.extra_bytes();
@@ -51,6 +56,7 @@ class CaseTable {
   void print(const std::string& suite) {
     session_.print(is_on_gpu_ ? gpu_title(suite) : cpu_title(suite));
     session_.print(table_);
+    session_.print(gathered_);
   }
 
  private:
@@ -80,6 +86,7 @@ class CaseTable {
 
   Session& session_;
   bool is_on_gpu_ = cli::is_gpu(session_.device());
+  std::string gathered_;                 // of plans of key lists: the rate that decides
   std::map<std::string, double> peaks_;  // those that a case was compared with
   cli::Table table_{header(), "lllrrrrrrrr"};
 };
@@ -93,9 +100,19 @@ void bench_cases(Session& session, const std::string& suite, const std::vector<C
     std::shared_ptr<Inputs> inputs;
     for (const Case& c : cases) {
       progress.step(c.name);
-      const std::optional<Subject> subject = session.prepare(c, inputs);
+      std::optional<Subject> subject;
+      try {
+        subject = session.prepare(c, inputs);
+      } catch (const Error& error) {
+        if (cases.size() == 1 || error.kind() == ErrorKind::device) throw;
+        session.fail("not run", c, error.what());  // the others are still to be timed
+      }
       if (!subject) {
         table.add_failed(c);
+        continue;
+      }
+      if (session.options().is_profiled) {
+        profile_call(session.device(), subject->call());
         continue;
       }
       const Timing timing = time_call(subject->call(), session.effort().timing);
@@ -104,7 +121,7 @@ void bench_cases(Session& session, const std::string& suite, const std::vector<C
       session.keep(suite, std::move(record));
     }
   }
-  table.print(suite);
+  if (!session.options().is_profiled) table.print(suite);
 }
 
 }  // namespace keyhole::bench

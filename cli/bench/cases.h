@@ -10,14 +10,16 @@
 
 namespace keyhole::bench {
 
+// Those that `only` names: names with commas between them, * stands for anything. A case of several
+// batch entries has that many times the heads. Error(usage) where no name is met, which lists them;
 // `source` names the text in errors.
-std::vector<Case> parse_cases(std::string_view text, Operation operation,
-                              const std::string& source);
-// The cases that were built in: bench/cases/forward.txt or backward.txt, and gpu.txt for both.
-std::vector<Case> built_in_cases(Operation operation, const Device& device = {});
-std::vector<Case> cases_from_file(const std::string& path, Operation operation);
-
-// The one with that name, or an Error(usage) that lists the names.
-Case find_case(const std::vector<Case>& cases, const std::string& name);
+std::vector<Case> parse_cases(std::string_view text, Operation operation, const std::string& source,
+                              const std::string& only = "*");
+// The cases that were built in, bench/cases/cpu.txt or gpu.txt. Nothing in `only`: those that
+// somebody would run, without the ones whose names the head of gpu.txt explains.
+std::vector<Case> built_in_cases(Operation operation, const Device& device = {},
+                                 const std::string& only = "");
+std::vector<Case> cases_from_file(const std::string& path, Operation operation,
+                                  const std::string& only);
 
 }  // namespace keyhole::bench

@@ -225,17 +225,16 @@ void keep_rows(const Tensor& tensor, const std::vector<int64_t>& rows) {
 
 }  // namespace
 
-CheckResult check(const Case& c, const Plan& plan, Inputs& inputs, const CheckEffort& effort,
-                  int threads, bool rounds_weights) {
+CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const CheckEffort& effort,
+                  const AttentionOptions& options, bool rounds_weights) {
+  const int threads = options.threads;
   const std::vector<int64_t> rows = choose_rows(c, effort);
   const int64_t workers = threads > 0 ? threads : max_threads();
   const std::vector<Slice> parts = slices(c, rows, (workers + c.heads - 1) / c.heads);
-  AttentionOptions options;
-  options.threads = threads;
 
   inputs.out.fill_nan();
   inputs.lse.fill_nan();
-  attention_forward(inputs.q, inputs.k, inputs.v, plan, inputs.out, inputs.lse, options);
+  attention_forward(inputs.q, inputs.k, inputs.v, lists, inputs.out, inputs.lse, options);
   inputs.out.bring_back();
   inputs.lse.bring_back();
   Judge judge = judge_all_written(inputs.out.host(), "out", threads);
@@ -248,7 +247,7 @@ CheckResult check(const Case& c, const Plan& plan, Inputs& inputs, const CheckEf
   if (c.operation == Operation::backward) {
     keep_rows(inputs.dout, rows);
     for (Tensor* gradient : {&inputs.dq, &inputs.dk, &inputs.dv}) gradient->fill_nan();
-    attention_backward(inputs.dout, inputs.q, inputs.k, inputs.v, inputs.out, inputs.lse, plan,
+    attention_backward(inputs.dout, inputs.q, inputs.k, inputs.v, inputs.out, inputs.lse, lists,
                        {inputs.dq, inputs.dk, inputs.dv, {}}, options);
     for (const Tensor* gradient : {&inputs.dq, &inputs.dk, &inputs.dv}) gradient->bring_back();
     judge.merge(judge_all_written(inputs.dq.host(), "dq", threads));

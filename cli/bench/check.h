@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cli/bench/inputs.h"
-#include "keyhole/plan.h"
+#include "keyhole/attention.h"
 
 namespace keyhole::bench {
 
@@ -25,7 +25,7 @@ struct CheckResult {
 // Runs the case once and compares. A backward case is checked with gradients that come in at the
 // sampled rows only: those reach every key the rows attend to.
 // rounds_weights: the kernel rounds them to the dtype (KernelEntry).
-CheckResult check(const Case& c, const Plan& plan, Inputs& inputs, const CheckEffort& effort,
-                  int threads, bool rounds_weights = false);
+CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const CheckEffort& effort,
+                  const AttentionOptions& options = {}, bool rounds_weights = false);
 
 }  // namespace keyhole::bench

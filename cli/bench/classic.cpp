@@ -29,17 +29,18 @@ std::optional<Race> race(Session& session, const std::string& suite, const Case&
 }
 
 void run_table(Session& session, const std::string& suite, const std::string& title,
-               const std::string& length_name, const std::string& sparse_name,
-               const std::vector<int64_t>& lengths, Case c, const Pattern& dense_pattern) {
+               const std::string& length_name, const std::string& sparse_name, const Range& range,
+               const Pattern& pattern, const Pattern& dense_pattern) {
   cli::Table table({length_name, "dense ms", sparse_name + " ms", "speed-up"}, "rrrr");
-  c = session.here(c);
+  const auto lengths = doubling(range.first_len, range.last_len);
   {
     cli::Progress progress("bench " + suite, int64_t(lengths.size()));
     std::shared_ptr<Inputs> inputs;
     for (const int64_t length : lengths) {
-      progress.step(fmt::format("{}, {} tokens", c.pattern_text, length));
-      c.q_len = c.k_len = length;
-      c.name = fmt::format("{}-{}x{}-{}", suite, c.heads, c.head_dim, length);
+      progress.step(fmt::format("{}, {} tokens", pattern.text(), length));
+      const Case c =
+          range.at(session, fmt::format("{}-{}x{}-{}", suite, range.heads, range.head_dim, length),
+                   pattern, pattern.text(), length);
       const auto result =
           race(session, suite, c, with_pattern(c, dense_pattern, dense_pattern.text()), inputs);
       if (!result) {
@@ -56,41 +57,33 @@ void run_table(Session& session, const std::string& suite, const std::string& ti
 
 }  // namespace
 
-void bench_streaming(Session& session, const StreamingOptions& options) {
-  KEYHOLE_CHECK(options.channels % options.head_dim == 0, "bench streaming: --channels is ",
-                options.channels, ", --head-dim is ", options.head_dim,
-                "; channels must be a multiple of head_dim");
-  const Pattern pattern = streaming(options.sinks, options.window);
-  const auto lengths = doubling(options.first_len, options.last_len);
-  const int64_t many = options.channels / options.head_dim;
+void bench_streaming(Session& session, Range range, int64_t channels, int64_t sinks,
+                     int64_t window) {
+  KEYHOLE_CHECK(channels % range.head_dim == 0, "bench streaming: --channels is ", channels,
+                ", --head-dim is ", range.head_dim, "; channels must be a multiple of head_dim");
+  const Pattern pattern = streaming(sinks, window);
+  const int64_t many = channels / range.head_dim;
   for (const int64_t heads : {many, int64_t{1}}) {
-    Case c{.name = "", .pattern = pattern, .pattern_text = pattern.text()};
-    c.heads = c.kv_heads = heads;
-    c.head_dim = options.channels / heads;
-    c.dtype = options.dtype;
+    range.heads = heads;
+    range.head_dim = channels / heads;
     run_table(session, "streaming",
               fmt::format("{}, {} channels as {} head{} of {}, {}, against dense causal",
-                          c.pattern_text, options.channels, heads, heads == 1 ? "" : "s",
-                          c.head_dim, session.conditions(c.dtype)),
-              "T", "streaming", lengths, c, causal());
+                          pattern.text(), channels, heads, heads == 1 ? "" : "s", range.head_dim,
+                          session.conditions(range.dtype)),
+              "T", "streaming", range, pattern, causal());
     if (many == 1) break;
   }
 }
 
-void bench_blocks(Session& session, const BlocksOptions& options) {
-  const auto lengths = doubling(options.first_len, options.last_len);
+void bench_blocks(Session& session, const Range& range, int64_t block) {
   for (const bool is_causal_table : {false, true}) {
-    const Pattern pattern =
-        is_causal_table ? causal() & blocks(options.block) : blocks(options.block);
-    Case c{.name = "", .pattern = pattern, .pattern_text = pattern.text()};
-    c.heads = c.kv_heads = options.heads;
-    c.head_dim = options.head_dim;
-    c.dtype = options.dtype;
-    run_table(session, is_causal_table ? "blocks-causal" : "blocks",
-              fmt::format("{}, {} head{} of {}, {}, against {}", c.pattern_text, c.heads,
-                          c.heads == 1 ? "" : "s", c.head_dim, session.conditions(c.dtype),
-                          is_causal_table ? "dense causal" : "dense"),
-              "L", "sparse", lengths, c, is_causal_table ? causal() : dense());
+    const Pattern pattern = is_causal_table ? causal() & blocks(block) : blocks(block);
+    run_table(
+        session, is_causal_table ? "blocks-causal" : "blocks",
+        fmt::format("{}, {} head{} of {}, {}, against {}", pattern.text(), range.heads,
+                    range.heads == 1 ? "" : "s", range.head_dim, session.conditions(range.dtype),
+                    is_causal_table ? "dense causal" : "dense"),
+        "L", "sparse", range, pattern, is_causal_table ? causal() : dense());
   }
 }
 

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "base/int_math.h"
 #include "base/parallel.h"
+#include "plan/plan_state.h"
 
 namespace keyhole::bench {
 namespace {
@@ -75,6 +77,10 @@ void Tensor::fill_zero() { fill_bytes(0); }
 
 // All bits set is a NaN in every dtype we have.
 void Tensor::fill_nan() { fill_bytes(0xff); }
+void Tensor::begin_with_nan() {
+  std::memset(host_.data, 0xff, size_t(bytes_of(host_.dtype)));
+  send();
+}
 
 TensorView head_of(const TensorView& tensor, int64_t head) {
   TensorView view = tensor;
@@ -91,6 +97,29 @@ double read(const TensorView& tensor, int64_t head, int64_t row, int64_t column)
   });
 }
 
+KeyIndices::KeyIndices(const Case& c, const Plan& plan, bool is_wide) {
+  const std::vector<KeyLists>& parts = plan.state().gathers();
+  KEYHOLE_CHECK(
+      parts.size() == 1 && plan.explain().parts.size() == 1 && parts[0].groups == 1,
+      "bench: ", c.name, " (", c.pattern_text,
+      ") is not a plan of key lists alone, the same for all heads; --indices is for those");
+  const KeyLists& lists = parts[0];
+  const int64_t count = *std::ranges::max_element(lists.list_count);
+  wide_.assign(size_t(c.q_len * count), -1);
+  for (int64_t query = 0; query < c.q_len; ++query) {
+    std::copy_n(lists.keys.begin() + lists.list_begin[size_t(query)],
+                lists.list_count[size_t(query)], wide_.begin() + query * count);
+  }
+  narrow_.assign(wide_.begin(), wide_.end());
+  view_ = is_wide ? IndexView(wide_.data(), {1, 1, c.q_len, count})
+                  : IndexView(narrow_.data(), {1, 1, c.q_len, count});
+  if (c.device.kind == Device::Kind::cpu) return;
+  gpu_memory_ = GpuMemory(c.device, int64_t(wide_.size()) * (is_wide ? 8 : 4));
+  gpu_memory_.copy_from_host(view_.data, gpu_memory_.bytes());
+  view_.data = gpu_memory_.data();
+  view_.device = c.device;
+}
+
 Inputs::Inputs(const Case& c)
     : made_for(c),
       q(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device),
@@ -101,6 +130,7 @@ Inputs::Inputs(const Case& c)
   q.fill_normal(1);
   k.fill_normal(2);
   v.fill_normal(3);
+  if (c.has_nan) v.begin_with_nan();
   if (c.operation == Operation::forward) return;
   dout = Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device);
   dq = Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device);
@@ -121,7 +151,7 @@ bool Inputs::fits(const Case& c) const {
   return made_for.q_len == c.q_len && made_for.k_len == c.k_len && made_for.heads == c.heads &&
          made_for.kv_heads == c.kv_heads && made_for.head_dim == c.head_dim &&
          made_for.dtype == c.dtype && made_for.operation == c.operation &&
-         made_for.device == c.device;
+         made_for.has_nan == c.has_nan && made_for.device == c.device;
 }
 
 }  // namespace keyhole::bench

@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "cli/bench/case.h"
+#include "keyhole/lists.h"
 #include "keyhole/tensor.h"
 #include "runtime/gpu_memory.h"
 
@@ -30,6 +32,7 @@ class Tensor {
   void fill_normal(uint64_t seed);  // standard normal, the same on every machine
   void fill_zero();
   void fill_nan();  // so that what a kernel forgets to write shows
+  void begin_with_nan();
   int64_t num_bytes() const { return host_.num_elements() * bytes_of(host_.dtype); }
 
  private:
@@ -48,6 +51,19 @@ class Tensor {
 // One head of batch entry 0, as a tensor of one head.
 TensorView head_of(const TensorView& tensor, int64_t head);
 double read(const TensorView& tensor, int64_t head, int64_t row, int64_t column);
+
+// The lists of a plan of key lists as an index tensor that all heads share.
+class KeyIndices {
+ public:
+  KeyIndices(const Case& c, const Plan& plan, bool is_wide);
+  const IndexView& view() const { return view_; }
+
+ private:
+  std::vector<int64_t> wide_;
+  std::vector<int32_t> narrow_;
+  GpuMemory gpu_memory_;
+  IndexView view_;
+};
 
 // All tensors of a case. Gradients are there only for backward cases.
 struct Inputs {

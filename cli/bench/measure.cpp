@@ -24,26 +24,28 @@ Plan timed_plan(const Case& c, double& plan_ms) {
   return made;
 }
 
-Choice choice_for(const Case& c, const Plan& plan) {
-  const PlanFacts facts(plan);
+Choice choice_for(const Case& c, const Lists& lists, const AttentionOptions& options) {
+  const FactsOf facts(lists);
   Request request = cli::request_for(c.device, c.operation, c.dtype, c.head_dim, c.head_dim);
-  request.lists = &facts;
+  request.backend = options.backend;
+  request.deterministic = options.deterministic;
+  request.shares_kv_heads = c.heads != c.kv_heads;
+  request.lists = &facts.get();
   return choose_call(kernel_table(), request);
 }
 
 }  // namespace
 
 Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& effort)
-    : case_(c),
-      inputs_(std::move(inputs)),
-      threads_(effort.threads),
-      plan_(timed_plan(c, plan_ms_)) {
-  Choice choice = choice_for(c, plan_);
+    : case_(c), inputs_(std::move(inputs)), effort_(effort), plan_(timed_plan(c, plan_ms_)) {
+  if (!effort.indices.empty())
+    indices_ = std::make_shared<KeyIndices>(c, plan_, effort.indices == "int64");
+  Choice choice = choice_for(c, lists(), effort.options);
   const KernelEntry& kernel = *choice.kernel;
   const bool is_on_gpu = cli::is_gpu(c.device);
   std::optional<MemoryWatch> watch;
   if (is_on_gpu) watch.emplace(c.device);
-  check_ = check(c, plan_, *inputs_, effort.check, effort.threads, kernel.rounds_weights);
+  check_ = check(c, lists(), *inputs_, effort.check, effort.options, kernel.rounds_weights);
   if (is_on_gpu) {
     extra_bytes_ = watch->extra_bytes();
     choice.workspace_bytes = workspace_bytes();
@@ -60,27 +62,37 @@ int64_t Subject::workspace_bytes() const {
   int64_t bytes = 0;
   const Inputs& in = *inputs_;
   if (is_forward || case_.has_forward_too) {
-    bytes = forward_workspace_bytes(in.q, in.k, in.v, plan_, in.out, in.lse);
+    bytes = forward_workspace_bytes(in.q, in.k, in.v, lists(), in.out, in.lse, effort_.options);
   }
   if (!is_forward) {
-    bytes = std::max(bytes, backward_workspace_bytes(in.dout, in.q, in.k, in.v, in.out, in.lse,
-                                                     plan_, {in.dq, in.dk, in.dv, {}}));
+    bytes =
+        std::max(bytes, backward_workspace_bytes(in.dout, in.q, in.k, in.v, in.out, in.lse, lists(),
+                                                 {in.dq, in.dk, in.dv, {}}, effort_.options));
   }
   return bytes;
 }
 
+double Subject::gathered_bytes() const {
+  const bool is_gathered =
+      !report_.parts.empty() && std::ranges::all_of(report_.parts, [](const PartReport& part) {
+        return part.form == "gather";
+      });
+  const double pairs_of_head = double(report_.pairs) / double(case_.heads);
+  const double row_bytes = double(case_.head_dim * bytes_of(case_.dtype));
+  return is_gathered ? pairs_of_head * double(case_.kv_heads) * 2 * row_bytes : 0;
+}
+
 std::function<void()> Subject::call() const {
-  AttentionOptions options;
-  options.threads = threads_;
+  AttentionOptions options = effort_.options;
   if (workspace_) options.workspace = {workspace_->data(), workspace_->bytes()};
-  const std::function<void()> forward = [inputs = inputs_, plan = plan_, options,
-                                         workspace = workspace_] {
-    attention_forward(inputs->q, inputs->k, inputs->v, plan, inputs->out, inputs->lse, options);
+  const std::function<void()> forward = [inputs = inputs_, lists = lists(), options,
+                                         indices = indices_, workspace = workspace_] {
+    attention_forward(inputs->q, inputs->k, inputs->v, lists, inputs->out, inputs->lse, options);
   };
-  const std::function<void()> backward = [inputs = inputs_, plan = plan_, options,
-                                          workspace = workspace_] {
+  const std::function<void()> backward = [inputs = inputs_, lists = lists(), options,
+                                          indices = indices_, workspace = workspace_] {
     attention_backward(inputs->dout, inputs->q, inputs->k, inputs->v, inputs->out, inputs->lse,
-                       plan, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
+                       lists, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
   };
   if (case_.operation == Operation::forward) return forward;
   if (!case_.has_forward_too) return backward;
@@ -151,6 +163,13 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
       {"gflops", flops_per_pair(c) * double(report.pairs) / (timing.median_ms * 1e6)},
       {"plan_ms", subject.plan_ms()},
       {"ms", to_json(timing)}};
+  const Effort& effort = subject.effort();
+  if (effort.options.backend != "auto") json["backend"] = effort.options.backend;
+  if (effort.options.deterministic) json["deterministic"] = true;
+  if (!effort.indices.empty()) json["indices"] = effort.indices;
+  if (const double bytes = subject.gathered_bytes(); bytes > 0) {
+    json["gathered_gbps"] = bytes / (timing.median_ms * 1e6);
+  }
   if (cli::is_gpu(c.device)) {
     json["tensor_bytes"] = subject.tensor_bytes();
     json["extra_bytes"] = subject.extra_bytes();

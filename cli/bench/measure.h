@@ -16,7 +16,8 @@ namespace keyhole::bench {
 struct Effort {
   CheckEffort check;
   TimingEffort timing;
-  int threads = 0;  // 0: all
+  AttentionOptions options;  // threads, backend, determinism
+  std::string indices;       // "int32", "int64": plans of key lists are given as index tensors
 };
 
 // A case that has been compiled and has passed its check: ready to be timed. Tensors are shared
@@ -36,15 +37,21 @@ class Subject {
   // scratch memory; for a backward pass the forward pass before it too).
   int64_t extra_bytes() const { return extra_bytes_; }
   int64_t tensor_bytes() const { return inputs_->num_bytes(); }
+  // A plan of key lists reads a row of k and one of v for every key, at once for all query heads
+  // that share them: that rate decides, not the products. 0: the plan has tiles.
+  double gathered_bytes() const;
+  const Effort& effort() const { return effort_; }
   std::function<void()> call() const;
 
  private:
+  Lists lists() const { return indices_ ? Lists(indices_->view()) : Lists(plan_); }
   int64_t workspace_bytes() const;
 
   Case case_;
   std::shared_ptr<Inputs> inputs_;
-  int threads_;
+  Effort effort_;
   Plan plan_;
+  std::shared_ptr<KeyIndices> indices_;  // where they are followed instead of the plan
   double plan_ms_;
   CheckResult check_;
   PlanReport report_;

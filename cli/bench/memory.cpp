@@ -2,6 +2,8 @@
 // What a call needs besides its tensors: the peak of the process, or of the GPU's memory pool,
 // during the first call at a length (plan and tile lists included), less what was held before.
 // Attention that stores scores would need 16 times as much for four times the tokens.
+#include "cli/bench/memory.h"
+
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -33,17 +35,6 @@ bool reset_peak() {
   return clear.good();
 }
 
-// Starts to watch; asked later, gives the bytes that were needed in between. Nothing where it
-// cannot be told.
-std::optional<std::function<double()>> watch_memory(const Device& device) {
-  if (cli::is_gpu(device)) {
-    return [watch = MemoryWatch(device)] { return double(watch.extra_bytes()); };
-  }
-  if (!reset_peak()) return std::nullopt;
-  return
-      [before = status_kib("VmRSS")] { return 1024 * std::max(0.0, status_kib("VmHWM") - before); };
-}
-
 std::optional<double> extra_bytes(const Case& c, int threads) {
   const auto inputs = std::make_shared<Inputs>(c);
   for (const Tensor* tensor : {&inputs->out, &inputs->dq, &inputs->dk, &inputs->dv}) {
@@ -71,29 +62,32 @@ std::optional<double> extra_bytes(const Case& c, int threads) {
 
 }  // namespace
 
-void bench_memory(Session& session, const MemoryOptions& options) {
+std::optional<std::function<double()>> watch_memory(const Device& device) {
+  if (cli::is_gpu(device)) {
+    return [watch = MemoryWatch(device)] { return double(watch.extra_bytes()); };
+  }
+  if (!reset_peak()) return std::nullopt;
+  return
+      [before = status_kib("VmRSS")] { return 1024 * std::max(0.0, status_kib("VmHWM") - before); };
+}
+
+void bench_memory(Session& session, const Range& range) {
   cli::Table table(
-      {"pattern", "pass", "extra at " + cli::with_thousands(options.first_len),
-       "extra at " + cli::with_thousands(options.last_len), "tensors there", "L x L scores"},
+      {"pattern", "pass", "extra at " + cli::with_thousands(range.first_len),
+       "extra at " + cli::with_thousands(range.last_len), "tensors there", "L x L scores"},
       "llrrrr");
-  const double ratio = double(options.last_len) / double(options.first_len);
+  const double ratio = double(range.last_len) / double(range.first_len);
   for (const Operation operation : {Operation::forward, Operation::backward}) {
     for (const char* text : {"causal", "streaming(16, 64)", "bigbird(64, 3, 3, 2, 1)"}) {
-      Case c{.name = fmt::format("memory-{}-{}", to_string(operation), text),
-             .pattern = parse(text),
-             .pattern_text = text};
-      c.heads = c.kv_heads = options.heads;
-      c.head_dim = options.head_dim;
-      c.dtype = options.dtype;
-      c.device = session.device();
-      c.operation = operation;
       // Threads and their stacks are made once, and not by the call that is looked at.
-      c.q_len = c.k_len = 256;
+      Case c = range.at(session, fmt::format("memory-{}-{}", to_string(operation), text),
+                        parse(text), text, /*length=*/256);
+      c.operation = operation;
       std::shared_ptr<Inputs> inputs;
       if (!session.prepare(c, inputs)) continue;
       inputs.reset();
       std::vector<double> extra;
-      for (const int64_t length : {options.first_len, options.last_len}) {
+      for (const int64_t length : {range.first_len, range.last_len}) {
         c.q_len = c.k_len = length;
         const auto bytes = extra_bytes(c, session.options().threads);
         if (!bytes) {
@@ -114,7 +108,7 @@ void bench_memory(Session& session, const MemoryOptions& options) {
                               {"heads", c.heads},
                               {"head_dim", c.head_dim},
                               {"dtype", to_string(c.dtype)},
-                              {"lengths", {options.first_len, options.last_len}},
+                              {"lengths", {range.first_len, range.last_len}},
                               {"extra_bytes", extra},
                               {"tensor_bytes", tensors},
                               {"score_bytes", scores}});
@@ -123,7 +117,7 @@ void bench_memory(Session& session, const MemoryOptions& options) {
   session.print(fmt::format(
       "\nmemory: {}, peak of the first call besides its tensors, plan included; a call that "
       "stored scores\nwould need {:.0f} times as much at {:.0f} times the length\n",
-      session.conditions(options.dtype), ratio * ratio, ratio));
+      session.conditions(range.dtype), ratio * ratio, ratio));
   session.print(table);
 }
 

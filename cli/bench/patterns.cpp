@@ -16,17 +16,6 @@ constexpr int64_t kLongestMask = 8192;  // L * L bytes and every pair looked at
 constexpr int64_t kTile = 64;
 constexpr int64_t kMeanDocument = 512;
 
-// Lengths 1 ... 2 * mean - 1 by a fixed multiplicative sequence, until they fill the sequence.
-std::vector<int64_t> document_lengths(int64_t length) {
-  std::vector<int64_t> lengths;
-  uint64_t x = 12345;
-  for (int64_t left = length; left > 0; left -= lengths.back()) {
-    x = x * 6364136223846793005u + 1442695040888963407u;
-    lengths.push_back(std::min(left, 1 + int64_t((x >> 33) % uint64_t(2 * kMeanDocument - 1))));
-  }
-  return lengths;
-}
-
 std::vector<int64_t> tree_parents(int64_t length) {
   std::vector<int64_t> parents(static_cast<size_t>(length));
   for (int64_t i = 0; i < length; ++i) parents[size_t(i)] = i == 0 ? -1 : (i - 1) / 4;
@@ -86,17 +75,6 @@ Pattern scattered_pairs(int64_t length) {
   return csr(offsets, keys);
 }
 
-// One pair in eight, at random: nothing a tile could skip.
-Pattern random_mask(int64_t length) {
-  std::vector<uint8_t> allowed(size_t(length * length));
-  uint64_t x = 98765;
-  for (uint8_t& pair : allowed) {
-    x = x * 6364136223846793005u + 1442695040888963407u;
-    pair = (x >> 61) == 0;
-  }
-  return mask(allowed, length, length);
-}
-
 std::vector<int64_t> count_up(int64_t length) {
   std::vector<int64_t> positions(static_cast<size_t>(length));
   for (int64_t i = 0; i < length; ++i) positions[size_t(i)] = i;
@@ -118,6 +96,26 @@ SizedPattern from_text(const CatalogEntry& entry, std::string text) {
 
 }  // namespace
 
+std::vector<int64_t> document_lengths(int64_t length, int64_t mean) {
+  std::vector<int64_t> lengths;
+  uint64_t x = 12345;
+  for (int64_t left = length; left > 0; left -= lengths.back()) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    lengths.push_back(std::min(left, 1 + int64_t((x >> 33) % uint64_t(2 * mean - 1))));
+  }
+  return lengths;
+}
+
+Pattern random_mask(int64_t length, uint64_t eighths) {
+  std::vector<uint8_t> allowed(size_t(length * length));
+  uint64_t x = 98765;
+  for (uint8_t& pair : allowed) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    pair = (x >> 61) < eighths;
+  }
+  return mask(allowed, length, length);
+}
+
 std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t length, int64_t heads,
                                           std::string* why) {
   const std::string name(entry.name);
@@ -136,7 +134,8 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   if (name == "prefix") return from_text(entry, "prefix(256)");
   if (name == "global") return from_text(entry, "global(16)");
   if (name == "global_at") return from_text(entry, fmt::format("global_at(0, {})", length / 2));
-  if (name == "documents") return made("documents(~512, ...)", documents(document_lengths(length)));
+  if (name == "documents")
+    return made("documents(~512, ...)", documents(document_lengths(length, kMeanDocument)));
   if (name == "tree") return made("tree(4 children each)", tree(tree_parents(length)));
   if (name == "dilated") return from_text(entry, "dilated(8, 64)");
   if (name == "strided") return from_text(entry, fmt::format("strided({})", stride));
@@ -157,7 +156,7 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   if (name == "csr") return made("csr(32 scattered keys)", scattered_pairs(length));
   if (name == "mask") {
     if (length > kLongestMask) return refused("L x L bytes");
-    return made("mask(1 pair in 8)", random_mask(length));
+    return made("mask(1 pair in 8)", random_mask(length, /*eighths=*/1));
   }
   if (name == "per_head") return made("per_head(window(64), blocks(64))", alternating_heads(heads));
   if (name == "per_batch") return from_text(entry, "per_batch(window(64))");  // one batch entry
@@ -165,7 +164,7 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
     return made("at(0.., 0.., window(64))", at(count_up(length), count_up(length), window(64)));
   }
   if (name == "packed") {
-    const std::vector<int64_t> lengths = document_lengths(length);
+    const std::vector<int64_t> lengths = document_lengths(length, kMeanDocument);
     return made("packed(~512, ..., causal)", packed(lengths, lengths, causal()));
   }
   // dense, causal, exponential, and patterns that are newer than this list.

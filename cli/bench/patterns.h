@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "keyhole/pattern.h"
 #include "pattern/catalog.h"
@@ -21,6 +22,11 @@ struct SizedPattern {
 // then says so.
 std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t length, int64_t heads,
                                           std::string* why = nullptr);
+
+// Lengths 1 ... 2 * mean - 1 by a fixed multiplicative sequence, until they fill the sequence.
+std::vector<int64_t> document_lengths(int64_t length, int64_t mean);
+// So many eighths of the pairs, at random: nothing a tile could skip.
+Pattern random_mask(int64_t length, uint64_t eighths);
 
 // Speculative decoding: a chain of `context` tokens, and after it a draft tree of 26 nodes (4 first
 // guesses, then 8, 8 and 6 below them). The queries are the nodes of the tree.

@@ -9,94 +9,56 @@
 #include "base/parallel.h"
 #include "cli/bench/timing.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-
 namespace keyhole::bench {
 namespace {
 
-// Sixteen chains (twelve where registers are few) hide the latency of two FMA units of four cycles,
-// or of NEON's four, which add to the register that they then write.
-// All loops over chains are unrolled, or the compiler keeps them in memory. Each burst gives the
-// number of floating-point operations it made; the sum keeps the compiler honest.
+// Each burst gives the number of floating-point operations it made; the sum keeps the compiler
+// honest.
 using Burst = double (*)(int64_t rounds, float* sum);
+
+// Chains of fused multiply-adds on registers of kBytes, with the instructions of the function that
+// this is inlined into. Sixteen chains (twelve where registers are few) hide the latency of two FMA
+// units of four cycles, or of NEON's four, which add to the register that they then write. All
+// loops over chains are unrolled, or the compiler keeps them in memory.
+template <int kBytes, int kChains>
+[[gnu::always_inline]] inline double burst(int64_t rounds, float* sum) {
+  typedef float Register __attribute__((vector_size(kBytes)));
+  Register chain[kChains];
+#pragma GCC unroll 16
+  for (int i = 0; i < kChains; ++i) chain[i] = Register{} + float(i + 2);  // 1 would stay 1
+  const Register factor = Register{} + 0.999f, term = Register{} + 0.001f;
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kChains; ++i) chain[i] = chain[i] * factor + term;
+  }
+#pragma GCC unroll 16
+  for (int i = 1; i < kChains; ++i) chain[0] += chain[i];
+  *sum = chain[0][0];
+  return double(rounds) * kChains * double(kBytes / sizeof(float)) * 2;
+}
 
 #if defined(__x86_64__)
 __attribute__((target("avx512f"))) double burst_avx512(int64_t rounds, float* sum) {
-  constexpr int kChains = 16;
-  __m512 chain[kChains];
-#pragma GCC unroll 16
-  for (int i = 0; i < kChains; ++i) chain[i] = _mm512_set1_ps(float(i));
-  const __m512 factor = _mm512_set1_ps(0.999f), term = _mm512_set1_ps(0.001f);
-  for (int64_t round = 0; round < rounds; ++round) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kChains; ++i) chain[i] = _mm512_fmadd_ps(chain[i], factor, term);
-  }
-#pragma GCC unroll 16
-  for (int i = 1; i < kChains; ++i) chain[0] = _mm512_add_ps(chain[0], chain[i]);
-  float lanes[16];
-  _mm512_storeu_ps(lanes, chain[0]);
-  *sum = lanes[0];
-  return double(rounds) * kChains * 16 * 2;
+  return burst<64, 16>(rounds, sum);
 }
-
 __attribute__((target("avx2,fma"))) double burst_avx2(int64_t rounds, float* sum) {
-  constexpr int kChains = 12;
-  __m256 chain[kChains];
-#pragma GCC unroll 16
-  for (int i = 0; i < kChains; ++i) chain[i] = _mm256_set1_ps(float(i));
-  const __m256 factor = _mm256_set1_ps(0.999f), term = _mm256_set1_ps(0.001f);
-  for (int64_t round = 0; round < rounds; ++round) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) chain[i] = _mm256_fmadd_ps(chain[i], factor, term);
-  }
-#pragma GCC unroll 16
-  for (int i = 1; i < kChains; ++i) chain[0] = _mm256_add_ps(chain[0], chain[i]);
-  float lanes[8];
-  _mm256_storeu_ps(lanes, chain[0]);
-  *sum = lanes[0];
-  return double(rounds) * kChains * 8 * 2;
-}
-#elif defined(__aarch64__)
-double burst_neon(int64_t rounds, float* sum) {
-  constexpr int kChains = 16;
-  float32x4_t chain[kChains];
-#pragma GCC unroll 16
-  for (int i = 0; i < kChains; ++i) chain[i] = vdupq_n_f32(float(i));
-  const float32x4_t factor = vdupq_n_f32(0.999f), term = vdupq_n_f32(0.001f);
-  for (int64_t round = 0; round < rounds; ++round) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kChains; ++i) chain[i] = vfmaq_f32(chain[i], factor, term);
-  }
-#pragma GCC unroll 16
-  for (int i = 1; i < kChains; ++i) chain[0] = vaddq_f32(chain[0], chain[i]);
-  *sum = vgetq_lane_f32(chain[0], 0);
-  return double(rounds) * kChains * 4 * 2;
+  return burst<32, 12>(rounds, sum);
 }
 #endif
 
-// Any other machine: multiply and add as the compiler makes them.
+// NEON, which has 32 registers, and any other machine: as the compiler makes it.
 double burst_plain(int64_t rounds, float* sum) {
-  constexpr int kChains = 32;
-  float chain[kChains];
-  for (int i = 0; i < kChains; ++i) chain[i] = float(i);
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (int i = 0; i < kChains; ++i) chain[i] = chain[i] * 0.999f + 0.001f;
-  }
-  for (int i = 1; i < kChains; ++i) chain[0] += chain[i];
-  *sum = chain[0];
-  return double(rounds) * kChains * 2;
+#if defined(__aarch64__)
+  return burst<16, 16>(rounds, sum);
+#else
+  return burst<16, 12>(rounds, sum);
+#endif
 }
 
 Burst best_burst() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f")) return burst_avx512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return burst_avx2;
-#elif defined(__aarch64__)
-  return burst_neon;
 #endif
   return burst_plain;
 }

@@ -10,8 +10,10 @@
 #include <cstdio>
 #include <functional>
 
+#include "base/check.h"
 #include "base/parallel.h"
 #include "cli/bench/peak.h"
+#include "cli/bench/tables.h"
 #include "cli/device.h"
 #include "cli/files.h"
 #include "cli/gpu/peak.h"
@@ -23,7 +25,10 @@ namespace {
 
 Effort effort_of(const SessionOptions& options) {
   Effort effort;
-  effort.threads = options.threads;
+  effort.options.threads = options.threads;
+  effort.options.backend = options.backend;
+  effort.options.deterministic = options.is_deterministic;
+  effort.indices = options.indices;
   if (options.is_quick) {
     effort.check = {
         .all_rows_up_to = 256, .sampled_keys = int64_t{1} << 19, .min_rows = 8, .max_rows = 64};
@@ -121,6 +126,19 @@ Case Session::here(Case c) const {
   return c;
 }
 
+Case Range::at(const Session& session, std::string name, const Pattern& pattern, std::string text,
+               int64_t length) const {
+  return session.here({.name = std::move(name),
+                       .pattern = pattern,
+                       .pattern_text = std::move(text),
+                       .q_len = length,
+                       .k_len = length,
+                       .heads = heads,
+                       .kv_heads = heads,
+                       .head_dim = head_dim,
+                       .dtype = dtype});
+}
+
 std::string Session::conditions(DType dtype) const {
   std::string text = to_string(dtype);
   if (options_.is_training) text += ", forward + backward";
@@ -142,16 +160,21 @@ std::string Session::place() const {
 std::optional<Subject> Session::prepare(const Case& c, std::shared_ptr<Inputs>& inputs) {
   Subject subject(c, inputs_for(c, inputs), effort_);
   if (subject.check_result().is_passed) return subject;
-  ++failures_;
-  fmt::print(stderr, "check failed: {} ({}, {} x {}, {}): {}\n", c.name, c.pattern_text, c.q_len,
-             c.k_len, subject.kernel(), subject.check_result().complaint);
+  fail("check failed", c, say(subject.kernel(), ": ", subject.check_result().complaint));
   return std::nullopt;
 }
 
+void Session::fail(const char* how, const Case& c, const std::string& why) {
+  ++failures_;
+  fmt::print(stderr, "{}: {} ({}, {} x {}): {}\n", how, c.name, c.pattern_text, c.q_len, c.k_len,
+             why);
+}
+
 void Session::keep(const std::string& suite, nlohmann::json record) {
-  record["suite"] = suite;
-  record.update(common_);
-  records_.push_back(std::move(record));
+  nlohmann::json whole = common_;
+  whole["suite"] = suite;
+  whole.update(record);
+  records_.push_back(std::move(whole));
 }
 
 void Session::print(const std::string& text) {
@@ -201,9 +224,9 @@ int Session::finish() {
     cli::write_file(stem + ".md", markdown());
     if (options_.json_path != "-") cli::print("\nrecorded as {}.md and .jsonl\n", stem);
   }
-  if (failures_ == 0) return cli::kDone;
-  fmt::print(stderr, "{} case{} failed the check and {} not timed\n", failures_,
-             failures_ == 1 ? "" : "s", failures_ == 1 ? "was" : "were");
+  if (failures_ == 0) return is_bar_missed_ ? cli::kCheckFailed : cli::kDone;
+  fmt::print(stderr, "{} case{} failed and {} not timed\n", failures_, failures_ == 1 ? "" : "s",
+             failures_ == 1 ? "was" : "were");
   return cli::kCheckFailed;
 }
 

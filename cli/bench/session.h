@@ -17,6 +17,9 @@ struct SessionOptions {
   Device device = {};        // what computes
   bool is_training = false;  // tables of patterns: forward and backward are timed together
   bool is_cold = false;      // GPU: its second-level cache is overwritten before each call
+  bool is_profiled = false;  // GPU: one call between the marks of a profiler, not timed
+  std::string backend = "auto", indices;
+  bool is_deterministic = false;
   bool is_quick = false;     // fewer repeats, sampled checks, shorter lengths
   int threads = 0;           // 0: all
   bool is_cpu_time = false;  // processor time of one thread: for a machine that others use too
@@ -55,13 +58,16 @@ class Session {
   // the run ends with exit code 1, and the complaint is on stderr.
   std::optional<Subject> prepare(const Case& c, std::shared_ptr<Inputs>& inputs);
 
+  // Tells that a case could not be timed, on stderr and by the exit code.
+  void fail(const char* how, const Case& c, const std::string& why);
+
   // Adds the machine, the commit and the suite to a record and keeps it.
   void keep(const std::string& suite, nlohmann::json record);
   // Prints, the machine before the first text; nothing where stdout carries the records.
   void print(const std::string& text);
   void print(const cli::Table& table) { print(table.text()); }
 
-  int failures() const { return failures_; }
+  void miss_bar() { is_bar_missed_ = true; }  // the run ends with exit code 1
   // Writes the records; the exit code.
   int finish();
 
@@ -77,6 +83,7 @@ class Session {
   std::optional<double> copy_gbps_;
   std::vector<nlohmann::json> records_;
   int failures_ = 0;
+  bool is_bar_missed_ = false;
   std::string printed_;
 };
 

@@ -19,9 +19,9 @@ struct Row {
 
 class Sweep {
  public:
-  Sweep(Session& session, const SweepOptions& options) : session_(session), options_(options) {}
+  Sweep(Session& session, const Range& range) : session_(session), range_(range) {}
 
-  std::vector<SweepPoint> run(bool prints_table);
+  std::vector<SweepPoint> run(int64_t factor, bool prints_table);
 
  private:
   Case case_at(const SizedPattern& sized, int64_t length) const;
@@ -32,7 +32,7 @@ class Sweep {
   Row measure(const SizedPattern& sized, const Case& c);
 
   Session& session_;
-  SweepOptions options_;
+  Range range_;
   std::shared_ptr<Inputs> inputs_;
   std::map<std::pair<std::string, int64_t>, DenseTwin> dense_;  // by ("dense" or "causal", length)
   std::map<std::string, SweepPoint> last_;                      // by name, the longest so far
@@ -40,14 +40,8 @@ class Sweep {
 };
 
 Case Sweep::case_at(const SizedPattern& sized, int64_t length) const {
-  Case c{.name = fmt::format("{}-{}", sized.name, length),
-         .pattern = sized.pattern,
-         .pattern_text = sized.text};
-  c.q_len = c.k_len = length;
-  c.heads = c.kv_heads = options_.heads;
-  c.head_dim = options_.head_dim;
-  c.dtype = options_.dtype;
-  return session_.here(c);
+  return range_.at(session_, fmt::format("{}-{}", sized.name, length), sized.pattern, sized.text,
+                   length);
 }
 
 // From the longest length that was measured, by pairs. Counting pairs means compiling the plan, so
@@ -85,7 +79,7 @@ Row Sweep::measure(const CatalogEntry& entry, int64_t length) {
                cli::Ink::dim};
   };
   std::string why;
-  const auto sized = sized_pattern(entry, length, options_.heads, &why);
+  const auto sized = sized_pattern(entry, length, range_.heads, &why);
   if (!sized) return not_run(std::string(entry.name), why);
   const Case c = case_at(*sized, length);
   const double expected = expected_ms(sized->name, c);
@@ -129,8 +123,8 @@ Row Sweep::measure(const SizedPattern& sized, const Case& c) {
   return row;
 }
 
-std::vector<SweepPoint> Sweep::run(bool prints_table) {
-  const auto lengths = doubling(options_.first_len, options_.last_len, options_.factor);
+std::vector<SweepPoint> Sweep::run(int64_t factor, bool prints_table) {
+  const auto lengths = doubling(range_.first_len, range_.last_len, factor);
   std::map<std::string_view, std::vector<Row>> rows;
   {
     // Length by length: tensors are made once for each, and a rate is known before it is needed.
@@ -149,8 +143,8 @@ std::vector<SweepPoint> Sweep::run(bool prints_table) {
         "measured\nbut told from its rate. x tiles: time over dense time x share of the "
         "{} tiles that hold a pair;\nx visited: the same by pairs, in the smaller "
         "tiles, classes and key lists that were followed\n",
-        session_.options().is_training ? "" : "forward, ", options_.heads, options_.head_dim,
-        session_.conditions(options_.dtype),
+        session_.options().is_training ? "" : "forward, ", range_.heads, range_.head_dim,
+        session_.conditions(range_.dtype),
         to_string(dense_tile(case_at({"dense", "dense"}, lengths.front())))));
     cli::Table table({"pattern", "length", "keys/query", "sparsity", "work/token", "ms", "speed-up",
                       "x tiles", "x visited"},
@@ -165,12 +159,9 @@ std::vector<SweepPoint> Sweep::run(bool prints_table) {
 
 }  // namespace
 
-std::vector<SweepPoint> bench_sweep(Session& session, const SweepOptions& options) {
-  return Sweep(session, options).run(/*prints_table=*/true);
-}
-
-std::vector<SweepPoint> measure_for_compare(Session& session, const SweepOptions& options) {
-  return Sweep(session, options).run(/*prints_table=*/false);
+std::vector<SweepPoint> bench_sweep(Session& session, const Range& range, int64_t factor,
+                                    bool prints_table) {
+  return Sweep(session, range).run(factor, prints_table);
 }
 
 }  // namespace keyhole::bench

@@ -47,9 +47,19 @@ DType dtype_of(const Session& session, const Options& options) {
   return cli::is_gpu(session.device()) ? DType::bf16 : DType::f32;
 }
 
+// The range that the options ask for; `lengths` and `heads` where they do not say.
+Range range_of(const Session& session, const Options& options, Lengths lengths, int64_t heads) {
+  lengths = lengths_from(options.len, lengths);
+  return {.first_len = lengths.first,
+          .last_len = lengths.last,
+          .heads = positive(options.heads, "--heads", heads),
+          .head_dim = positive(options.head_dim, "--head-dim", 64),
+          .dtype = dtype_of(session, options)};
+}
+
 // On a GPU lengths go on to where sparse attention is used; dense attention still takes no minutes.
-Lengths classic_lengths(const Session& session, const Options& options) {
-  return lengths_from(options.len, {128, cli::is_gpu(session.device()) ? 131072 : 4096});
+Range classic_range(const Session& session, const Options& options) {
+  return range_of(session, options, {128, cli::is_gpu(session.device()) ? 131072 : 4096}, 1);
 }
 
 // ---- from options to tables ----
@@ -80,21 +90,21 @@ std::vector<Case> chosen_cases(const Session& session, const Options& options,
     return cases;
   }
   std::vector<Case> cases = options.case_file.empty()
-                                ? built_in_cases(operation, session.device())
-                                : cases_from_file(options.case_file, operation);
+                                ? built_in_cases(operation, session.device(), options.case_names)
+                                : cases_from_file(options.case_file, operation, options.case_names);
   for (Case& c : cases) c.device = session.device();
-  if (!options.case_name.empty()) return {find_case(cases, options.case_name)};
   return cases;
 }
 
-// With --quick, the longest of the built-in cases are left out: their check takes seconds.
+// With --quick, the longest of the cases are left out: their check, and backward a call, takes
+// seconds.
 void run_cases(Session& session, const Options& options, Operation operation) {
-  constexpr int64_t kLongestQuick = 65536;
+  const int64_t longest_quick = operation == Operation::forward ? 65536 : 32768;
   std::vector<Case> cases = chosen_cases(session, options, operation);
   std::string left_out;
-  if (session.options().is_quick && options.pattern.empty() && options.case_name.empty()) {
+  if (session.options().is_quick && options.pattern.empty() && options.case_names.empty()) {
     std::erase_if(cases, [&](const Case& c) {
-      if (c.q_len <= kLongestQuick) return false;
+      if (c.q_len <= longest_quick) return false;
       left_out += (left_out.empty() ? "" : ", ") + c.name;
       return true;
     });
@@ -112,67 +122,41 @@ void run_backward(Session& session, const Options& options) {
 }
 
 void run_streaming(Session& session, const Options& options) {
-  const Lengths lengths = classic_lengths(session, options);
-  bench_streaming(session, {.first_len = lengths.first,
-                            .last_len = lengths.last,
-                            .window = positive(options.window, "--window", 1),
-                            .sinks = options.sinks,
-                            .channels = positive(options.channels, "--channels", 1),
-                            .head_dim = positive(options.head_dim, "--head-dim", 64),
-                            .dtype = dtype_of(session, options)});
+  bench_streaming(session, classic_range(session, options),
+                  positive(options.channels, "--channels", 1), options.sinks,
+                  positive(options.window, "--window", 1));
 }
 
 void run_blocks(Session& session, const Options& options) {
-  const Lengths lengths = classic_lengths(session, options);
-  bench_blocks(session, {.first_len = lengths.first,
-                         .last_len = lengths.last,
-                         .block = positive(options.block, "--block", 1),
-                         .heads = positive(options.heads, "--heads", 1),
-                         .head_dim = positive(options.head_dim, "--head-dim", 64),
-                         .dtype = dtype_of(session, options)});
+  bench_blocks(session, classic_range(session, options), positive(options.block, "--block", 1));
 }
 
-SweepOptions sweep_options(const Session& session, const Options& options) {
+std::vector<SweepPoint> sweep(Session& session, const Options& options, bool prints_table) {
   const bool is_quick = session.options().is_quick;
-  SweepOptions sweep;
-  sweep.last_len = positive(options.max_len, "--max-len", 1);
-  sweep.factor = is_quick ? 4 : 2;
-  sweep.first_len = std::min<int64_t>(is_quick ? 2048 : 1024, sweep.last_len);
-  sweep.heads = positive(options.heads, "--heads", 2);
-  sweep.head_dim = positive(options.head_dim, "--head-dim", 64);
-  sweep.dtype = dtype_of(session, options);
-  return sweep;
+  const int64_t last = positive(options.max_len, "--max-len", 1);
+  const Lengths lengths{std::min<int64_t>(is_quick ? 2048 : 1024, last), last};
+  return bench_sweep(session, range_of(session, options, lengths, 2), is_quick ? 4 : 2,
+                     prints_table);
 }
 
-void run_sweep(Session& session, const Options& options) {
-  bench_sweep(session, sweep_options(session, options));
-}
+void run_sweep(Session& session, const Options& options) { sweep(session, options, true); }
 
 void run_compare(Session& session, const Options& options) {
-  bench_compare(session, measure_for_compare(session, sweep_options(session, options)));
+  bench_compare(session, sweep(session, options, false));
 }
 
 void run_break_even(Session& session, const Options& options) {
   // A GPU has work for a hundred thousand threads before length matters.
   const bool is_on_gpu = cli::is_gpu(session.device()), is_quick = session.options().is_quick;
   const int64_t last = is_on_gpu ? (is_quick ? 16384 : 131072) : (is_quick ? 1024 : 4096);
-  const Lengths lengths = lengths_from(options.len, {16, last});
-  bench_break_even(session, {.first_len = lengths.first,
-                             .last_len = lengths.last,
-                             .heads = positive(options.heads, "--heads", 2),
-                             .head_dim = positive(options.head_dim, "--head-dim", 64),
-                             .dtype = dtype_of(session, options)});
+  bench_break_even(session, range_of(session, options, {16, last}, 2));
 }
 
 void run_memory(Session& session, const Options& options) {
-  MemoryOptions memory;
-  memory.heads = positive(options.heads, "--heads", memory.heads);
-  memory.head_dim = positive(options.head_dim, "--head-dim", memory.head_dim);
-  memory.dtype = dtype_of(session, options);
-  const Lengths lengths = lengths_from(options.len, {memory.first_len, memory.last_len});
-  memory.first_len = lengths.first, memory.last_len = lengths.last;
-  bench_memory(session, memory);
+  bench_memory(session, range_of(session, options, {4096, 16384}, 2));
 }
+
+void run_planning(Session& session, const Options&) { bench_planning(session); }
 
 // The comparison is drawn from the sweep: nothing is measured twice.
 void run_all(Session& session, const Options& options) {
@@ -180,84 +164,71 @@ void run_all(Session& session, const Options& options) {
   run_backward(session, options);
   run_streaming(session, options);
   run_blocks(session, options);
-  bench_compare(session, bench_sweep(session, sweep_options(session, options)));
+  bench_compare(session, sweep(session, options, true));
   run_break_even(session, options);
   run_memory(session, options);
 }
 
 // ---- the options each table offers ----
 
-void offer_len(CLI::App& app, Options& options) {
-  app.add_option("--len", options.len, "tokens: 4096, or 128:4096 for all lengths that double");
-}
-void offer_heads(CLI::App& app, Options& options) {
+void offer_shape(CLI::App& app, Options& options) {
   app.add_option("--heads", options.heads, "query heads");
-}
-void offer_head_dim(CLI::App& app, Options& options) {
   app.add_option("--head-dim", options.head_dim, "channels of a head");
-}
-void offer_dtype(CLI::App& app, Options& options) {
   app.add_option("--dtype", options.dtype, "f16, bf16, f32 or f64; default: f32, on a GPU bf16");
 }
-
+void offer_range(CLI::App& app, Options& options) {
+  app.add_option("--len", options.len, "tokens: 4096, or 128:4096 for all lengths that double");
+  offer_shape(app, options);
+}
 void offer_training(CLI::App& app, Options& options) {
   app.add_flag("--training", options.session.is_training, "time forward and backward together");
 }
+void offer_break_even(CLI::App& app, Options& options) {
+  offer_range(app, options);
+  offer_training(app, options);
+}
 
 void offer_cases(CLI::App& app, Options& options) {
-  auto* name = app.add_option("--case", options.case_name, "only the case of this name");
+  auto* name = app.add_option("--case", options.case_names,
+                              "only cases of these names, with commas between; * for anything");
   auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else");
   auto* text = app.add_option("--pattern", options.pattern, "no case, but this pattern");
   text->excludes(name)->excludes(file);
-  offer_len(app, options);
-  offer_heads(app, options);
+  offer_range(app, options);
   app.add_option("--kv-heads", options.kv_heads, "key and value heads");
-  offer_head_dim(app, options);
-  offer_dtype(app, options);
+  app.add_option("--backend", options.session.backend, "auto, cpu, simple, sm80 or sm90");
+  app.add_option("--indices", options.session.indices,
+                 "int32 or int64: give plans of key lists as index tensors")
+      ->check(CLI::IsMember({"int32", "int64"}));
+  app.add_flag("--profile", options.session.is_profiled,
+               "on a GPU: one call a case between the marks of a profiler, not timed");
+}
+void offer_backward(CLI::App& app, Options& options) {
+  offer_cases(app, options);
+  app.add_flag("--deterministic", options.session.is_deterministic, "the same bits every time");
 }
 void offer_streaming(CLI::App& app, Options& options) {
-  offer_len(app, options);
+  offer_break_even(app, options);
+  app.remove_option(app.get_option("--heads"));  // --channels and --head-dim tell
   app.add_option("--window", options.window, "tokens a query sees, itself included");
   app.add_option("--sinks", options.sinks, "first tokens that all see");
   app.add_option("--channels", options.channels, "of all heads together");
-  offer_head_dim(app, options);
-  offer_dtype(app, options);
-  offer_training(app, options);
 }
 void offer_blocks(CLI::App& app, Options& options) {
-  offer_len(app, options);
+  offer_break_even(app, options);
   app.add_option("--block", options.block, "tokens of a block");
-  offer_heads(app, options);
-  offer_head_dim(app, options);
-  offer_dtype(app, options);
-  offer_training(app, options);
 }
 void offer_sweep(CLI::App& app, Options& options) {
   app.add_option("--max-len", options.max_len, "the longest sequence");
-  offer_heads(app, options);
-  offer_head_dim(app, options);
-  offer_dtype(app, options);
+  offer_shape(app, options);
   offer_training(app, options);
-}
-void offer_break_even(CLI::App& app, Options& options) {
-  offer_len(app, options);
-  offer_heads(app, options);
-  offer_head_dim(app, options);
-  offer_dtype(app, options);
-  offer_training(app, options);
-}
-void offer_memory(CLI::App& app, Options& options) {
-  offer_len(app, options);
-  offer_heads(app, options);
-  offer_head_dim(app, options);
-  offer_dtype(app, options);
 }
 void offer_nothing(CLI::App&, Options&) {}
 
 constexpr BenchTable kTables[] = {
-    {"forward", "cases of bench/cases/ (on a GPU gpu.txt), or one pattern", offer_cases,
+    {"forward", "cases of bench/cases/ (cpu.txt or gpu.txt), or one pattern", offer_cases,
      run_forward},
-    {"backward", "the same for the backward pass", offer_cases, run_backward},
+    {"backward", "the same for the backward pass", offer_backward, run_backward},
     {"streaming", "sinks and a window against dense causal, lengths that double", offer_streaming,
      run_streaming},
     {"blocks", "block-diagonal against dense, with and without causal", offer_blocks, run_blocks},
@@ -267,8 +238,10 @@ constexpr BenchTable kTables[] = {
      run_compare},
     {"break-even", "the shortest length at which each pattern beats dense", offer_break_even,
      run_break_even},
-    {"memory", "what a call needs besides its tensors", offer_memory, run_memory},
+    {"memory", "what a call needs besides its tensors", offer_range, run_memory},
     {"all", "everything above", offer_nothing, run_all},
+    {"planning", "what compiling a plan takes, against bars; exit code 1 when one is missed",
+     offer_nothing, run_planning},
 };
 
 }  // namespace

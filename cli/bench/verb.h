@@ -22,7 +22,7 @@ struct Options {
   SessionOptions session;
   cli::DeviceOption device;
   std::string len, dtype;  // dtype not given: f32 on the CPU, bf16 on a GPU
-  std::string case_name, case_file, pattern;
+  std::string case_names, case_file, pattern;
   std::optional<int64_t> heads, kv_heads, head_dim;
   int64_t window = 64, sinks = 16, block = 16, channels = 384;
   int64_t max_len = 131072;

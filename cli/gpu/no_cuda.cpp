@@ -18,6 +18,7 @@ namespace {
 }  // namespace
 
 Stopwatch gpu_stopwatch(const Device& device, bool) { refuse(device); }
+void profile_call(const Device& device, const std::function<void()>&) { refuse(device); }
 double measure_mma_gflops(const Device& device) { refuse(device); }
 double measure_ffma_gflops(const Device& device) { refuse(device); }
 double measure_copy_gbps(const Device& device) { refuse(device); }

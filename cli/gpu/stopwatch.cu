@@ -1,4 +1,6 @@
 // cli/gpu/stopwatch.cu
+#include <cuda_profiler_api.h>
+
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -61,6 +63,16 @@ class GpuClock {
 Stopwatch gpu_stopwatch(const Device& device, bool is_cold) {
   const auto clock = std::make_shared<GpuClock>(device, is_cold);
   return [clock](const std::function<void()>& call, int times) { return clock->time(call, times); };
+}
+
+void profile_call(const Device& device, const std::function<void()>& call) {
+  const OnGpu here(device.ordinal);
+  call();
+  synchronize(device);
+  check_cuda(cudaProfilerStart(), "profiling");
+  call();
+  synchronize(device);
+  check_cuda(cudaProfilerStop(), "profiling");
 }
 
 }  // namespace keyhole::bench

@@ -11,4 +11,7 @@ namespace keyhole::bench {
 // second-level cache is overwritten before each run.
 Stopwatch gpu_stopwatch(const Device& device, bool is_cold);
 
+// One call between the marks of a profiler (ncu --profile-from-start off), after one outside them.
+void profile_call(const Device& device, const std::function<void()>& call);
+
 }  // namespace keyhole::bench

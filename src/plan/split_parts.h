@@ -14,8 +14,8 @@ namespace keyhole {
 
 // What gathering costs, in pairs computed in a large tile: some for every query, and for each pair
 // what fetching its rows for one query alone takes, which grows as keys and values outgrow the
-// caches. From the sweeps of records/cpu/, whose patterns gather at 4 to 6 for 2,048 keys and at 3
-// (the same few keys for all) to 25 (scattered) for 131,072.
+// caches. From sweeps (`keyhole bench sweep`), whose patterns gather at 4 to 6 for 2,048 keys and
+// at 3 (the same few keys for all) to 25 (scattered) for 131,072.
 double gather_row_cost(double pairs_per_query, int64_t k_len);
 
 enum class PartForm : uint8_t { tiles, gather };

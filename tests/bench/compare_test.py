@@ -87,7 +87,7 @@ class Agreement(unittest.TestCase):
 
     def test_attention_without_a_gradient_is_checked_by_its_output(self):
         naive = self.made("naive")
-        self.agreement.check("sparse", lambda q, k, v: naive(q.detach(), k.detach(), v.detach()))
+        self.agreement.check("other", lambda q, k, v: naive(q.detach(), k.detach(), v.detach()))
 
     @unittest.skipUnless(KEYHOLE_IS_HERE, "the Python package keyhole is not installed")
     def test_keyhole_agrees_and_its_plan_keeps_the_pairs(self):
@@ -358,7 +358,7 @@ class Figures(unittest.TestCase):
         import plots
 
         with tempfile.TemporaryDirectory() as folder:
-            drawn = plots.draw(plots.read(sorted((ROOT / "records/gpu").glob("*-peers.jsonl"))), pathlib.Path(folder))
+            drawn = plots.draw(plots.read(sorted((ROOT / "records/gpu").glob("*-everybody.jsonl"))), pathlib.Path(folder))
             self.assertEqual([path.name for path in drawn], ["peers_length.png", "peers_kept_share.png"])
             for path in drawn:
                 self.assertGreater(path.with_suffix(".svg").stat().st_size, 10_000)

@@ -164,28 +164,10 @@ class Resumed(unittest.TestCase):
 
 
 class Cases(unittest.TestCase):
-    """keyhole bench and keyhole_gpu_kernels read lists of their own; a name in both must mean the same case."""
-
-    SAME = {"streaming(16, 64)": "causal & (window(63) | sinks(16))"}
-
-    def rows(self, name):
-        lines = (ROOT / "bench/cases" / name).read_text().splitlines()
-        return [line for line in lines if line and not line.startswith("#")]
-
-    def test_a_name_means_the_same_to_both_programs(self):
-        kernels = {}
-        for line in self.rows("gpu_kernels.txt"):
-            name, batch, heads, length, head_dim, dtype, pattern = line.split(None, 6)
-            kernels[name] = (pattern, int(length), int(batch) * int(heads), int(head_dim), dtype)
-        shared = 0
-        for line in self.rows("gpu.txt"):
-            name, rest = line.split(None, 1)
-            pattern, length, heads, _, head_dim, dtype = rest.rsplit(None, 5)
-            if name in kernels:
-                shared += 1
-                case = (self.SAME.get(pattern.strip(), pattern.strip()), int(length), int(heads), int(head_dim), dtype)
-                self.assertEqual(case, kernels[name], name)
-        self.assertGreater(shared, 20)
+    def test_what_no_peer_takes_is_not_read(self):
+        text = cases.CASE_FILE.read_text()
+        self.assertRegex(text, r"(?m)^gather +1 +16:1 +16384:65536 ")
+        self.assertFalse([case.name for case in cases.read_cases() if case.name.startswith("gather")])
 
 
 class Document(unittest.TestCase):
@@ -335,11 +317,11 @@ class Program(unittest.TestCase):
         self.assertEqual(found, [told])
 
     def test_what_the_program_writes_is_understood(self):
-        lines = records.read([ROOT / "records/cpu/2026-11-15-x86_64.jsonl"])
+        lines = records.read([ROOT / "records/gpu/2026-11-16-h200-bench-again.jsonl"])
         self.assertTrue(tables.program.is_of_program(lines))
-        found = tables.program.all_tables([line for line in lines if line["suite"] not in tables.program.OPERATIONS])
-        for name in ("streaming", "blocks", "break_even"):
-            self.assertGreater(len(found[name]), 5, name)
+        for name, rows in tables.program.all_tables(lines).items():
+            self.assertGreater(len(rows), 5, name)
+        self.assertRegex(tables.as_text(lines), r"(?s)^NVIDIA H200.*\nfigures\ncase .*\ncold\ncase ")
 
     def test_a_mark_of_a_record_that_is_still_to_be_made_is_left(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as told:

@@ -35,7 +35,7 @@ TEST(BenchCheck, PassesWhatIsRight) {
       for (const CheckEffort& effort : {CheckEffort{}, kSampled}) {
         const Case c = small_case(causal() & window(5), operation, dtype);
         Inputs inputs(c);
-        const CheckResult result = check(c, plan(c.pattern, c.shape()), inputs, effort, 0);
+        const CheckResult result = check(c, plan(c.pattern, c.shape()), inputs, effort);
         EXPECT_TRUE(result.is_passed)
             << to_string(operation) << " " << to_string(dtype) << ": " << result.complaint;
         EXPECT_EQ(result.is_sampled, effort.all_rows_up_to == 16);
@@ -52,7 +52,7 @@ TEST(BenchCheck, SeesAWrongMask) {
       for (const CheckEffort& effort : {CheckEffort{}, kSampled}) {
         const Case c = small_case(right, operation);
         Inputs inputs(c);
-        const CheckResult result = check(c, plan(wrong, c.shape()), inputs, effort, 0);
+        const CheckResult result = check(c, plan(wrong, c.shape()), inputs, effort);
         EXPECT_FALSE(result.is_passed) << to_string(operation) << " followed " << wrong;
         EXPECT_NE(result.complaint, "") << wrong;
       }
@@ -73,12 +73,47 @@ TEST(BenchCases, BuiltInOnesAreNamedOnce) {
 
 TEST(BenchCases, APatternMayHoldBlanks) {
   const auto cases =
-      parse_cases("# comment\n\nx  causal & (window(3) | sinks(1))  64 8 2 32 bf16\n",
+      parse_cases("# comment\n\nx  3 8:2 64:96 32 bf16 causal & (window(3) | sinks(1))  \n",
                   Operation::forward, "text");
   ASSERT_EQ(cases.size(), 1u);
   EXPECT_EQ(cases[0].pattern, parse("causal & (window(3) | sinks(1))"));
-  EXPECT_EQ(cases[0].kv_heads, 2);
+  EXPECT_EQ(cases[0].heads, 24);
+  EXPECT_EQ(cases[0].kv_heads, 6);
+  EXPECT_EQ(cases[0].q_len, 64);
+  EXPECT_EQ(cases[0].k_len, 96);
   EXPECT_EQ(cases[0].dtype, DType::bf16);
+}
+
+TEST(BenchCases, NamesChooseThem) {
+  const Device gpu{Device::Kind::cuda, 0};
+  const auto names = [&](const std::string& only) {
+    std::vector<std::string> found;
+    for (const Case& c : built_in_cases(Operation::forward, gpu, only)) found.push_back(c.name);
+    return found;
+  };
+  EXPECT_EQ(names("gather,dense-4k*f32"),
+            (std::vector<std::string>{"dense-4k-d64-f32", "dense-4k-d128-f32", "gather"}));
+  for (const std::string& name : names("")) EXPECT_FALSE(name.starts_with("own-")) << name;
+  EXPECT_THROW(names("nothing"), Error);
+}
+
+TEST(BenchCases, RepeatedPairsReturnAfterTheirPeriod) {
+  const Case c = parse_cases("x 1 1 20 32 f32 repeated(6, 4, causal & window(2))",
+                             Operation::forward, "text")[0];
+  const HeadPattern repeated = c.pattern.for_head(c.shape());
+  for (int64_t q = 0; q < 20; ++q) {
+    for (int64_t k = 0; k < 20; ++k) {
+      EXPECT_EQ(repeated.allows(q, k), k % 4 <= q % 6 && q % 6 - k % 4 <= 2) << q << ", " << k;
+    }
+  }
+}
+
+TEST(BenchCases, ANanThatIsMaskedReachesNobody) {
+  Case c = small_case(~sinks(1), Operation::forward, DType::bf16);
+  c.has_nan = true;
+  Inputs inputs(c);
+  EXPECT_TRUE(check(c, plan(c.pattern, c.shape()), inputs, {}).is_passed);
+  EXPECT_FALSE(check(c, plan(dense(), c.shape()), inputs, {}).is_passed);
 }
 
 TEST(BenchPatterns, TheWholeCatalogHasABenchSize) {
@@ -109,9 +144,38 @@ TEST(BenchPatterns, ADraftTreeSeesItsContextAndItsPath) {
   }
 }
 
+// Key lists of a plan, and the same given as index tensors of either width.
+TEST(BenchMeasure, IndicesAreFollowedInsteadOfThePlan) {
+  for (const Operation operation : {Operation::forward, Operation::backward}) {
+    for (const char* indices : {"", "int32", "int64"}) {
+      Case c = small_case(parse("random(1, 3, 1)"), operation);
+      c.k_len = 4096;  // so scattered that no tile is worth its while
+      Effort effort;
+      effort.indices = indices;
+      effort.options.deterministic = true;
+      const Subject subject(c, std::make_shared<Inputs>(c), effort);
+      EXPECT_TRUE(subject.check_result().is_passed) << subject.check_result().complaint;
+      EXPECT_EQ(subject.gathered_bytes(), 70 * 3 * c.kv_heads * 2 * c.head_dim * 4);
+    }
+  }
+  Effort effort;
+  effort.indices = "int32";
+  const Case tiles = small_case(causal(), Operation::forward);
+  EXPECT_THROW(Subject(tiles, std::make_shared<Inputs>(tiles), effort), Error);
+}
+
 TEST(BenchMeasure, DenseTwinsAreCausalForCausalPatterns) {
   EXPECT_EQ(dense_twin(small_case(streaming(2, 5), Operation::forward)).pattern_text, "causal");
   EXPECT_EQ(dense_twin(small_case(window(5), Operation::forward)).pattern_text, "dense");
+}
+
+TEST(BenchSession, AMissedBarIsTheExitCode) {
+  SessionOptions options;
+  options.json_path = "-";  // nothing is printed but the records, and there are none
+  Session session(options);
+  EXPECT_EQ(session.finish(), cli::kDone);
+  session.miss_bar();
+  EXPECT_EQ(session.finish(), cli::kCheckFailed);
 }
 
 TEST(BenchTiming, MedianAndSpread) {
