@@ -206,7 +206,8 @@ void offer_training(CLI::App& app, Options& options) {
 
 void offer_cases(CLI::App& app, Options& options) {
   auto* name = app.add_option("--case", options.case_name, "only the case of this name");
-  auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else");
+  auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else")
+                   ->type_name("FILE");
   auto* text = app.add_option("--pattern", options.pattern, "no case, but this pattern");
   text->excludes(name)->excludes(file);
   offer_len(app, options);
