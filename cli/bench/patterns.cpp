@@ -9,6 +9,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/int_math.h"
+
 namespace keyhole::bench {
 namespace {
 
@@ -144,10 +146,15 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
     return from_text(entry, fmt::format("fixed({}, {})", stride, std::min<int64_t>(8, stride)));
   }
   if (name == "random") return from_text(entry, "random(64, 3, 1)");
-  if (name == "grid") {
+  if (name == "grid" || name == "neighborhood") {
     const int64_t height = root_stride(length);
     return from_text(entry,
-                     fmt::format("grid({}, {}, 4, 4)", height, (length + height - 1) / height));
+                     fmt::format("{}({}, {}, 4, 4)", name, height, (length + height - 1) / height));
+  }
+  if (name == "volume" || name == "volume_neighborhood") {
+    const int64_t depth = 8, height = root_stride(ceil_div(length, depth));
+    return from_text(entry, fmt::format("{}({}, {}, {}, 1, 2, 2)", name, depth, height,
+                                        ceil_div(length, depth * height)));
   }
   if (name == "streaming") return from_text(entry, "streaming(16, 64)");
   if (name == "longformer") return from_text(entry, "longformer(128, 16)");

@@ -43,6 +43,7 @@ from .leaves import (
     grid,
     longformer,
     mask,
+    neighborhood,
     packed,
     per_batch,
     per_head,
@@ -53,6 +54,8 @@ from .leaves import (
     strided,
     tiles,
     tree,
+    volume,
+    volume_neighborhood,
     window,
 )
 from .lists import TileLists
@@ -96,6 +99,7 @@ __all__ = [
     "longformer",
     "mask",
     "merge",
+    "neighborhood",
     "packed",
     "parse",
     "per_batch",
@@ -110,6 +114,8 @@ __all__ = [
     "tiles",
     "to_block_mask",
     "tree",
+    "volume",
+    "volume_neighborhood",
     "window",
 ]
 
