@@ -141,12 +141,12 @@ def race_figure(groups, names, colors, dense_names, folder, name, title, length_
         band(left, lengths, sparse, colors[i])
         speedups = [record["speedup"] for record in group]
         right.plot(lengths, speedups, line, color=colors[i], marker=markers[i], label=names[key])
-        # The higher line's label above, the lower one's below: two lines often end together.
+        # Behind the end of the line; the higher label moves up and the lower one down, because two
+        # lines often end together.
         is_higher = speedups[-1] >= max(g[-1]["speedup"] for g in groups.values())
         right.annotate(f"{speedups[-1]:.1f}x", (lengths[-1], speedups[-1]),
-                       xytext=(0, 8) if is_higher else (-4, -19), textcoords="offset points",
-                       color=colors[i], ha="center" if is_higher else "left", fontsize=9.5,
-                       fontweight="bold")
+                       xytext=(8, 4 if is_higher else -4), textcoords="offset points", color=colors[i],
+                       ha="left", va="bottom" if is_higher else "top", fontsize=9.5, fontweight="bold")
     left.set_yscale("log")
     log_axis(left.yaxis)
     left.set_ylabel("milliseconds")
@@ -156,6 +156,8 @@ def race_figure(groups, names, colors, dense_names, folder, name, title, length_
     for axes in (left, right):
         length_axis(axes, [record["q_len"] for record in every], length_label)
         axes.legend(loc="upper left")
+    shortest, longest = right.get_xlim()
+    right.set_xlim(shortest, longest * (longest / shortest) ** 0.07)  # room for the labels
     return save(figure, folder, name, source_of(every[0]))
 
 

@@ -68,8 +68,9 @@ int run(const CLI::App& app, Options& options) {
   KEYHOLE_CHECK(options.session.limit_s >= 0, "bench: --limit is ", options.session.limit_s,
                 " s; it must not be negative");
   // A folder that cannot be written is refused before the work, not after it.
-  const std::string& json_path = options.session.json_path;
-  if (!json_path.empty() && json_path != "-") check_writable(json_path);
+  std::string& json_path = options.session.json_path;
+  if (!json_path.empty()) check_writable(json_path);
+  if (is_stdout(json_path)) json_path = "-";
   options.session.table = chosen.front()->get_name();
   const std::string& folder = options.session.record_folder;
   if (!folder.empty()) check_writable(record_stem(folder, options.session.table, "any") + ".md");
@@ -101,9 +102,11 @@ int run(const CLI::App& app, Options& options) {
 Runner add_bench(CLI::App& app, Context&) {
   auto options = std::make_shared<Options>();
   app.add_option("--json", options->session.json_path,
-                 "write the records there, one JSON object a line; - for stdout, without tables");
+                 "write the records there, one JSON object a line; - for stdout, without tables")
+      ->type_name("FILE");
   app.add_option("--record", options->session.record_folder,
-                 "keep tables and records in this folder, under date and machine");
+                 "keep tables and records in this folder, under date and machine")
+      ->type_name("FOLDER");
   app.add_flag("--quick", options->session.is_quick, "fewer repeats and sampled checks");
   app.add_option("--threads", options->session.threads, "at most this many; all when not given");
   app.add_option("--limit", options->session.limit_s,

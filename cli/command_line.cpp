@@ -87,6 +87,19 @@ std::string explain_parse_error(const char* verb, const CLI::App& app,
              meant.empty() ? hint : say("; did you mean \"--", meant, "\"?"));
 }
 
+// `--png ""`, most often a shell variable that was not set. No option means anything by it.
+void refuse_empty_values(const char* verb, const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional() || option->get_expected_max() == 0) continue;
+    for (const std::string& value : option->results()) {
+      const std::string name = option->get_name(), type = option->get_type_name();
+      KEYHOLE_CHECK(!value.empty(), verb, ": ", name, " is \"\"; pass a ",
+                    type == "TEXT" ? "value" : type, ", or leave ", name, " out");
+    }
+  }
+  for (const CLI::App* part : app.get_subcommands()) refuse_empty_values(verb, *part);
+}
+
 int run_verb(const Verb& verb, std::vector<std::string> words) {
   CLI::App app(verb.summary, say("keyhole ", verb.name));
   app.get_formatter()->column_width(32);
@@ -102,6 +115,7 @@ int run_verb(const Verb& verb, std::vector<std::string> words) {
   } catch (const CLI::ParseError& error) {
     throw Error(ErrorKind::usage, explain_parse_error(verb.name, app, error));
   }
+  refuse_empty_values(verb.name, app);
   return runner();
 }
 

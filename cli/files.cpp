@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <span>
 
 #include "base/check.h"
@@ -30,6 +31,7 @@ extern "C" void exit_or_wait(int signal) {
 }
 
 bool is_same_file(const std::string& a, const std::string& b) {
+  if (is_stdout(a) || is_stdout(b)) return is_stdout(a) && is_stdout(b);
   struct stat first{}, second{};
   if (stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0) {
     return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
@@ -51,24 +53,42 @@ HoldSignals::~HoldSignals() {
   if (waiting_signal != 0) _exit(128 + waiting_signal);
 }
 
+bool is_stdout(const std::string& path) {
+  struct stat file{}, out{};
+  return path == "-" || (stat(path.c_str(), &file) == 0 && fstat(STDOUT_FILENO, &out) == 0 &&
+                         file.st_dev == out.st_dev && file.st_ino == out.st_ino);
+}
+
 void write_file(const std::string& path, std::string_view content) {
-  const HoldSignals hold;
-  write_file_atomically(path, std::as_bytes(std::span(content)));
+  if (is_stdout(path)) return write_out(content);
+  std::optional<HoldSignals> hold;
+  if (is_replaceable(path)) hold.emplace();
+  keyhole::write_file(path, std::as_bytes(std::span(content)));
 }
 
 void check_writable(const std::string& path) {
+  if (is_stdout(path)) return;
   struct stat status{};
   const bool exists = stat(path.c_str(), &status) == 0;
   KEYHOLE_CHECK(!exists || !S_ISDIR(status.st_mode), "cannot write ", path, ": it is a directory");
-  KEYHOLE_CHECK(!exists || S_ISREG(status.st_mode), "cannot write ", path,
-                ": it is not a regular file");
-  // The file will be replaced by a new one: what counts is whether the folder takes one.
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  KEYHOLE_CHECK(access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, "cannot write ",
-                path, ": ", std::strerror(errno));
+  KEYHOLE_CHECK(!exists || !S_ISSOCK(status.st_mode), "cannot write ", path, ": it is a socket");
+  if (is_replaceable(path)) {
+    // The file will be replaced by a new one: what counts is whether the folder takes one.
+    std::error_code ignored;
+    const std::filesystem::path folder =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored)
+            .parent_path();
+    KEYHOLE_CHECK(access(folder.c_str(), W_OK | X_OK) == 0, "cannot write ", path, ": ",
+                  std::strerror(errno));
+  } else {
+    KEYHOLE_CHECK(access(path.c_str(), W_OK) == 0, "cannot write ", path, ": ",
+                  std::strerror(errno));
+  }
 }
 
-void check_outputs(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs) {
+bool check_outputs(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs,
+                   const Context& context) {
+  bool takes_stdout = false;
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (outputs[i].path.empty()) continue;
     std::vector<NamedPath> others = inputs;
@@ -79,7 +99,12 @@ void check_outputs(const std::vector<NamedPath>& outputs, const std::vector<Name
                     outputs[i].path, "; give the output a name of its own");
     }
     check_writable(outputs[i].path);
+    takes_stdout = takes_stdout || is_stdout(outputs[i].path);
+    KEYHOLE_CHECK(!context.json || !is_stdout(outputs[i].path), outputs[i].option,
+                  " and --json both write to standard output; give ", outputs[i].option,
+                  " a file, or leave --json out");
   }
+  return takes_stdout;
 }
 
 void install_signal_handlers() {

@@ -13,6 +13,7 @@
 #include "pattern/node.h"
 #include "pattern/smallest_shape.h"
 #include "plan/compile.h"
+#include "plan/plan_file.h"
 
 namespace keyhole::cli {
 namespace {
@@ -129,7 +130,7 @@ int plan_verb(const Options& options, const Context& context) {
   KEYHOLE_CHECK(options.load.empty() || !options.shape.is_given(),
                 "plan: --load and a length were both given; a plan file already has its lengths, "
                 "so leave one out");
-  check_outputs({{"--save", options.save}}, {});
+  const bool is_to_stdout = check_outputs({{"--save", options.save}}, {}, context);
   if (!options.compare.empty()) {
     KEYHOLE_CHECK(options.load.empty() && options.save.empty(),
                   "plan: --compare takes two patterns, without --load and --save");
@@ -148,8 +149,9 @@ int plan_verb(const Options& options, const Context& context) {
     // The lists that the kernels will ask for, whatever tile was explained.
     const DType dtype = dtype_from(options.dtype);
     made.explain(tile_for(made, dtype, options.head_dim), options.head_dim, bytes_of(dtype));
-    const HoldSignals hold;
-    made.save(options.save);
+    const std::vector<std::byte> bytes = plan_file_bytes(made);
+    write_file(options.save, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    if (is_to_stdout) return kDone;
   }
   if (context.json) {
     write_out(report.report.json());
@@ -173,7 +175,7 @@ Runner add_plan(CLI::App& app, Context& context) {
   add_integer(app, "--head-dim", options->head_dim, "for FLOPs and bytes; default: 128");
   app.add_option("--dtype", options->dtype, "f16, bf16, f32 or f64; default: f32")
       ->type_name("DTYPE");
-  app.add_option("--save", options->save, "write the plan")->type_name("FILE");
+  app.add_option("--save", options->save, "write the plan; - for stdout")->type_name("FILE");
   app.add_option("--load", options->load, "read a plan instead of making one")->type_name("FILE");
   app.add_option("--compare", options->compare, "a second pattern, side by side")
       ->type_name("PATTERN");

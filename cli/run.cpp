@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "cli/device.h"
 #include "cli/device_copies.h"
 #include "cli/environment.h"
@@ -33,7 +34,8 @@ struct Options {
   int64_t threads = 0;
 };
 
-void check_options(const Options& options) {
+// True when a result goes to standard output.
+bool check_options(const Options& options, const Context& context) {
   for (const auto& [name, value] : {std::pair{"--q", &options.q},
                                     {"--k", &options.k},
                                     {"--v", &options.v},
@@ -56,11 +58,13 @@ void check_options(const Options& options) {
       "run: the reference backend asks the pattern pair by pair and takes no plan; pass --pattern");
   KEYHOLE_CHECK(options.threads >= 0 && options.threads <= 4096, "run: --threads is ",
                 options.threads, "; accepted are 0 (all) to 4096");
-  check_outputs({{"--out", options.out}, {"--lse", options.lse}}, {{"--q", options.q},
-                                                                   {"--k", options.k},
-                                                                   {"--v", options.v},
-                                                                   {"--sink", options.sink},
-                                                                   {"--plan", options.plan}});
+  return check_outputs({{"--out", options.out}, {"--lse", options.lse}},
+                       {{"--q", options.q},
+                        {"--k", options.k},
+                        {"--v", options.v},
+                        {"--sink", options.sink},
+                        {"--plan", options.plan}},
+                       context);
 }
 
 // The reference and the cpu backend read host memory, every other backend that of a GPU.
@@ -166,7 +170,7 @@ void report(const Plan& plan, const Options& options, const Context& context, co
 }
 
 int run(const Options& options, const Context& context) {
-  check_options(options);
+  const bool is_to_stdout = check_options(options, context);
   Call call = read_inputs(options);
   call.device = device_for(options, call.q.view.dtype);
   AttentionOptions attention;
@@ -213,11 +217,16 @@ int run(const Options& options, const Context& context) {
   call.plan_ms = ms_between(start, planned);
   options.environment.log("{} on {}: {:.2f} ms", call.kernel, to_string(call.q.view), call.run_ms);
 
+  const auto write = [](const std::string& path, const NpyArray& array) {
+    write_file(path, npy_file(array.dtype, array.shape, array.data));
+  };
   {
-    const HoldSignals hold;  // both files or none, as far as an interrupt goes
-    if (!options.lse.empty()) write_npy(options.lse, call.lse.dtype, call.lse.shape, call.lse.data);
-    write_npy(options.out, call.out.array.dtype, call.out.array.shape, call.out.array.data);
+    std::optional<HoldSignals> hold;  // both files or none, as far as an interrupt goes
+    if (is_replaceable(options.out) && is_replaceable(options.lse)) hold.emplace();
+    if (!options.lse.empty()) write(options.lse, call.lse);
+    write(options.out, call.out.array);
   }
+  if (is_to_stdout) return kDone;
   report(made, options, context, call);
   return kDone;
 }
@@ -232,7 +241,7 @@ Runner add_run(CLI::App& app, Context& context) {
   app.add_option("--k", options->k, "keys, of as many or fewer heads")->type_name("FILE");
   app.add_option("--v", options->v, "values")->type_name("FILE");
   app.add_option("--out", options->out,
-                 "where the result goes, like q but with the last dimension of v")
+                 "where the result goes, like q but with the last dimension of v; - for stdout")
       ->type_name("FILE");
   app.add_option("--lse", options->lse, "where log-sum-exp of each query goes")->type_name("FILE");
   app.add_option("--pattern", options->pattern, "what attends to what")->type_name("PATTERN");

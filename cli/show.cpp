@@ -37,7 +37,8 @@ void write_pictures(const Options& options, const Pattern& pattern, const Shape&
 int show(const Options& options, const Context& context) {
   const Pattern pattern = pattern_from("show", options.pattern);
   const Shape shape = options.shape.shape("show", pattern);
-  check_outputs({{"--svg", options.svg}, {"--png", options.png}, {"--html", options.html}}, {});
+  const bool is_to_stdout = check_outputs(
+      {{"--svg", options.svg}, {"--png", options.png}, {"--html", options.html}}, {}, context);
   if (!options.png.empty()) refuse_png();
   KEYHOLE_CHECK(options.at_batch >= 0 && options.at_batch < shape.batch, "--at-batch is ",
                 options.at_batch, "; accepted are 0 to ", shape.batch - 1);
@@ -45,6 +46,7 @@ int show(const Options& options, const Context& context) {
                 "; accepted are 0 to ", shape.heads - 1);
   const Picture picture = look(pattern, shape, options.at_batch, options.head, kTextCells);
   write_pictures(options, pattern, shape);
+  if (is_to_stdout) return kDone;
 
   std::vector<std::string> files;
   for (const std::string& file : {options.svg, options.png, options.html}) {
@@ -84,7 +86,8 @@ Runner add_show(CLI::App& app, Context& context) {
   options->shape.add_to(app);
   add_integer(app, "--head", options->head, "which head to draw, from 0");
   add_integer(app, "--at-batch", options->at_batch, "which batch entry to draw, from 0");
-  app.add_option("--svg", options->svg, "write an SVG picture")->type_name("FILE");
+  app.add_option("--svg", options->svg, "write an SVG picture; - for stdout, as everywhere")
+      ->type_name("FILE");
   app.add_option("--png", options->png, "write a PNG picture")->type_name("FILE");
   app.add_option("--html", options->html, "write a web page: zoom, why, tiles, cost")
       ->type_name("FILE");
@@ -94,7 +97,8 @@ Runner add_show(CLI::App& app, Context& context) {
       "  keyhole show \"causal & (window(2) | sinks(1))\" --len 6\n"
       "  keyhole show \"bigbird(8, 3, 2, 1, 7)\" --len 128 --html bigbird.html\n"
       "  keyhole show \"per_head(causal, window(4))\" --len 16 --head 1\n"
-      "  keyhole show causal --q-len 4 --k-len 12       the last 4 of 12 positions ask");
+      "  keyhole show causal --q-len 4 --k-len 12       the last 4 of 12 positions ask\n"
+      "  keyhole show causal --len 8 --svg - | gzip > causal.svgz");
   return [options, &context] { return show(*options, context); };
 }
 

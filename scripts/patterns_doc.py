@@ -22,7 +22,7 @@ Most patterns are for sequences of any length. Those made from lengths or arrays
 
 | pattern | is for |
 |---|---|
-| `documents`, `tree`, `grid` | as many keys as it has positions, and queries among them |
+| `documents`, `tree`, `grid`, `neighborhood`, `volume`, `volume_neighborhood` | as many keys as it has positions, and queries among them |
 | `mask` | its columns as keys, and queries at the positions of its rows |
 | `tiles`, `bitmaps`, `csr` | queries at the positions of its rows, and at least the keys it lists |
 | `packed`, `at` | its numbers of queries and of keys |
@@ -126,7 +126,10 @@ def write(programs, docs):
     ]
     for entry in entries:
         first_sentence = entry["meaning"].split(". ")[0].rstrip(".") + "."
-        lines.append(f"| [`{entry['call']}`](#{entry['name']}) | {first_sentence} |")
+        row = f"| [`{entry['call']}`](#{entry['name']}) | {first_sentence} |"
+        if len(row) > 160:  # the section has the arguments
+            row = f"| [`{entry['name']}(...)`](#{entry['name']}) | {first_sentence} |"
+        lines.append(row)
     lines.append("")
     for entry in entries:
         lines += section(programs, entry, pictures)

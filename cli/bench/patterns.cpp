@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <vector>
+
+#include "base/int_math.h"
 
 namespace keyhole::bench {
 namespace {
@@ -25,6 +28,14 @@ std::vector<int64_t> tree_parents(int64_t length) {
 // The power of two nearest to the root of the length: where local and far keys balance.
 int64_t root_stride(int64_t length) {
   return int64_t{1} << std::max(0, int(std::lround(std::log2(double(length)) / 2)));
+}
+
+// The largest divisor of the length that is no larger than its root or so: an image has as many
+// pixels as there are tokens.
+int64_t divisor_near_root(int64_t length) {
+  int64_t divisor = std::min(root_stride(length), length);
+  while (length % divisor != 0) --divisor;
+  return divisor;
 }
 
 // A band of three tiles, as somebody would write it who has tiles already.
@@ -143,10 +154,14 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
     return from_text(entry, fmt::format("fixed({}, {})", stride, std::min<int64_t>(8, stride)));
   }
   if (name == "random") return from_text(entry, "random(64, 3, 1)");
-  if (name == "grid") {
-    int64_t height = std::min(root_stride(length), length);
-    while (length % height != 0) --height;  // an image has as many pixels as there are tokens
-    return from_text(entry, fmt::format("grid({}, {}, 4, 4)", height, length / height));
+  if (name == "grid" || name == "neighborhood") {
+    const int64_t height = divisor_near_root(length);
+    return from_text(entry, fmt::format("{}({}, {}, 4, 4)", name, height, length / height));
+  }
+  if (name == "volume" || name == "volume_neighborhood") {
+    const int64_t depth = std::gcd(length, int64_t{8}), height = divisor_near_root(length / depth);
+    return from_text(entry, fmt::format("{}({}, {}, {}, 1, 2, 2)", name, depth, height,
+                                        length / depth / height));
   }
   if (name == "streaming") return from_text(entry, "streaming(16, 64)");
   if (name == "longformer") return from_text(entry, "longformer(128, 16)");

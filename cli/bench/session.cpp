@@ -178,9 +178,9 @@ void Session::keep(const std::string& suite, nlohmann::json record) {
 }
 
 void Session::print(const std::string& text) {
-  if (options_.json_path == "-") return;
   const std::string all = printed_.empty() ? describe(machine_) + "\n" + text : text;
   printed_ += all;
+  if (options_.json_path == "-") return;
   cli::write_out(all);
   std::fflush(stdout);
 }

@@ -191,7 +191,8 @@ void offer_break_even(CLI::App& app, Options& options) {
 void offer_cases(CLI::App& app, Options& options) {
   auto* name = app.add_option("--case", options.case_names,
                               "only cases of these names, with commas between; * for anything");
-  auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else");
+  auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else")
+                   ->type_name("FILE");
   auto* text = app.add_option("--pattern", options.pattern, "no case, but this pattern");
   text->excludes(name)->excludes(file);
   offer_range(app, options);

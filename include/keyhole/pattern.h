@@ -102,6 +102,12 @@ Pattern exponential();                              // q == k or |q - k| is a po
 Pattern random(int64_t block, int64_t count,
                int64_t seed);  // count key blocks for each query block
 Pattern grid(int64_t height, int64_t width, int64_t row_radius, int64_t column_radius);
+Pattern volume(int64_t depth, int64_t height, int64_t width, int64_t depth_radius,
+               int64_t row_radius, int64_t column_radius);
+// As grid and volume, but near a border the window is shifted inward instead of cut (NATTEN).
+Pattern neighborhood(int64_t height, int64_t width, int64_t row_radius, int64_t column_radius);
+Pattern volume_neighborhood(int64_t depth, int64_t height, int64_t width, int64_t depth_radius,
+                            int64_t row_radius, int64_t column_radius);
 
 // Named compositions.
 Pattern streaming(int64_t sinks, int64_t window);     // causal & (window(window-1) | sinks(sinks))

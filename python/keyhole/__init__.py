@@ -44,6 +44,7 @@ from .leaves import (
     grid,
     longformer,
     mask,
+    neighborhood,
     packed,
     per_batch,
     per_head,
@@ -54,6 +55,8 @@ from .leaves import (
     strided,
     tiles,
     tree,
+    volume,
+    volume_neighborhood,
     window,
 )
 from .lists import TileLists
@@ -98,6 +101,7 @@ __all__ = [
     "longformer",
     "mask",
     "merge",
+    "neighborhood",
     "packed",
     "parse",
     "per_batch",
@@ -112,6 +116,8 @@ __all__ = [
     "tiles",
     "to_block_mask",
     "tree",
+    "volume",
+    "volume_neighborhood",
     "window",
 ]
 

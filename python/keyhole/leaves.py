@@ -35,6 +35,7 @@ __all__ = [
     "grid",
     "longformer",
     "mask",
+    "neighborhood",
     "packed",
     "per_batch",
     "per_head",
@@ -45,6 +46,8 @@ __all__ = [
     "strided",
     "tiles",
     "tree",
+    "volume",
+    "volume_neighborhood",
     "window",
 ]
 
@@ -245,6 +248,42 @@ def grid(height: int, width: int, row_radius: int, column_radius: int) -> Patter
     array([1, 1, 1, 0, 0, 0])
     """
     return make("grid", height, width, row_radius, column_radius)
+
+
+def neighborhood(height: int, width: int, row_radius: int, column_radius: int) -> Pattern:
+    """Neighbourhood attention over an image: as `grid`, but near a border the window is shifted inward, not cut.
+
+    Every query sees 2 * radius + 1 pixels along an axis, or all where there are fewer. NATTEN's `kernel_size` is
+    2 * radius + 1.
+
+    >>> neighborhood(1, 5, 0, 1).mask(5).astype(int)
+    array([[1, 1, 1, 0, 0],
+           [1, 1, 1, 0, 0],
+           [0, 1, 1, 1, 0],
+           [0, 0, 1, 1, 1],
+           [0, 0, 1, 1, 1]])
+    """
+    return make("neighborhood", height, width, row_radius, column_radius)
+
+
+def volume(depth: int, height: int, width: int, depth_radius: int, row_radius: int, column_radius: int) -> Pattern:
+    """A neighbourhood in three dimensions: volumes read plane by plane, videos frame by frame.
+
+    >>> volume(2, 1, 3, 1, 0, 1).mask(6)[0].astype(int)  # two columns of both planes
+    array([1, 1, 0, 1, 1, 0])
+    """
+    return make("volume", depth, height, width, depth_radius, row_radius, column_radius)
+
+
+def volume_neighborhood(
+    depth: int, height: int, width: int, depth_radius: int, row_radius: int, column_radius: int
+) -> Pattern:
+    """Neighbourhood attention in three dimensions: as `volume`, but near a border the window is shifted inward.
+
+    >>> volume_neighborhood(2, 1, 3, 0, 0, 1).mask(6)[0].astype(int)  # three columns of its own plane
+    array([1, 1, 1, 0, 0, 0])
+    """
+    return make("volume_neighborhood", depth, height, width, depth_radius, row_radius, column_radius)
 
 
 def streaming(sinks: int, window: int) -> Pattern:

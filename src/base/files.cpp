@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "base/check.h"
 
@@ -35,13 +36,49 @@ class Descriptor {
 
 std::string reason() { return std::strerror(errno); }
 
+// Stops when the other end of a pipe is gone.
 void write_all(int fd, std::span<const std::byte> bytes, const std::string& path) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EPIPE) return;
     KEYHOLE_CHECK(written > 0, "cannot write ", path, ": ", reason());
     bytes = bytes.subspan(size_t(written));
   }
+}
+
+// The file that the links in `path` lead to, so that they are not replaced themselves: /dev/stdout
+// may lead to a regular file. A link to nowhere is replaced.
+std::string behind_links(const std::string& path) {
+  std::error_code failure;
+  const std::filesystem::path real = std::filesystem::canonical(path, failure);
+  return failure ? path : real.string();
+}
+
+void replace_file(const std::string& path, std::span<const std::byte> bytes) {
+  std::string temporary = path + ".tmp.XXXXXX";
+  Descriptor file(::mkstemp(temporary.data()));
+  KEYHOLE_CHECK(file.get() >= 0, "cannot write ", path, ": ", reason());
+  try {
+    write_all(file.get(), bytes, path);
+    // mkstemp makes files for the owner alone; give what a plain open would have given.
+    const mode_t mask = ::umask(0);
+    ::umask(mask);
+    ::fchmod(file.get(), 0666 & ~mask);
+    KEYHOLE_CHECK(::fsync(file.get()) == 0 && file.close() == 0, "cannot write ", path, ": ",
+                  reason());
+    KEYHOLE_CHECK(::rename(temporary.c_str(), path.c_str()) == 0, "cannot write ", path, ": ",
+                  reason());
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+void write_through(const std::string& path, std::span<const std::byte> bytes) {
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  KEYHOLE_CHECK(file.get() >= 0, "cannot write ", path, ": ", reason());
+  write_all(file.get(), bytes, path);
 }
 
 }  // namespace
@@ -69,23 +106,16 @@ std::vector<std::byte> read_file(const std::string& path, int64_t limit) {
   return bytes;
 }
 
-void write_file_atomically(const std::string& path, std::span<const std::byte> bytes) {
-  std::string temporary = path + ".tmp.XXXXXX";
-  Descriptor file(::mkstemp(temporary.data()));
-  KEYHOLE_CHECK(file.get() >= 0, "cannot write ", path, ": ", reason());
-  try {
-    write_all(file.get(), bytes, path);
-    // mkstemp makes files for the owner alone; give what a plain open would have given.
-    const mode_t mask = ::umask(0);
-    ::umask(mask);
-    ::fchmod(file.get(), 0666 & ~mask);
-    KEYHOLE_CHECK(::fsync(file.get()) == 0 && file.close() == 0, "cannot write ", path, ": ",
-                  reason());
-    KEYHOLE_CHECK(::rename(temporary.c_str(), path.c_str()) == 0, "cannot write ", path, ": ",
-                  reason());
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
+bool is_replaceable(const std::string& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode);
+}
+
+void write_file(const std::string& path, std::span<const std::byte> bytes) {
+  if (is_replaceable(path)) {
+    replace_file(behind_links(path), bytes);
+  } else {
+    write_through(path, bytes);
   }
 }
 

@@ -36,6 +36,7 @@ constexpr DTypeBytes kDTypes[] = {
 
 struct Header {
   std::string dtype;
+  bool is_fortran = false;  // the first index moves fastest: column order
   std::vector<int64_t> shape;
   size_t data_begin = 0;   // from the start of the file
   int64_t data_bytes = 0;  // that must follow
@@ -85,10 +86,7 @@ class HeaderParser {
     skip_blanks();
     if (at_ != text_.size()) fail("the end of the header");
     if (!dtype || !is_fortran || !shape) fail("'descr', 'fortran_order' and 'shape'");
-    KEYHOLE_CHECK(!*is_fortran, name_,
-                  ": is in column-major order (fortran_order); save it with "
-                  "np.ascontiguousarray(array)");
-    return {.dtype = std::move(*dtype), .shape = std::move(*shape)};
+    return {.dtype = std::move(*dtype), .is_fortran = *is_fortran, .shape = std::move(*shape)};
   }
 
  private:
@@ -222,6 +220,51 @@ std::string header_text(const std::string& dtype, std::span<const int64_t> shape
   return text + '\n';
 }
 
+// Numbers in column order, put into row order. Tile by tile over the first and the last index,
+// which are the fastest on either side, so that neither is walked with a stride through all the
+// memory.
+std::vector<std::byte> in_row_order(std::span<const std::byte> columns,
+                                    const std::vector<int64_t>& shape, int64_t item) {
+  std::vector<std::byte> rows(columns.size());
+  if (columns.empty()) return rows;
+  constexpr int64_t kTile = 32;
+  const size_t last = shape.size() - 1;
+  std::vector<int64_t> step_in(shape.size()), step_out(shape.size());  // in bytes
+  for (size_t d = 0; d <= last; ++d) step_in[d] = d == 0 ? item : step_in[d - 1] * shape[d - 1];
+  for (size_t d = last + 1; d-- > 0;)
+    step_out[d] = d == last ? item : step_out[d + 1] * shape[d + 1];
+  const auto copy_plane = [&](int64_t in, int64_t out) {
+    for (int64_t i0 = 0; i0 < shape[0]; i0 += kTile) {
+      for (int64_t j0 = 0; j0 < shape[last]; j0 += kTile) {
+        for (int64_t i = i0; i < std::min(i0 + kTile, shape[0]); ++i) {
+          for (int64_t j = j0; j < std::min(j0 + kTile, shape[last]); ++j) {
+            std::memcpy(rows.data() + out + i * step_out[0] + j * step_out[last],
+                        columns.data() + in + i * step_in[0] + j * step_in[last], size_t(item));
+          }
+        }
+      }
+    }
+  };
+  // The indices between the first and the last, counted up like an odometer.
+  std::vector<int64_t> middle(shape.size(), 0);
+  for (bool is_done = false; !is_done;) {
+    int64_t in = 0, out = 0;
+    for (size_t d = 1; d < last; ++d) in += middle[d] * step_in[d], out += middle[d] * step_out[d];
+    copy_plane(in, out);
+    size_t d = 1;
+    while (d < last && ++middle[d] == shape[d]) middle[d++] = 0;
+    is_done = d >= last;
+  }
+  return rows;
+}
+
+NpyArray array_of(Header header, std::vector<std::byte> numbers) {
+  if (header.is_fortran && header.shape.size() > 1) {
+    numbers = in_row_order(numbers, header.shape, npy_item_bytes(header.dtype));
+  }
+  return {std::move(header.dtype), std::move(header.shape), std::move(numbers)};
+}
+
 }  // namespace
 
 int64_t npy_item_bytes(const std::string& dtype) {
@@ -232,7 +275,7 @@ int64_t npy_item_bytes(const std::string& dtype) {
 NpyArray parse_npy(std::span<const std::byte> bytes, const std::string& name) {
   Header header = parse_header(bytes, name);
   const auto numbers = bytes.subspan(header.data_begin);
-  return {std::move(header.dtype), std::move(header.shape), {numbers.begin(), numbers.end()}};
+  return array_of(std::move(header), {numbers.begin(), numbers.end()});
 }
 
 NpyArray read_npy(const std::string& path) {
@@ -240,25 +283,31 @@ NpyArray read_npy(const std::string& path) {
     std::vector<std::byte> bytes = read_file(path, std::numeric_limits<int64_t>::max());
     Header header = parse_header(bytes, path);
     bytes.erase(bytes.begin(), bytes.begin() + std::ptrdiff_t(header.data_begin));
-    return {std::move(header.dtype), std::move(header.shape), std::move(bytes)};
+    return array_of(std::move(header), std::move(bytes));
   } catch (const std::bad_alloc&) {
     throw Error(ErrorKind::usage, say("cannot read ", path, ": it is larger than the memory"));
   }
 }
 
-void write_npy(const std::string& path, const std::string& dtype, std::span<const int64_t> shape,
-               std::span<const std::byte> bytes) {
+std::string npy_file(const std::string& dtype, std::span<const int64_t> shape,
+                     std::span<const std::byte> bytes) {
   int64_t expected = npy_item_bytes(dtype);
-  KEYHOLE_ASSERT(expected > 0, "write_npy: dtype \"", dtype, "\"");
-  for (const int64_t size : shape) expected = checked_mul(expected, size, "write_npy: shape");
+  KEYHOLE_ASSERT(expected > 0, "npy_file: dtype \"", dtype, "\"");
+  for (const int64_t size : shape) expected = checked_mul(expected, size, "npy_file: shape");
   KEYHOLE_ASSERT(shape.size() <= kMaxDims && expected == int64_t(bytes.size()),
-                 "write_npy: ", bytes.size(), " bytes for a shape of ", expected);
+                 "npy_file: ", bytes.size(), " bytes for a shape of ", expected);
   const std::string header = header_text(dtype, shape);
   std::string file(kMagic);
   file += {1, 0, char(header.size() & 0xff), char(header.size() >> 8)};
   file += header;
   file.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  write_file_atomically(path, std::as_bytes(std::span(file)));
+  return file;
+}
+
+void write_npy(const std::string& path, const std::string& dtype, std::span<const int64_t> shape,
+               std::span<const std::byte> bytes) {
+  const std::string file = npy_file(dtype, shape, bytes);
+  write_file(path, std::as_bytes(std::span(file)));
 }
 
 }  // namespace keyhole

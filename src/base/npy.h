@@ -15,9 +15,9 @@
 namespace keyhole {
 
 struct NpyArray {
-  std::string dtype;           // "<f4", "|b1", ...: numpy's own names, little-endian
-  std::vector<int64_t> shape;  // row-major; empty: one number
-  std::vector<std::byte> data;
+  std::string dtype;            // "<f4", "|b1", ...: numpy's own names, little-endian
+  std::vector<int64_t> shape;   // empty: one number
+  std::vector<std::byte> data;  // row by row, whatever the order in the file
 };
 
 // Bytes of one element; 0 for a dtype that is not read or written here.
@@ -29,7 +29,10 @@ NpyArray read_npy(const std::string& path);
 // The same from memory; `name` stands for the path in errors.
 NpyArray parse_npy(std::span<const std::byte> bytes, const std::string& name);
 
-// Replaces the file at once: a reader sees the old content or the new, never half of it.
+// The bytes of a .npy file, in row order.
+std::string npy_file(const std::string& dtype, std::span<const int64_t> shape,
+                     std::span<const std::byte> bytes);
+// The same, written as write_file does (files.h).
 void write_npy(const std::string& path, const std::string& dtype, std::span<const int64_t> shape,
                std::span<const std::byte> bytes);
 

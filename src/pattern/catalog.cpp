@@ -208,6 +208,55 @@ const std::vector<CatalogEntry>& table() {
        .make =
            [](Values v) { return grid(number(v[0]), number(v[1]), number(v[2]), number(v[3])); }},
 
+      {.name = "neighborhood",
+       .parameters = {integer("height", 1), integer("width", 1), integer("row_radius", 0),
+                      integer("column_radius", 0)},
+       .definition = "k is in the window of 2 * row_radius + 1 rows and 2 * column_radius + 1 "
+                     "columns around q, shifted so that it lies inside the image",
+       .meaning = "As grid, but queries near a border see as many pixels as all others "
+                  "(neighbourhood attention, NATTEN).",
+       .example = "neighborhood(4, 4, 1, 1)",
+       .complexity = "L * (2 * row_radius + 1) * (2 * column_radius + 1)",
+       .reach = "none",
+       .make =
+           [](Values v) {
+             return neighborhood(number(v[0]), number(v[1]), number(v[2]), number(v[3]));
+           }},
+
+      {.name = "volume",
+       .parameters = {integer("depth", 1), integer("height", 1), integer("width", 1),
+                      integer("depth_radius", 0), integer("row_radius", 0),
+                      integer("column_radius", 0)},
+       .definition = "q and k are points of one volume, at most depth_radius planes, row_radius "
+                     "rows and column_radius columns apart",
+       .meaning = "A neighbourhood in three dimensions, for volumes and videos read plane by plane "
+                  "or frame by frame.",
+       .example = "volume(2, 2, 4, 1, 0, 1)",
+       .complexity = "L * (2 * depth_radius + 1) * (2 * row_radius + 1) * (2 * column_radius + 1)",
+       .reach = "none",
+       .make =
+           [](Values v) {
+             return volume(number(v[0]), number(v[1]), number(v[2]), number(v[3]), number(v[4]),
+                           number(v[5]));
+           }},
+
+      {.name = "volume_neighborhood",
+       .parameters = {integer("depth", 1), integer("height", 1), integer("width", 1),
+                      integer("depth_radius", 0), integer("row_radius", 0),
+                      integer("column_radius", 0)},
+       .definition =
+           "k is in the window of 2 * radius + 1 points along each axis around q, shifted "
+           "so that it lies inside the volume",
+       .meaning = "As volume, but queries near a border see as many points as all others.",
+       .example = "volume_neighborhood(4, 2, 2, 1, 0, 1)",
+       .complexity = "L * (2 * depth_radius + 1) * (2 * row_radius + 1) * (2 * column_radius + 1)",
+       .reach = "none",
+       .make =
+           [](Values v) {
+             return volume_neighborhood(number(v[0]), number(v[1]), number(v[2]), number(v[3]),
+                                        number(v[4]), number(v[5]));
+           }},
+
       {.name = "streaming",
        .parameters = {integer("sinks", 0), integer("window", 1)},
        .definition = "k <= q and (q - k < window or k < sinks)",

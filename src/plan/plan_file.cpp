@@ -320,7 +320,7 @@ std::vector<std::byte> plan_file_bytes(const Plan& plan) {
 }
 
 void Plan::save(const std::string& path) const {
-  write_file_atomically(path, plan_file_bytes(*this));
+  write_file(path, plan_file_bytes(*this));
 }
 
 Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {

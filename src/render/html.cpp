@@ -24,9 +24,25 @@ constexpr int64_t kMostCells = 2048;
 
 // The leaves whose definition the page evaluates itself (LEAVES in page_script.cpp); of all others
 // it gets a bitmap. As a leaf, bigbird has no random and no global blocks.
-constexpr std::array kDefinedInPage = {
-    "dense", "causal",  "window",  "sinks", "blocks",      "bigbird", "prefix",    "global",
-    "tree",  "dilated", "strided", "fixed", "exponential", "grid",    "global_at", "documents"};
+constexpr std::array kDefinedInPage = {"dense",
+                                       "causal",
+                                       "window",
+                                       "sinks",
+                                       "blocks",
+                                       "bigbird",
+                                       "prefix",
+                                       "global",
+                                       "tree",
+                                       "dilated",
+                                       "strided",
+                                       "fixed",
+                                       "exponential",
+                                       "grid",
+                                       "global_at",
+                                       "documents",
+                                       "neighborhood",
+                                       "volume",
+                                       "volume_neighborhood"};
 
 class BitPacker {
  public:

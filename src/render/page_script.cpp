@@ -18,6 +18,26 @@ const documentOf = (p, lengths) => {
   return -1;
 };
 const named = p => p < 0 ? 'in none' : 'in document ' + p;
+// The window along one axis, cut at the borders or shifted inward, and both as a sentence.
+const windowAt = (at, size, radius, shifts) => {
+  if (!shifts) return [Math.max(0, at - radius), Math.min(size - 1, at + radius)];
+  const width = Math.min(size, 2 * radius + 1), begin = Math.min(Math.max(at - radius, 0), size - width);
+  return [begin, begin + width - 1];
+};
+const inBox = (q, k, sizes, radii, shifts) => {
+  const points = sizes.reduce((a, b) => a * b), words = [];
+  if (q < 0 || q >= points || k < 0 || k >= points) return [false, `outside the ${sizes.join(' x ')} points`];
+  let holds = true, step = points;
+  const names = ['plane', 'row', 'column'].slice(-sizes.length);
+  sizes.forEach((size, axis) => {
+    step /= size;
+    const at = div(k, step) % size, [first, last] = windowAt(div(q, step) % size, size, radii[axis], shifts);
+    const isIn = first <= at && at <= last;
+    holds = holds && isIn;
+    words.push(`${names[axis]} ${at} ${isIn ? '' : 'not '}in ${first} to ${last}`);
+  });
+  return [holds, words.join(', ')];
+};
 const LEAVES = {
   dense: () => [true, 'always'],
   causal: (q, k) => [k <= q, `k <= q: ${k} ${sign(k <= q, '<=', '>')} ${q}`],
@@ -78,6 +98,9 @@ const LEAVES = {
     const rows = Math.abs(div(q, w) - div(k, w)), cols = Math.abs(mod(q, w) - mod(k, w));
     return [rows <= rh && cols <= rw, `${rows} row${rows === 1 ? '' : 's'} and ${cols} column${cols === 1 ? '' : 's'} apart`];
   },
+  neighborhood: (q, k, [h, w, rh, rw]) => inBox(q, k, [h, w], [rh, rw], true),
+  volume: (q, k, [d, h, w, rd, rh, rw]) => inBox(q, k, [d, h, w], [rd, rh, rw], false),
+  volume_neighborhood: (q, k, [d, h, w, rd, rh, rw]) => inBox(q, k, [d, h, w], [rd, rh, rw], true),
 };
 )js";
 

@@ -135,7 +135,10 @@ def keyhole(program, *words):
     return done.stdout
 
 
-ARRAYS = {"documents", "tree", "grid", "tiles", "bitmaps", "csr", "mask", "per_batch", "at", "packed"}
+ARRAYS = {
+    "documents", "tree", "grid", "neighborhood", "volume", "volume_neighborhood",
+    "tiles", "bitmaps", "csr", "mask", "per_batch", "at", "packed",
+}  # fmt: skip
 
 
 def lengths_for(pattern):

@@ -46,6 +46,8 @@ constexpr const char* kLongPatterns[] = {
     "random(64, 16, 7)",
     "random(1, 128, 7)",
     "grid(256, 256, 3, 5)",
+    "neighborhood(256, 256, 3, 5)",
+    "volume_neighborhood(16, 64, 64, 1, 3, 3)",
     "streaming(16, 64)",
     "streaming(4, 4096)",
     "longformer(512, 4)",

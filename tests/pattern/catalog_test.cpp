@@ -29,7 +29,7 @@ TEST(Catalog, RowsAreComplete) {
     EXPECT_TRUE(entry.example.starts_with(entry.name)) << entry.name;
     EXPECT_NE(entry.make, nullptr) << entry.name;
   }
-  EXPECT_EQ(names.size(), 27u);
+  EXPECT_EQ(names.size(), 30u);
   EXPECT_EQ(find_in_catalog("windw"), nullptr);
   EXPECT_EQ(find_in_catalog(""), nullptr);
 }
@@ -66,6 +66,10 @@ TEST(Catalog, ExamplesParsePrintAndCanBeDrawn) {
 // The definitions once more, as a reader of the documentation would write them down.
 TEST(Catalog, ExamplesHoldWhatTheDefinitionSays) {
   const auto is_power = [](int64_t n) { return n > 0 && (n & (n - 1)) == 0; };
+  const auto is_near = [](int64_t q, int64_t k, int64_t size, int64_t radius) {  // NATTEN's window
+    const int64_t begin = std::clamp<int64_t>(q - radius, 0, size - (2 * radius + 1));
+    return begin <= k && k <= begin + 2 * radius;
+  };
   const auto document = [](int64_t k) { return k < 5 ? 0 : k < 8 ? 1 : 2; };
   const int64_t parents[] = {-1, 0, 0, 1, 1, 2, 2, 3};
   const auto is_ancestor = [&](int64_t k, int64_t q) {
@@ -91,6 +95,12 @@ TEST(Catalog, ExamplesHoldWhatTheDefinitionSays) {
       {"exponential", [&](auto q, auto k) { return q == k || is_power(std::abs(q - k)); }},
       {"grid(4, 4, 1, 1)",
        [](auto q, auto k) { return std::abs(q / 4 - k / 4) <= 1 && std::abs(q % 4 - k % 4) <= 1; }},
+      {"neighborhood(4, 4, 1, 1)",
+       [&](auto q, auto k) { return is_near(q / 4, k / 4, 4, 1) && is_near(q % 4, k % 4, 4, 1); }},
+      {"volume(2, 2, 4, 1, 0, 1)",
+       [](auto q, auto k) { return q / 4 % 2 == k / 4 % 2 && std::abs(q % 4 - k % 4) <= 1; }},
+      {"volume_neighborhood(4, 2, 2, 1, 0, 1)",
+       [&](auto q, auto k) { return is_near(q / 4, k / 4, 4, 1) && q / 2 % 2 == k / 2 % 2; }},
       {"bitmaps(4, 4, [0, 1, 3, 4], [0, 0, 1, 2], [0, -1, 0, 0], "
        "[[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]])",
        [](auto q, auto k) {

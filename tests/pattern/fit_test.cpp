@@ -49,6 +49,9 @@ std::vector<Known> for_eight_positions() {
       {"documents", parse("documents(3, 0, 5)")},
       {"tree", tree({-1, 0, 0, 1, 1, 2, 2, 3})},
       {"grid", grid(2, 4, 1, 1)},
+      {"neighborhood", neighborhood(2, 4, 0, 1)},
+      {"volume", volume(2, 2, 2, 1, 1, 0)},
+      {"volume_neighborhood", volume_neighborhood(2, 2, 2, 1, 0, 1)},
       {"mask", mask(ones, 8, 8)},
       {"csr", csr(count_up(9), count_up(8))},
       {"tiles", tiles(2, 2, four, count_up(4))},
@@ -201,9 +204,9 @@ TEST(Fit, EachDocumentOfPackedIsACall) {
   EXPECT_EQ(
       refusal(packed({8, 3}, {8, 9}, grid(2, 4, 1, 1)), 11, 17),
       "grid: made for 8 positions, but a document of packed has 3 queries at positions 6 to 8 "
-      "and 9 keys; give a height and a width of as many pixels as there are keys; tokens that "
-      "are no pixels get positions below 0 from at(...); packed in the same pattern is made "
-      "for 11 queries and 17 keys");
+      "and 9 keys; give sizes whose product is the number of keys; tokens that are no points get "
+      "positions below 0 from at(...); packed in the same pattern is made for 11 queries and 17 "
+      "keys");
 }
 
 TEST(Fit, SaysWhatItIsForWhatItGotAndTheWayOut) {

@@ -38,6 +38,9 @@ rc::Gen<std::string> leaf() {
       call("tree", {{-1, 0}, {-1, 1}, {-1, 2}, {-1, 3}}), call("dilated", {{1, 6}}),
       call("dilated", {{1, 6}, {0, 4}}), call("strided", {{1, 7}}), call("fixed", {{5, 9}, {1, 5}}),
       call("random", {{1, 5}, {0, 4}, {0, 99}}), call("grid", {{1, 6}, {1, 6}, {0, 3}, {0, 3}}),
+      call("neighborhood", {{1, 6}, {1, 6}, {0, 3}, {0, 3}}),
+      call("volume", {{1, 4}, {1, 4}, {1, 4}, {0, 3}, {0, 3}, {0, 3}}),
+      call("volume_neighborhood", {{1, 4}, {1, 4}, {1, 4}, {0, 3}, {0, 3}, {0, 3}}),
       call("streaming", {{0, 4}, {1, 6}}));
 }
 

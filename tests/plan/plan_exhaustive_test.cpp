@@ -46,8 +46,9 @@ class Differences {
 };
 
 bool is_of_arrays(const std::string& text) {
-  constexpr const char* kNames[] = {"at(",    "documents(", "tree(", "grid(",  "mask(",
-                                    "tiles(", "bitmaps(",   "csr(",  "packed("};
+  constexpr const char* kNames[] = {"at(",           "documents(", "tree(",  "grid(",
+                                    "neighborhood(", "volume(",    "mask(",  "tiles(",
+                                    "bitmaps(",      "csr(",       "packed("};
   return std::ranges::any_of(kNames,
                              [&](const char* name) { return text.find(name) < text.size(); });
 }

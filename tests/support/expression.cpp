@@ -192,10 +192,22 @@ Pattern build_tree(std::vector<int64_t> parents, const Shape& shape) {
   return tree(std::move(parents));
 }
 
+// The largest divisor of `whole` up to `most`.
+int64_t divisor_of(int64_t whole, int64_t most) {
+  int64_t divisor = std::clamp<int64_t>(most, 1, std::max<int64_t>(whole, 1));
+  while (whole % divisor != 0) --divisor;
+  return divisor;
+}
+
 Pattern build_grid(const Expression& e, const Shape& shape) {
-  int64_t width = std::clamp<int64_t>(number(e, 1), 1, std::max<int64_t>(shape.k_len, 1));
-  while (shape.k_len % width != 0) --width;
-  return grid(shape.k_len / width, width, number(e, 2), number(e, 3));
+  const int64_t width = divisor_of(shape.k_len, number(e, 1)), height = shape.k_len / width;
+  return (e.name == "grid" ? grid : neighborhood)(height, width, number(e, 2), number(e, 3));
+}
+Pattern build_volume(const Expression& e, const Shape& shape) {
+  const int64_t width = divisor_of(shape.k_len, number(e, 2));
+  const int64_t height = divisor_of(shape.k_len / width, number(e, 1));
+  return (e.name == "volume" ? volume : volume_neighborhood)(
+      shape.k_len / width / height, height, width, number(e, 3), number(e, 4), number(e, 5));
 }
 
 Pattern build_bitmaps(const Expression& e, const Shape& shape) {
@@ -254,7 +266,8 @@ Pattern build(const Expression& e, const Shape& shape) {
   if (e.name == "bitmaps") return build_bitmaps(e, shape);
   if (e.name == "documents") return build_documents(e.numbers, shape);
   if (e.name == "tree") return build_tree(e.numbers, shape);
-  if (e.name == "grid") return build_grid(e, shape);
+  if (e.name == "grid" || e.name == "neighborhood") return build_grid(e, shape);
+  if (e.name == "volume" || e.name == "volume_neighborhood") return build_volume(e, shape);
   if (e.name == "lambda") {
     const int64_t a = number(e, 0), b = number(e, 1), modulus = number(e, 2);
     KEYHOLE_CHECK(modulus >= 1, "expression: lambda with modulus ", modulus);

@@ -103,8 +103,9 @@ Place top_place(const Shape& shape) {
 }
 
 bool knows_its_lengths(const Expression& leaf) {
-  constexpr std::string_view kNames[] = {"csr",       "mask", "tiles", "bitmaps",
-                                         "documents", "tree", "grid"};
+  constexpr std::string_view kNames[] = {
+      "csr",  "mask", "tiles",        "bitmaps", "documents",
+      "tree", "grid", "neighborhood", "volume",  "volume_neighborhood"};
   return std::ranges::find(kNames, leaf.name) != std::end(kNames);
 }
 

@@ -63,7 +63,7 @@ std::vector<PlantedBug> planted_bugs() {
   }
   for (const char* name :
        {"window", "sinks", "csr", "mask", "tiles", "bitmaps", "lambda", "dilated", "random",
-        "documents", "tree", "grid", "fixed", "exponential", "bigbird"}) {
+        "documents", "tree", "grid", "neighborhood", "volume", "fixed", "exponential", "bigbird"}) {
     bugs.push_back({name, [=](const Case& c) { return contains(c.pattern, name); }, 0});
   }
   bugs.push_back({"grouped heads", [](const Case& c) { return c.heads > c.kv_heads; }, 1});
