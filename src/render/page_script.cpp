@@ -1,7 +1,7 @@
 // src/render/page_script.cpp
 // The script of the page that `keyhole show --html` writes. It reads DATA (see html.cpp): bitmaps
 // are the truth about which pairs attend; the expression tree, evaluated here, says why. A test in
-// headless Chromium compares the two on every pair of every catalog example.
+// headless Chromium compares the two on every pair of every catalog example, and of every head.
 #include "render/html.h"
 
 namespace keyhole {
@@ -111,13 +111,28 @@ const unpack = text => {
   for (let i = 0; i < raw.length; ++i) bytes[i] = raw.charCodeAt(i);
   return bytes;
 };
-const ANY = unpack(DATA.any), ALL = DATA.cell > 1 ? unpack(DATA.all) : ANY;
+// One view is one head of one batch entry; DATA.tree and DATA.pairs are those of the view in use.
+let ANY, ALL, PARTS;
 const bit = (bits, row, col) => { const at = row * DATA.cols + col; return bits[at >> 3] >> (at & 7) & 1; };
-(function prepare(node) {
+function prepare(node) {
   if (node.bits) node.bitmap = unpack(node.bits);
   node.args = (node.args || []).map(a => a === 'inf' ? Infinity : a === '-inf' ? -Infinity : a);
   (node.children || []).forEach(prepare);
-})(DATA.tree);
+}
+const tileCache = new Map();
+function useView(view) {
+  if (!view.bits) {
+    prepare(view.tree);
+    const any = unpack(view.any);
+    view.bits = {any, all: DATA.cell > 1 ? unpack(view.all) : any, parts: view.parts.map(part => unpack(part.any))};
+  }
+  ({any: ANY, all: ALL, parts: PARTS} = view.bits);
+  DATA.tree = view.tree, DATA.pairs = view.pairs, DATA.parts = view.parts;
+  tileCache.clear();
+}
+useView(DATA.views[0]);
+// The first part that has a pair in the cell; -1 where none attends.
+const partOf = (row, col) => bit(ANY, row, col) ? PARTS.findIndex(bits => bit(bits, row, col)) : -1;
 
 // {holds, node, words, children}; holds is null where neither a definition nor a bitmap is at hand.
 function evaluate(node, query, key, q = query + DATA.offset, k = key) {
@@ -146,7 +161,6 @@ const attends = (query, key) => bit(ANY, div(query, DATA.cell), div(key, DATA.ce
 const cellState = (row, col) => bit(ALL, row, col) ? 'full' : bit(ANY, row, col) ? 'partial' : 'absent';
 
 // How tiles of `size` pairs a side fall: state per tile and the three sums.
-const tileCache = new Map();
 function tiles(size) {
   if (tileCache.has(size)) return tileCache.get(size);
   const step = size / DATA.cell, rows = Math.ceil(DATA.rows / step), cols = Math.ceil(DATA.cols / step);
@@ -191,17 +205,38 @@ const image = document.createElement('canvas');
 
 function readColours() {
   const style = getComputedStyle(document.documentElement);
+  colours.parts = [0, 1, 2, 3, 4, 5].map(i => style.getPropertyValue('--part' + i).trim());
   for (const name of ['card', 'ink', 'soft', 'line', 'grid', 'pair', 'pale', 'none', 'full', 'partial', 'cross'])
     colours[name] = style.getPropertyValue('--' + name).trim();
+}
+const isByPart = () => PARTS.length > 0 && $('ink').value === 'parts';
+function drawLegend() {
+  const item = (style, text) => {
+    const made = element('span', ''), swatch = element('i', 'key');
+    Object.assign(swatch.style, style), made.append(swatch, text);
+    return made;
+  };
+  const scaled = DATA.cell > 1;
+  const items = isByPart()
+    ? DATA.parts.map((part, i) => item({background: `var(--part${i})`, borderColor: `var(--part${i})`}, part.text))
+    : [item({background: 'var(--pair)', borderColor: 'var(--pair)'}, scaled ? 'every pair of the cell attends' : 'attends')];
+  if (scaled && isByPart()) items.push(element('span', '', 'pale: only some pairs of the cell attend'));
+  if (scaled && !isByPart()) items.push(item({background: 'var(--pale)', borderColor: 'var(--pale)'}, 'some do'));
+  items.push(item({background: 'var(--none)'}, scaled ? 'none' : 'does not'));
+  if (isByPart() && DATA.parts.length > 1) items.push(element('span', '', 'where several allow a pair, the first of them'));
+  if (DATA.left_out) items.push(element('span', '', `${DATA.left_out} heads are not on this page: keyhole show --head and --at-batch draw them`));
+  $('legend').replaceChildren(...items);
 }
 function paintImage() {
   image.width = Math.max(1, DATA.cols), image.height = Math.max(1, DATA.rows);
   const pen = image.getContext('2d'), pixels = pen.createImageData(image.width, image.height);
   const rgb = hex => [1, 3, 5].map(i => parseInt((hex.length === 4 ? '#' + [...hex.slice(1)].map(h => h + h).join('') : hex).slice(i, i + 2), 16));
   const [pair, pale, none] = [rgb(colours.pair), rgb(colours.pale), rgb(colours.none)];
+  const full = colours.parts.map(rgb), some = full.map(part => part.map((value, i) => Math.round(.35 * value + .65 * none[i])));
   for (let r = 0, at = 0; r < DATA.rows; ++r) {
     for (let c = 0; c < DATA.cols; ++c, at += 4) {
-      const colour = bit(ALL, r, c) ? pair : bit(ANY, r, c) ? pale : none;
+      const part = isByPart() ? partOf(r, c) : -1;
+      const colour = part >= 0 ? (bit(ALL, r, c) ? full : some)[part] : bit(ALL, r, c) ? pair : bit(ANY, r, c) ? pale : none;
       pixels.data[at] = colour[0], pixels.data[at + 1] = colour[1], pixels.data[at + 2] = colour[2], pixels.data[at + 3] = 255;
     }
   }
@@ -413,6 +448,28 @@ $('theme').onclick = () => {
   restyle();
 };
 function restyle() { readColours(), paintImage(), draw(); }
+
+// Heads and batch entries.
+let place = DATA.places[0];
+function choosePlace(batch, head) {
+  const inBatch = DATA.places.filter(p => p.batch === batch);
+  place = inBatch.find(p => p.head === head) || inBatch[0];
+  useView(DATA.views[place.view]);
+  const offer = (select, label, values, value) => {
+    select.replaceChildren(...values.map(v => { const made = element('option', '', String(v)); made.value = String(v); return made; }));
+    select.value = String(value), label.hidden = values.length < 2;
+  };
+  const sorted = values => [...new Set(values)].sort((a, b) => a - b);
+  offer($('batch'), $('batches'), sorted(DATA.places.map(p => p.batch)), place.batch);
+  offer($('head'), $('heads'), sorted(inBatch.map(p => p.head)), place.head);
+  $('inks').hidden = PARTS.length === 0;
+  $('caption').textContent = place.caption;
+  repaint();
+}
+function repaint() { drawLegend(), paintImage(), tell(hovered || pinned), chooseTile(tileSize); }
+$('batch').onchange = () => choosePlace(Number($('batch').value), place.head);
+$('head').onchange = () => choosePlace(place.batch, Number($('head').value));
+$('ink').onchange = repaint;
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', restyle);
 
 function chooseTile(size) {
@@ -446,9 +503,9 @@ for (let size = DATA.cell * 2, made = 0; made < 9 && size < 2 * Math.max(DATA.q_
   $('tile').append(option);
 }
 $('tile').onchange = () => chooseTile(Number($('tile').value));
-readColours(), paintImage(), resize(), tell(null), chooseTile(0);
+readColours(), resize(), choosePlace(DATA.batch, DATA.head);
 new ResizeObserver(resize).observe(canvas.parentElement);
-window.keyhole = {DATA, LEAVES, evaluate, attends, tiles, keysOf, cellState, chooseTile, view: () => ({scale, left, top: top_, hovered, pinned}),
+window.keyhole = {DATA, LEAVES, evaluate, attends, partOf, choosePlace, tiles, keysOf, cellState, chooseTile, view: () => ({scale, left, top: top_, hovered, pinned}),
   place: (row, col) => { const box = canvas.getBoundingClientRect(); return {x: box.left + toX(col) + scale / 2, y: box.top + toY(row) + scale / 2}; }};
 )js";
 

@@ -7,11 +7,12 @@ namespace keyhole {
 const char* const kPageStyle = R"css(
 :root{color-scheme:light;--paper:#f4f6f9;--card:#fff;--ink:#18202b;--soft:#657184;--line:#dfe4ea;--grid:#e6eaef;
 --pair:#2166c4;--pale:#c3d8f4;--none:#fff;--full:#12946a;--partial:#d98a12;--cross:#18202b14;--yes:#0d7d57;--no:#b3372f;--focus:#2166c4;
+--part0:#2166c4;--part1:#c4590b;--part2:#12805c;--part3:#8a4fb5;--part4:#94701a;--part5:#6b7685;
 --shadow:0 1px 2px #1020300f,0 4px 16px #1020300a}
 @media(prefers-color-scheme:dark){:root:not([data-theme=light]){color-scheme:dark;--paper:#0e1218;--card:#161c25;--ink:#e7ecf3;--soft:#93a0b3;--line:#2a3340;--grid:#232b36;
---pair:#62a6f7;--pale:#274a72;--none:#12171f;--full:#2fc795;--partial:#f0b04a;--cross:#ffffff17;--yes:#4bd3a3;--no:#ff8a80;--focus:#62a6f7;--shadow:none}}
+--pair:#62a6f7;--pale:#274a72;--none:#12171f;--full:#2fc795;--partial:#f0b04a;--cross:#ffffff17;--yes:#4bd3a3;--no:#ff8a80;--focus:#62a6f7;--part0:#62a6f7;--part1:#f0924a;--part2:#3fc797;--part3:#c08ae8;--part4:#d8b24a;--part5:#93a0b3;--shadow:none}}
 :root[data-theme=dark]{color-scheme:dark;--paper:#0e1218;--card:#161c25;--ink:#e7ecf3;--soft:#93a0b3;--line:#2a3340;--grid:#232b36;
---pair:#62a6f7;--pale:#274a72;--none:#12171f;--full:#2fc795;--partial:#f0b04a;--cross:#ffffff17;--yes:#4bd3a3;--no:#ff8a80;--focus:#62a6f7;--shadow:none}
+--pair:#62a6f7;--pale:#274a72;--none:#12171f;--full:#2fc795;--partial:#f0b04a;--cross:#ffffff17;--yes:#4bd3a3;--no:#ff8a80;--focus:#62a6f7;--part0:#62a6f7;--part1:#f0924a;--part2:#3fc797;--part3:#c08ae8;--part4:#d8b24a;--part5:#93a0b3;--shadow:none}
 *{box-sizing:border-box}
 body{margin:0;background:var(--paper);color:var(--ink);font:14px/1.5 system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif}
 code,.mono,pre{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace}
@@ -27,12 +28,12 @@ button,select{font:inherit;color:var(--ink);background:var(--card);border:1px so
 button:hover,select:hover{border-color:var(--soft)}
 button:focus-visible,select:focus-visible,canvas:focus-visible{outline:2px solid var(--focus);outline-offset:1px}
 label{color:var(--soft);display:flex;gap:7px;align-items:center}
+[hidden]{display:none!important}
 .stage{position:relative;flex:1;min-height:0}
 canvas{position:absolute;inset:0;width:100%;height:100%;display:block;touch-action:none;cursor:crosshair}
 canvas.dragging{cursor:grabbing}
 .legend{display:flex;flex-wrap:wrap;gap:4px 16px;padding:8px 12px;border-top:1px solid var(--line);color:var(--soft);font-size:12.5px}
 .key{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px;vertical-align:-1px;border:1px solid var(--line)}
-.key.pair{background:var(--pair);border-color:var(--pair)}.key.some{background:var(--pale);border-color:var(--pale)}.key.none{background:var(--none)}
 .key.full{border:2px solid var(--full)}.key.partial{border:2px solid var(--partial)}.key.absent{border:1px dashed var(--soft)}
 aside{display:flex;flex-direction:column;gap:16px}
 aside section{padding:13px 16px 15px}

@@ -2,7 +2,8 @@
 # tests/cli/html_test.py
 # Opens the pages of `keyhole show --html` in headless Chromium. Law: on every pair of every page, the
 # definitions that the page evaluates (why) say the same as its bitmap (whether), and the bitmap holds as
-# many pairs as the text picture says. One page is also used by hand: pointer, wheel, keys, tiles, theme.
+# many pairs as the text picture says; so for every head on the page. The colour of a pair is that of the
+# first part that allows it. Two pages are also used by hand: pointer, wheel, keys, tiles, theme; heads, colours.
 """usage: html_test.py --path FOLDER_OF_KEYHOLE; exit status 77 when there is no Chromium"""
 
 import argparse
@@ -38,12 +39,28 @@ COMPARE = """
 (() => {
   const k = window.keyhole, D = k.DATA, result = {wrong: [], unknown: 0, pairs: 0, checked: 0, words: ''};
   try {
-    for (let q = 0; q < D.q_len && D.cell === 1; ++q) for (let key = 0; key < D.k_len; ++key) {
-      const why = k.evaluate(D.tree, q, key), truth = k.attends(q, key);
-      ++result.checked, result.pairs += truth;
-      if (why.holds === null) ++result.unknown;
-      else if (why.holds !== truth && result.wrong.length < 3) result.wrong.push([q, key, truth]);
+    // The operands of the first `|` below names and `&`, as the answer to a pair has them.
+    const flat = r => r.node.kind === 'or' ? r.children.flatMap(flat) : [r];
+    const operands = r => r.node.kind === 'or' ? flat(r) : ['same', 'and'].includes(r.node.kind)
+      ? r.children.map(operands).find(found => found.length) || [] : [];
+    const wrong = what => { if (result.wrong.length < 3) result.wrong.push(what); };
+    const start = {batch: D.batch, head: D.head};
+    result.places = D.places.length;
+    for (const place of [...D.places.filter(p => p.batch !== start.batch || p.head !== start.head), start]) {
+      k.choosePlace(place.batch, place.head);
+      let pairs = 0;
+      for (let q = 0; q < D.q_len && D.cell === 1; ++q) for (let key = 0; key < D.k_len; ++key) {
+        const why = k.evaluate(D.tree, q, key), truth = k.attends(q, key);
+        ++result.checked, pairs += truth;
+        if (why.holds === null) ++result.unknown;
+        else if (why.holds !== truth) wrong([place, q, key, truth]);
+        const first = truth ? operands(why).findIndex(part => part.holds) : -1, drawn = k.partOf(q, key);
+        if (D.parts.length && drawn !== Math.min(first, 5)) wrong([place, q, key, 'part', drawn, first]);
+      }
+      if (D.cell === 1 && pairs !== D.pairs) wrong([place, 'pairs', pairs, D.pairs]);
+      result.pairs = pairs;
     }
+    result.legend = document.getElementById('legend').innerText.length;
     if (D.cell > 1) {  // cells: a full one holds its first pair, an absent one does not
       for (let r = 0; r < D.rows; ++r) for (let c = 0; c < D.cols; ++c) {
         const why = k.evaluate(D.tree, r * D.cell, c * D.cell), state = k.cellState(r, c);
@@ -58,6 +75,35 @@ COMPARE = """
     result.explain = document.querySelectorAll('#explain tr').length;
   } catch (error) { result.error = String(error && error.stack || error); }
   parent.postMessage(JSON.stringify({name: location.pathname.split('/').pop(), ...result}), '*');
+})();
+"""
+
+# The page of a pattern with two heads in each of two batch entries, of which one batch entry has equal heads.
+USE_HEADS = """
+(() => {
+  const k = window.keyhole, failures = [];
+  const expect = (what, condition) => { if (!condition) failures.push(what); };
+  const text = id => document.getElementById(id).innerText;
+  const choose = (id, value) => { const s = document.getElementById(id); s.value = value, s.dispatchEvent(new Event('change')); };
+  const pixel = (row, col) => {
+    const canvas = document.getElementById('canvas'), box = canvas.getBoundingClientRect(), at = k.place(row, col), ratio = canvas.width / box.width;
+    return [...canvas.getContext('2d').getImageData((at.x - box.left) * ratio, (at.y - box.top) * ratio, 1, 1).data].join();
+  };
+  try {
+    expect('head and batch are offered', !document.getElementById('heads').hidden && !document.getElementById('batches').hidden);
+    expect('views are shared: ' + k.DATA.views.length, k.DATA.places.length === 4 && k.DATA.views.length === 3);
+    expect('begins where it was asked to: ' + text('caption'), text('caption').includes('head 1, batch entry 0'));
+    choose('head', '0');
+    expect('caption: ' + text('caption'), text('caption').includes('head 0, batch entry 0') && text('caption').includes(k.DATA.pairs + ' of'));
+    expect('legend: ' + text('legend'), text('legend').includes('window(2)') && text('legend').includes('sinks(1)'));
+    expect('parts differ in colour', pixel(9, 0) !== pixel(9, 9) && pixel(9, 8) === pixel(9, 9) && pixel(9, 9) !== pixel(0, 9));
+    choose('ink', 'one');
+    expect('one colour', pixel(9, 0) === pixel(9, 9) && text('legend').includes('attends'));
+    choose('ink', 'parts'), choose('batch', '1');
+    expect('batch: ' + text('caption'), text('caption').includes('head 0, batch entry 1') && text('caption').includes('144 of 144'));
+    expect('one part, no choice of colours', document.getElementById('inks').hidden && text('legend').includes('attends'));
+  } catch (error) { failures.push(String(error && error.stack || error)); }
+  parent.postMessage(JSON.stringify({name: location.pathname.split('/').pop(), use: failures}), '*');
 })();
 """
 
@@ -159,6 +205,9 @@ def make_pages(program, folder):
         add_script(folder / name, COMPARE)
     keyhole(program, "show", "causal & (window(2) | sinks(1))", "--len", "12", "--html", str(folder / "use.html"))
     add_script(folder / "use.html", USE)
+    two_heads = "per_batch(per_head(causal & (window(2) | sinks(1)), causal), dense)"
+    keyhole(program, "show", two_heads, "--len", "12", "--head", "1", "--html", str(folder / "heads.html"))
+    add_script(folder / "heads.html", USE_HEADS)
     return pages
 
 
@@ -194,9 +243,9 @@ def main():
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = pathlib.Path(name)
         pages = make_pages(program, folder)
-        for result in open_pages(chromium, folder, [*pages, "use.html"]):
+        for result in open_pages(chromium, folder, [*pages, "use.html", "heads.html"]):
             if "use" in result:
-                failures += [f"use.html: {what}" for what in result["use"]]
+                failures += [f"{result['name']}: {what}" for what in result["use"]]
                 continue
             pattern, options, pairs = pages[result["name"]]
             where = f"{pattern} {' '.join(options)}"
@@ -209,11 +258,15 @@ def main():
                 failures.append(f"{where}: {result['unknown']} pairs without an answer")
             elif result["pairs"] != pairs:
                 failures.append(f"{where}: {result['pairs']} pairs on the page, {pairs} in JSON")
+            elif pattern.startswith("per_") and result["places"] < 2:
+                failures.append(f"{where}: no choice of heads")
+            elif not result["legend"]:
+                failures.append(f"{where}: no legend")
             elif not result["explain"]:
                 failures.append(f"{where}: no explain table")
     for failure in failures:
         print("FAILED", failure)
-    print(f"{len(pages)} pages, {checked} pairs compared, one page used: {len(failures)} failures")
+    print(f"{len(pages)} pages, {checked} pairs compared, two pages used: {len(failures)} failures")
     return 1 if failures else 0
 
 

@@ -1,0 +1,141 @@
+// tests/cli/png_test.cpp
+// The picture as pixels: letters, cells, a title and axes with positions.
+#include "cli/png.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
+#include "cli/letters.h"
+#ifdef KEYHOLE_HAVE_PNG
+#include <png.h>
+#endif
+
+namespace keyhole::cli {
+namespace {
+
+std::string drawn(std::string_view text, int64_t width, int64_t height) {
+  std::set<std::pair<int64_t, int64_t>> dots;
+  set_text(text, [&](int64_t x, int64_t y) { dots.insert({x, y}); });
+  std::string rows;
+  for (int64_t y = 0; y < height; ++y) {
+    for (int64_t x = 0; x < width; ++x) rows += dots.contains({x, y}) ? '#' : '.';
+    rows += '\n';
+  }
+  return rows;
+}
+
+TEST(Letters, StandBesideEachOther) {
+  EXPECT_EQ(drawn("k 1", 18, 7),
+            "#.............#...\n"
+            "#............##...\n"
+            "#..#..........#...\n"
+            "#.#...........#...\n"
+            "##............#...\n"
+            "#.#...........#...\n"
+            "#..#.........###..\n");
+  EXPECT_EQ(drawn("\u03b1", 6, 2), "#####.\n#...#.\n") << "a letter that is not there is one box";
+}
+
+TEST(Letters, AreAllDifferentAndInsideTheirBox) {
+  std::map<std::string, char> seen;
+  for (char c = ' '; c <= '~'; ++c) {
+    set_text({&c, 1}, [&](int64_t x, int64_t y) {
+      EXPECT_TRUE(x >= 0 && x < kLetterWidth - 1 && y >= 0 && y < kLetterHeight + 2) << c;
+    });
+    const auto [other, is_new] = seen.try_emplace(drawn({&c, 1}, kLetterWidth, 9), c);
+    EXPECT_TRUE(is_new) << c << " looks like " << other->second;
+  }
+}
+
+#ifdef KEYHOLE_HAVE_PNG
+using Rgb = uint32_t;
+constexpr Rgb kCell = 0x2166c4, kTitle = 0x1c2430, kLabel = 0x606b7a;
+
+struct Image {
+  int64_t width, height;
+  std::vector<uint8_t> bytes;
+  Rgb at(int64_t x, int64_t y) const {
+    const uint8_t* pixel = &bytes[size_t(3 * (y * width + x))];
+    return Rgb(pixel[0] << 16 | pixel[1] << 8 | pixel[2]);
+  }
+  // Whether the letters of `text` stand with their left upper corner at some place.
+  bool says(std::string_view text, Rgb colour, int64_t dot = 2) const {
+    std::vector<std::pair<int64_t, int64_t>> dots;
+    set_text(text, [&](int64_t x, int64_t y) { dots.push_back({x * dot, y * dot}); });
+    const int64_t right = int64_t(text.size()) * kLetterWidth * dot, down = 9 * dot;
+    for (int64_t y = 0; y + down < height; ++y) {
+      for (int64_t x = 0; x + right <= width + dot; ++x) {
+        bool is_here = true;
+        for (const auto& [dx, dy] : dots) {
+          if (!(is_here = x + dx < width && at(x + dx, y + dy) == colour)) break;
+        }
+        if (is_here) return true;
+      }
+    }
+    return false;
+  }
+};
+
+Image read_png(const std::string& file) {
+  png_image image = {};
+  image.version = PNG_IMAGE_VERSION;
+  KEYHOLE_CHECK(png_image_begin_read_from_memory(&image, file.data(), file.size()), image.message);
+  image.format = PNG_FORMAT_RGB;
+  Image read{image.width, image.height, std::vector<uint8_t>(PNG_IMAGE_SIZE(image))};
+  KEYHOLE_CHECK(png_image_finish_read(&image, nullptr, read.bytes.data(), 0, nullptr),
+                image.message);
+  return read;
+}
+
+Image png_of(const Pattern& pattern, const Shape& shape) {
+  return read_png(picture_png(look(pattern, shape, 0, 0, kPngCells)));
+}
+
+TEST(Png, HasATitleAndPositionsAlongItsSides) {
+  const Image image = png_of(causal() & window(2), {1, 1, 4, 12, {}});
+  EXPECT_TRUE(image.says("causal & window(2)", kTitle));
+  EXPECT_TRUE(image.says("4 x 12, 12 of 48 pairs (25.0%)", kLabel));
+  EXPECT_TRUE(image.says("keys k ->", kLabel));
+  for (const char* position : {"0", "7", "8", "11"}) EXPECT_TRUE(image.says(position, kLabel));
+}
+
+TEST(Png, TicksAreRoundPositionsWhereACellIsManyPairs) {
+  const Image image = png_of(causal(), {1, 1, 100000, 100000, {}});
+  EXPECT_TRUE(image.says("20000", kLabel));
+  EXPECT_TRUE(image.says("80000", kLabel));
+}
+
+TEST(Png, CellsAreThoseOfThePicture) {
+  const Shape shape{1, 1, 8, 8, {}};
+  int64_t cells[2] = {};
+  for (const bool is_dense : {false, true}) {
+    const Image image = png_of(is_dense ? dense() : sinks(4), shape);
+    for (int64_t y = 0; y < image.height; ++y) {
+      for (int64_t x = 0; x < image.width; ++x) cells[is_dense] += image.at(x, y) == kCell;
+    }
+  }
+  EXPECT_NEAR(double(cells[0]) / double(cells[1]), 0.5, 0.01);
+}
+
+TEST(Png, OddShapesAndLongTitles) {
+  Pattern pattern = causal();
+  for (int64_t i = 0; i < 100; ++i) pattern = pattern | window(i);
+  EXPECT_TRUE(png_of(pattern, {1, 1, 3, 3, {}}).says("...", kTitle, 1));
+  EXPECT_GT(png_of(causal(), {1, 1, 0, 5, {}}).width, 0);
+  EXPECT_GT(png_of(causal(), {1, 1, 5, 0, {}}).width, 0);
+  EXPECT_TRUE(png_of(causal(), {1, 1, 3, 3, -3}).says("-3", kLabel));
+}
+#else
+TEST(Png, IsRefusedWithoutTheLibrary) {
+  EXPECT_FALSE(can_write_png());
+  EXPECT_THROW(refuse_png(), Error);
+}
+#endif
+
+}  // namespace
+}  // namespace keyhole::cli
