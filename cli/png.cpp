@@ -1,14 +1,9 @@
 // cli/png.cpp
-// Pixels from cells, with a title and axes, and a file from pixels with libpng's simplified
-// interface where this build has it.
+// A file from pixels, with libpng's simplified interface where this build has it.
 #include "cli/png.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "base/check.h"
-#include "base/int_math.h"
-#include "cli/letters.h"
+#include "cli/pixels.h"
 #ifdef KEYHOLE_HAVE_PNG
 #include <png.h>
 #endif
@@ -24,162 +19,23 @@ void refuse_png() {
 }
 
 #ifdef KEYHOLE_HAVE_PNG
-namespace {
-
-struct Rgb {
-  uint8_t r, g, b;
-};
-constexpr Rgb kPaper{255, 255, 255}, kInk{33, 102, 196}, kPale{214, 228, 247}, kLine{227, 231, 236},
-    kFrame{140, 150, 162}, kText{28, 36, 48}, kSoft{96, 107, 122};
-constexpr int64_t kSide = 768;  // pixels of the longer side, at least; cells are whole pixels
-constexpr int64_t kTop = 112, kMargin = 20, kLeastWidth = 520;
-constexpr int64_t kDot = 2;  // pixels a side of a dot of a letter
-
-Rgb colour_of(uint8_t share) {
-  if (share == Picture::kAbsent) return kPaper;
-  if (share == Picture::kFull) return kInk;
-  const auto mix = [&](uint8_t from, uint8_t to) {
-    return uint8_t(from + (to - from) * 3 * share / (4 * 255));  // stays visibly short of full
-  };
-  return {mix(kPale.r, kInk.r), mix(kPale.g, kInk.g), mix(kPale.b, kInk.b)};
-}
-
-class Canvas {
- public:
-  Canvas(int64_t width, int64_t height)
-      : width_(width), height_(height), pixels_(size_t(width * height), kPaper) {}
-
-  int64_t width() const { return width_; }
-  int64_t height() const { return height_; }
-  const Rgb* pixels() const { return pixels_.data(); }
-
-  void fill(int64_t x, int64_t y, int64_t width, int64_t height, Rgb colour) {
-    for (int64_t at = std::max<int64_t>(y, 0); at < std::min(y + height, height_); ++at) {
-      const int64_t begin = std::max<int64_t>(x, 0), end = std::min(x + width, width_);
-      if (begin < end) std::fill_n(pixels_.begin() + at * width_ + begin, end - begin, colour);
-    }
-  }
-  void write(int64_t x, int64_t y, std::string_view text, Rgb colour, int64_t dot = kDot) {
-    set_text(text, [&](int64_t column, int64_t row) {
-      fill(x + column * dot, y + row * dot, dot, dot, colour);
-    });
-  }
-  // From top to bottom, as if the page were turned to the left.
-  void write_down(int64_t x, int64_t y, std::string_view text, Rgb colour) {
-    set_text(text, [&](int64_t column, int64_t row) {
-      fill(x + (kLetterHeight - 1 - row) * kDot, y + column * kDot, kDot, kDot, colour);
-    });
-  }
-
- private:
-  int64_t width_, height_;
-  std::vector<Rgb> pixels_;
-};
-
-int64_t width_of(std::string_view text, int64_t dot = kDot) {
-  return int64_t(text.size()) * kLetterWidth * dot;
-}
-
-// Where the labels of an axis stand: positions that are multiples of 1, 2, 5, 10, ..., and how far
-// from the first cell, in pixels.
-struct Tick {
-  int64_t position, pixel;
-};
-std::vector<Tick> ticks(int64_t first, int64_t count, int64_t cell, int64_t unit, int64_t apart) {
-  int64_t step = 1;
-  for (int64_t times = 0; double(step) * double(unit) / double(cell) < double(apart); ++times) {
-    step = times % 3 == 1 ? step / 2 * 5 : step * 2;
-  }
-  std::vector<Tick> found;
-  for (int64_t at = ceil_div(first, step) * step; at < first + count; at += step) {
-    const double cells = double(at - first) / double(cell);
-    found.push_back({at, int64_t(cells * double(unit)) + (cell == 1 ? unit / 2 : 0)});
-  }
-  return found;
-}
-
-// In one line, smaller where it is long, and cut where that is not enough.
-void write_title(Canvas& canvas, const std::string& text, int64_t y, Rgb colour) {
-  const int64_t room = canvas.width() - 2 * kMargin;
-  const int64_t dot = width_of(text) <= room ? kDot : 1;
-  const size_t most = size_t(room / (kLetterWidth * dot));
-  canvas.write(kMargin, y + (kDot - dot) * kLetterHeight,
-               text.size() <= most ? text : text.substr(0, most - 3) + "...", colour, dot);
-}
-
-void draw_cells(Canvas& canvas, const Picture& picture, int64_t left, int64_t unit) {
-  const bool has_grid = unit >= 6;
-  for (int64_t row = 0; row < picture.rows; ++row) {
-    for (int64_t col = 0; col < picture.cols; ++col) {
-      const int64_t x = left + col * unit, y = kTop + row * unit;
-      const int64_t line_above = has_grid && row > 0, line_left = has_grid && col > 0;
-      canvas.fill(x, y, unit, unit, kLine);
-      canvas.fill(x + line_left, y + line_above, unit - line_left, unit - line_above,
-                  colour_of(picture.at(row, col)));
-    }
-  }
-}
-
-// Positions along both sides.
-void draw_axes(Canvas& canvas, const Picture& picture, int64_t left, int64_t unit) {
-  const int64_t width = picture.cols * unit, height = picture.rows * unit;
-  canvas.fill(left - 1, kTop - 1, width + 2, 1, kFrame);
-  canvas.fill(left - 1, kTop + height, width + 2, 1, kFrame);
-  canvas.fill(left - 1, kTop - 1, 1, height + 2, kFrame);
-  canvas.fill(left + width, kTop - 1, 1, height + 2, kFrame);
-  canvas.write(left, kTop - 50, "keys k ->", kSoft);
-  canvas.write_down(kMargin - 6, kTop, "queries q ->", kSoft);
-  constexpr int64_t kTick = 5, kGap = 3, kHeight = kLetterHeight * kDot;
-  const Shape& shape = picture.shape;
-  const int64_t widest = width_of(std::to_string(shape.k_len));
-  for (const Tick& tick : ticks(0, shape.k_len, picture.cell, unit, widest + 24)) {
-    const std::string label = std::to_string(tick.position);
-    const int64_t x = left + tick.pixel, begin = x - width_of(label) / 2 + 1;
-    canvas.fill(x, kTop - 1 - kTick, 1, kTick, kFrame);
-    if (begin + width_of(label) > canvas.width()) continue;
-    canvas.write(begin, kTop - kTick - kGap - kHeight - 1, label, kSoft);
-  }
-  for (const Tick& tick : ticks(shape.q_offset(), shape.q_len, picture.cell, unit, 2 * kHeight)) {
-    const std::string label = std::to_string(tick.position);
-    const int64_t y = kTop + tick.pixel;
-    canvas.fill(left - 1 - kTick, y, kTick, 1, kFrame);
-    canvas.write(left - kTick - kGap - width_of(label), y - kHeight / 2, label, kSoft);
-  }
-}
-
-// Room for the longest position of a query, and for the name of the axis.
-int64_t left_of(const Shape& shape) {
-  const std::string first = std::to_string(shape.q_offset()),
-                    last = std::to_string(shape.q_offset() + shape.q_len);
-  return kMargin + 24 + std::max(width_of(first), width_of(last));
-}
-
-}  // namespace
-
 bool can_write_png() { return true; }
 
 std::string picture_png(const Picture& picture) {
-  const int64_t longer = std::max<int64_t>({picture.rows, picture.cols, 1});
-  const int64_t unit = std::max<int64_t>(1, kSide / longer);
-  const int64_t left = left_of(picture.shape);
-  Canvas canvas(std::max(left + picture.cols * unit + kMargin, kLeastWidth),
-                kTop + picture.rows * unit + kMargin);
-  write_title(canvas, picture.pattern, 14, kText);
-  write_title(canvas, caption(picture), 36, kSoft);
-  draw_cells(canvas, picture, left, unit);
-  draw_axes(canvas, picture, left, unit);
+  const Pixels pixels = picture_pixels(picture);
   png_image image = {};
   image.version = PNG_IMAGE_VERSION;
-  image.width = png_uint_32(canvas.width()), image.height = png_uint_32(canvas.height());
+  image.width = png_uint_32(pixels.width), image.height = png_uint_32(pixels.height);
   image.format = PNG_FORMAT_RGB;
   // Asked without memory, libpng says how much it needs.
   std::string bytes;
   png_alloc_size_t size = 0;
-  bool is_made = png_image_write_to_memory(&image, nullptr, &size, 0, canvas.pixels(), 0, nullptr);
+  bool is_made =
+      png_image_write_to_memory(&image, nullptr, &size, 0, pixels.colours.data(), 0, nullptr);
   if (is_made) {
     bytes.resize(size);
-    is_made =
-        png_image_write_to_memory(&image, bytes.data(), &size, 0, canvas.pixels(), 0, nullptr);
+    is_made = png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels.colours.data(), 0,
+                                        nullptr);
   }
   KEYHOLE_ASSERT(is_made, "libpng: ", image.message);
   bytes.resize(size);

@@ -37,7 +37,7 @@ THIRD_PARTY = {
     r"nlohmann/": [r"src/.*\.cpp$", "cli/", "tests/"],  # never in a header of the library
     r"hwy/": ["src/kernels/"],
     r"omp\.h$": [r"src/base/parallel\.cpp$"],
-    r"png\.h$": ["cli/"],
+    r"png\.h$": ["cli/", "tests/cli/"],
     r"(nanobind/|Python\.h)": ["python/"],
     r"(gtest|gmock|rapidcheck)[/.]": ["tests/"],
     r"(cuda|cub|cute|thrust|nv)[a-z_]*[/.]": ["src/kernels/", "src/runtime/", "src/select/", "cli/gpu/", "tests/"],

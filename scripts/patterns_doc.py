@@ -126,10 +126,7 @@ def write(programs, docs):
     ]
     for entry in entries:
         first_sentence = entry["meaning"].split(". ")[0].rstrip(".") + "."
-        row = f"| [`{entry['call']}`](#{entry['name']}) | {first_sentence} |"
-        if len(row) > 160:  # the section has the arguments
-            row = f"| [`{entry['name']}(...)`](#{entry['name']}) | {first_sentence} |"
-        lines.append(row)
+        lines.append(f"| [`{entry['call']}`](#{entry['name']}) | {first_sentence} |")
     lines.append("")
     for entry in entries:
         lines += section(programs, entry, pictures)

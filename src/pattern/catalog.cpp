@@ -213,8 +213,7 @@ const std::vector<CatalogEntry>& table() {
                       integer("column_radius", 0)},
        .definition = "k is in the window of 2 * row_radius + 1 rows and 2 * column_radius + 1 "
                      "columns around q, shifted so that it lies inside the image",
-       .meaning = "As grid, but queries near a border see as many pixels as all others "
-                  "(neighbourhood attention, NATTEN).",
+       .meaning = "As grid, but at a border a window is shifted, not cut (NATTEN).",
        .example = "neighborhood(4, 4, 1, 1)",
        .complexity = "L * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",
@@ -229,8 +228,7 @@ const std::vector<CatalogEntry>& table() {
                       integer("column_radius", 0)},
        .definition = "q and k are points of one volume, at most depth_radius planes, row_radius "
                      "rows and column_radius columns apart",
-       .meaning = "A neighbourhood in three dimensions, for volumes and videos read plane by plane "
-                  "or frame by frame.",
+       .meaning = "A neighbourhood in three dimensions, for volumes and videos.",
        .example = "volume(2, 2, 4, 1, 0, 1)",
        .complexity = "L * (2 * depth_radius + 1) * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",
@@ -247,7 +245,7 @@ const std::vector<CatalogEntry>& table() {
        .definition =
            "k is in the window of 2 * radius + 1 points along each axis around q, shifted "
            "so that it lies inside the volume",
-       .meaning = "As volume, but queries near a border see as many points as all others.",
+       .meaning = "As volume, with windows shifted at a border.",
        .example = "volume_neighborhood(4, 2, 2, 1, 0, 1)",
        .complexity = "L * (2 * depth_radius + 1) * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",

@@ -1,6 +1,6 @@
-// tests/cli/png_test.cpp
+// tests/cli/pixels_test.cpp
 // The picture as pixels: letters, cells, a title and axes with positions.
-#include "cli/png.h"
+#include "cli/pixels.h"
 
 #include <gtest/gtest.h>
 
@@ -9,11 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "base/check.h"
 #include "cli/letters.h"
-#ifdef KEYHOLE_HAVE_PNG
-#include <png.h>
-#endif
+#include "cli/png.h"
+#include "keyhole/error.h"
 
 namespace keyhole::cli {
 namespace {
@@ -52,17 +50,9 @@ TEST(Letters, AreAllDifferentAndInsideTheirBox) {
   }
 }
 
-#ifdef KEYHOLE_HAVE_PNG
-using Rgb = uint32_t;
-constexpr Rgb kCell = 0x2166c4, kTitle = 0x1c2430, kLabel = 0x606b7a;
+constexpr Rgb kCell{33, 102, 196}, kTitle{28, 36, 48}, kLabel{96, 107, 122};
 
-struct Image {
-  int64_t width, height;
-  std::vector<uint8_t> bytes;
-  Rgb at(int64_t x, int64_t y) const {
-    const uint8_t* pixel = &bytes[size_t(3 * (y * width + x))];
-    return Rgb(pixel[0] << 16 | pixel[1] << 8 | pixel[2]);
-  }
+struct Image : Pixels {
   // Whether the letters of `text` stand with their left upper corner at some place.
   bool says(std::string_view text, Rgb colour, int64_t dot = 2) const {
     std::vector<std::pair<int64_t, int64_t>> dots;
@@ -81,40 +71,29 @@ struct Image {
   }
 };
 
-Image read_png(const std::string& file) {
-  png_image image = {};
-  image.version = PNG_IMAGE_VERSION;
-  KEYHOLE_CHECK(png_image_begin_read_from_memory(&image, file.data(), file.size()), image.message);
-  image.format = PNG_FORMAT_RGB;
-  Image read{image.width, image.height, std::vector<uint8_t>(PNG_IMAGE_SIZE(image))};
-  KEYHOLE_CHECK(png_image_finish_read(&image, nullptr, read.bytes.data(), 0, nullptr),
-                image.message);
-  return read;
+Image image_of(const Pattern& pattern, const Shape& shape) {
+  return {picture_pixels(look(pattern, shape, 0, 0, kPngCells))};
 }
 
-Image png_of(const Pattern& pattern, const Shape& shape) {
-  return read_png(picture_png(look(pattern, shape, 0, 0, kPngCells)));
-}
-
-TEST(Png, HasATitleAndPositionsAlongItsSides) {
-  const Image image = png_of(causal() & window(2), {1, 1, 4, 12, {}});
+TEST(Pixels, HasATitleAndPositionsAlongItsSides) {
+  const Image image = image_of(causal() & window(2), {1, 1, 4, 12, {}});
   EXPECT_TRUE(image.says("causal & window(2)", kTitle));
   EXPECT_TRUE(image.says("4 x 12, 12 of 48 pairs (25.0%)", kLabel));
   EXPECT_TRUE(image.says("keys k ->", kLabel));
   for (const char* position : {"0", "7", "8", "11"}) EXPECT_TRUE(image.says(position, kLabel));
 }
 
-TEST(Png, TicksAreRoundPositionsWhereACellIsManyPairs) {
-  const Image image = png_of(causal(), {1, 1, 100000, 100000, {}});
+TEST(Pixels, TicksAreRoundPositionsWhereACellIsManyPairs) {
+  const Image image = image_of(causal(), {1, 1, 100000, 100000, {}});
   EXPECT_TRUE(image.says("20000", kLabel));
   EXPECT_TRUE(image.says("80000", kLabel));
 }
 
-TEST(Png, CellsAreThoseOfThePicture) {
+TEST(Pixels, CellsAreThoseOfThePicture) {
   const Shape shape{1, 1, 8, 8, {}};
   int64_t cells[2] = {};
   for (const bool is_dense : {false, true}) {
-    const Image image = png_of(is_dense ? dense() : sinks(4), shape);
+    const Image image = image_of(is_dense ? dense() : sinks(4), shape);
     for (int64_t y = 0; y < image.height; ++y) {
       for (int64_t x = 0; x < image.width; ++x) cells[is_dense] += image.at(x, y) == kCell;
     }
@@ -122,20 +101,24 @@ TEST(Png, CellsAreThoseOfThePicture) {
   EXPECT_NEAR(double(cells[0]) / double(cells[1]), 0.5, 0.01);
 }
 
-TEST(Png, OddShapesAndLongTitles) {
+TEST(Pixels, OddShapesAndLongTitles) {
   Pattern pattern = causal();
   for (int64_t i = 0; i < 100; ++i) pattern = pattern | window(i);
-  EXPECT_TRUE(png_of(pattern, {1, 1, 3, 3, {}}).says("...", kTitle, 1));
-  EXPECT_GT(png_of(causal(), {1, 1, 0, 5, {}}).width, 0);
-  EXPECT_GT(png_of(causal(), {1, 1, 5, 0, {}}).width, 0);
-  EXPECT_TRUE(png_of(causal(), {1, 1, 3, 3, -3}).says("-3", kLabel));
+  EXPECT_TRUE(image_of(pattern, {1, 1, 3, 3, {}}).says("...", kTitle, 1));
+  EXPECT_GT(image_of(causal(), {1, 1, 0, 5, {}}).width, 0);
+  EXPECT_GT(image_of(causal(), {1, 1, 5, 0, {}}).width, 0);
+  EXPECT_TRUE(image_of(causal(), {1, 1, 3, 3, -3}).says("-3", kLabel));
 }
-#else
-TEST(Png, IsRefusedWithoutTheLibrary) {
-  EXPECT_FALSE(can_write_png());
-  EXPECT_THROW(refuse_png(), Error);
+TEST(Png, IsAPngFileOrRefused) {
+  const Picture picture = look(causal(), {1, 1, 3, 3, {}}, 0, 0, kPngCells);
+  if (!can_write_png()) {
+    EXPECT_THROW(picture_png(picture), Error);
+    return;
+  }
+  const std::string file = picture_png(picture);
+  EXPECT_EQ(file.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  EXPECT_EQ(file.substr(file.size() - 8, 4), "IEND");
 }
-#endif
 
 }  // namespace
 }  // namespace keyhole::cli

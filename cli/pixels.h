@@ -1,0 +1,25 @@
+// cli/pixels.h
+// A picture as pixels: a title, axes with the positions of queries and keys, and the cells.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "render/picture.h"
+
+namespace keyhole::cli {
+
+struct Rgb {
+  uint8_t r, g, b;
+  bool operator==(const Rgb&) const = default;
+};
+
+struct Pixels {
+  int64_t width = 0, height = 0;
+  std::vector<Rgb> colours;  // row by row from the top
+  Rgb at(int64_t x, int64_t y) const { return colours[size_t(y * width + x)]; }
+};
+
+Pixels picture_pixels(const Picture& picture);
+
+}  // namespace keyhole::cli
