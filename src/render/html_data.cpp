@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;  // keys keep the order in which they are written
 
 constexpr double kMostCellsInAll = 3e7;  // of all bitmaps: 5 MB of page
-constexpr int64_t kMostViews = 64;
+constexpr int64_t kMostPlaces = 64;
 constexpr size_t kMostParts = 6;  // as many as there are colours (page_style.cpp)
 
 // The leaves whose definition the page evaluates itself (LEAVES in page_script.cpp); of all others
@@ -249,10 +249,15 @@ std::string page_data(const Pattern& pattern, const Picture& picture) {
                {"cols", picture.cols},       {"batch", picture.batch}, {"head", picture.head}};
   Json views = Json::array(), places = Json::array();
   std::map<std::string, size_t> known;
+  double cells_in_all = 0;
   const auto add = [&](const Picture& seen) {
     Json view = write_view(pattern, seen);
     const auto [found, is_new] = known.try_emplace(view.dump(), views.size());
-    if (is_new) views.push_back(std::move(view));
+    if (is_new) {
+      const size_t num_bitmaps = 1 + view.count("all") + view["parts"].size();
+      cells_in_all += double(num_bitmaps) * double(picture.rows) * double(picture.cols);
+      views.push_back(std::move(view));
+    }
     places.push_back({{"batch", seen.batch},
                       {"head", seen.head},
                       {"view", found->second},
@@ -261,12 +266,10 @@ std::string page_data(const Pattern& pattern, const Picture& picture) {
   add(picture);
   int64_t left_out = 0;
   if (pattern.node()->depends_on_heads(shape.q_len, shape.k_len)) {
-    const double cells = std::max(1.0, double(picture.rows) * double(picture.cols));
-    const int64_t room = std::clamp(int64_t(kMostCellsInAll / cells), int64_t{1}, kMostViews);
     for (int64_t place = 0; place < shape.batch * shape.heads; ++place) {
       const int64_t batch = place / shape.heads, head = place % shape.heads;
       if (batch == picture.batch && head == picture.head) continue;
-      if (int64_t(places.size()) >= room) {
+      if (int64_t(places.size()) >= kMostPlaces || cells_in_all >= kMostCellsInAll) {
         ++left_out;
         continue;
       }
