@@ -18,25 +18,30 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAMBDA_LENGTH = 16  # small enough that single pairs can be seen
 LAMBDA_SOURCE = ROOT / "tests" / "render" / "main.cpp"
 LENGTHS = """\
-Most patterns are for sequences of any length. Those made from lengths or arrays know theirs, and refuse others:
+## Lengths
 
-| pattern | is for |
-|---|---|
-| `documents`, `tree`, `grid`, `neighborhood`, `volume`, `volume_neighborhood` | as many keys as it has positions, and queries among them |
-| `mask` | its columns as keys, and queries at the positions of its rows |
-| `tiles`, `bitmaps`, `csr` | queries at the positions of its rows, and at least the keys it lists |
-| `packed`, `at` | its numbers of queries and of keys |
-| in Python `from_dense` and its like | the lengths, the batch and the heads of what was imported; a batch or heads of 1 serve any number |
+Most patterns fit sequences of any length. A pattern that is made from lengths or arrays fits only the lengths below, and refuses others:
 
-Fewer queries than positions are the last ones, as everywhere: `documents(3, 5)` takes one query and eight keys while
-decoding. Rows of `mask`, `tiles`, `bitmaps` and `csr` are positions, too. So a matrix with fewer rows than columns, whose
-row 0 is query 0, needs a plan with offset 0, or `from_dense` and its like: they count rows from query 0. Padding
-is a document: `documents(3, 5, 4)` lets it see itself; in `packed([3, 5, 4], [3, 5, 0], causal)` it sees nothing. Under `at` a
-token at a position below 0 is outside of such a pattern, and one behind its end is refused.""".split("\n")
+| pattern | keys | queries |
+|---|---|---|
+| `documents`, `tree`, `grid`, `neighborhood`, `volume`, `volume_neighborhood` | as many as it has positions | as many, or fewer: then they are the last ones |
+| `mask` | one for each column | at positions that have a row |
+| `tiles`, `bitmaps`, `csr` | at least those that it lists | at positions that have a row; a row of tiles is tile_q positions |
+| `packed`, `at` | its number of keys | its number of queries |
+| `from_dense` and other imports in Python | those of what was imported | those of what was imported |
+
+- **Decoding.** `documents(3, 5)` takes one query and eight keys: the query is the last token.
+- **Rows are positions** in `mask`, `tiles`, `bitmaps` and `csr`: row 0 is for the query at position 0. If a matrix has fewer rows than columns, query 0
+  is not at position 0. Make the plan with offset 0 then, or import the matrix by `from_dense`, `from_csr` or `from_bsr`: these count rows from query 0.
+- **Padding** counts as a document. In `documents(3, 5, 4)` the four padding tokens see each other. In `packed([3, 5, 4], [3, 5, 0], causal)` they see
+  nothing.
+- **Batch and heads** of an imported mask must match the call, too, unless they are 1.
+- **Under `at`**, a token at a position below 0 is outside of such a pattern. It attends to nothing, and nothing attends to it. A position beyond the
+  end is refused.""".split("\n")
 OPERATORS = [
-    ("~a", "the pairs that `a` does not have"),
-    ("a & b", "the pairs of both"),
-    ("a | b", "the pairs of either"),
+    ("~a", "the pairs that are not in `a`"),
+    ("a & b", "the pairs that are in both"),
+    ("a | b", "the pairs that are in at least one"),
 ]
 
 
@@ -53,9 +58,9 @@ def lambda_entry():
         "definition": "function(q, k) is true",
         "meaning": "Any other pattern, as a C++ function of positions.",
         "more": [
-            "The function is called for every pair, so compiling a plan takes L^2 calls. In Python, use",
-            "`keyhole.from_mask_mod(function, length)`. In the example below a token sees those whose positions have no bit that its",
-            "own lacks: L^1.58 pairs. As a program: [your own pattern](../examples/your_own_pattern.cpp).",
+            "The function is called for every pair, so compiling a plan takes L^2 calls. It exists in C++ only and has no text form;",
+            "in Python, use `keyhole.from_mask_mod(function, length)`. As a program: [your own pattern](../examples/your_own_pattern.cpp).",
+            "In the example, k attends where it has no bit that q lacks. That is the Sierpinski triangle, with about L^1.58 pairs.",
             "",
         ],
         "complexity": "as the function says",
@@ -86,12 +91,11 @@ def section(programs, entry, pictures):
     lines += [f"- (q, k) attends when: {entry['definition']}"]
     lines += [f"- pairs for length L: {entry['complexity']}"]
     lines += [f"- global context: {entry['reach']}", ""]
+    lines += [f"Example: `{entry['example']}`", ""]
     if can_be_drawn(entry):
         picture = f"{entry['name']}.svg"
         draw(programs, entry, pictures / picture)
-        lines += [f"`{entry['example']}`", "", f"![{entry['name']}](pictures/{picture})", ""]
-    else:
-        lines += [f"Example: `{entry['example']}`", ""]
+        lines += [f"![{entry['name']}](pictures/{picture})", ""]
     return lines
 
 
@@ -104,22 +108,22 @@ def write(programs, docs):
         "",
         "Written by `scripts/patterns_doc.py` from the catalog (`src/pattern/catalog.cpp`); edit that.",
         "",
-        "A pattern says which pairs (q, k) attend. q and k are positions, and `/` is floor division. Query i of q_len has",
-        "position i + (k_len - q_len). A pattern is causal only where its definition says k <= q; combine others with `causal &`.",
-        "`keyhole show PATTERN --len 16` draws any pattern and any combination.",
+        "A pattern says which pairs (q, k) attend. q and k are positions, not indices: query i of q_len has position i + (k_len - q_len).",
+        "`/` is floor division. A pattern is causal only where its definition says k <= q; combine others with `causal &`.",
+        "[Choosing a pattern](choosing.md) says which one to use for what.",
         "",
-        "In C++ and in Python each pattern is a function of the same name. In Python, `global` is a keyword, so the function is",
-        "`global_`. In Python every pattern is called: `causal() & window(3)`. Where any number of arguments may stand, one sequence",
-        "may stand too: `documents([5, 3, 6])`. `at` takes its positions without names. `lambda` exists in C++ only and has no text",
-        "form. How to combine patterns: [choosing a pattern](choosing.md).",
+        "- **Text** is the same everywhere: `causal & window(3)`. Arguments may be named: `streaming(sinks=16, window=64)`.",
+        "- **In Python and C++** each pattern is a function of the same name, also one without arguments: `causal()`. In Python `global` is a",
+        "  keyword, so that function is `global_`. Where `...` stands below, a list will do: `documents([5, 3, 6])`.",
+        "- **`at` in Python** takes its positions unnamed: `at([4, 0], [0, 1, 2], causal())`.",
+        "- **Pictures** have queries as rows and keys as columns. `keyhole show PATTERN --len 16` draws any pattern and any combination.",
+        "- **Pairs** are leading terms for large L, when q_len = k_len = L. **Global context** is what a query sees of the tokens far from it.",
         "",
         "| operator | means |",
         "|---|---|",
         *[f"| `{text}` | {meaning} |".replace("a | b", "a \\| b") for text, meaning in OPERATORS],
         "",
-        "`~` binds before `&`, `&` before `|`. Arguments may be named: `streaming(sinks=16, window=64)`.",
-        "",
-        *LENGTHS,
+        "`~` binds before `&`, `&` before `|`.",
         "",
         "| pattern | what it is |",
         "|---|---|",
@@ -127,7 +131,7 @@ def write(programs, docs):
     for entry in entries:
         first_sentence = entry["meaning"].split(". ")[0].rstrip(".") + "."
         lines.append(f"| [`{entry['call']}`](#{entry['name']}) | {first_sentence} |")
-    lines.append("")
+    lines += ["", *LENGTHS, ""]
     for entry in entries:
         lines += section(programs, entry, pictures)
     (docs / "patterns.md").write_text("\n".join(lines).rstrip() + "\n")
