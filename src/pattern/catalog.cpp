@@ -68,8 +68,8 @@ const std::vector<CatalogEntry>& table() {
        .parameters = {or_inf(integer("left", -kUnbounded)),
                       optional(or_inf(integer("right", -kUnbounded)))},
        .definition = "-left <= k - q <= right",
-       .meaning = "Neighbours only, both ends included; right is left unless given, inf leaves a "
-                  "side open.",
+       .meaning = "Neighbours only, both ends included. right equals left unless it is given; inf "
+                  "leaves a side open.",
        .example = "window(3, 1)",
        .complexity = "L * (left + right + 1)",
        .reach = "none",
@@ -78,7 +78,7 @@ const std::vector<CatalogEntry>& table() {
       {.name = "sinks",
        .parameters = {integer("count", 0)},
        .definition = "k < count",
-       .meaning = "Every query sees the first tokens, where trained models park their attention.",
+       .meaning = "Every query sees the first tokens, which trained models use as attention sinks.",
        .example = "sinks(2)",
        .complexity = "L * count",
        .reach = "first count tokens",
@@ -87,7 +87,7 @@ const std::vector<CatalogEntry>& table() {
       {.name = "blocks",
        .parameters = {integer("size", 1)},
        .definition = "q/size == k/size",
-       .meaning = "The sequence is cut into equal pieces, and each piece attends to itself.",
+       .meaning = "The sequence is cut into equal blocks, and each block attends to itself.",
        .example = "blocks(4)",
        .complexity = "L * size",
        .reach = "none",
@@ -96,7 +96,7 @@ const std::vector<CatalogEntry>& table() {
       {.name = "prefix",
        .parameters = {integer("count", 0)},
        .definition = "k <= q or k < count",
-       .meaning = "Causal, but a prompt of count tokens is seen whole by everyone: prefix language "
+       .meaning = "Causal, but every token sees all of a prompt of count tokens: prefix language "
                   "models.",
        .example = "prefix(5)",
        .complexity = "L^2 / 2 + count^2 / 2",
@@ -106,7 +106,7 @@ const std::vector<CatalogEntry>& table() {
       {.name = "global",
        .parameters = {integer("count", 0)},
        .definition = "q < count or k < count",
-       .meaning = "The first tokens see everybody and are seen by everybody.",
+       .meaning = "The first tokens see all tokens, and all tokens see them.",
        .example = "global(2)",
        .complexity = "2 * L * count",
        .reach = "first count tokens",
@@ -115,7 +115,7 @@ const std::vector<CatalogEntry>& table() {
       {.name = "global_at",
        .parameters = {integers("positions", -kUnbounded)},
        .definition = "q or k is one of positions",
-       .meaning = "Chosen tokens, such as separators, see everybody and are seen by everybody.",
+       .meaning = "Chosen tokens, such as separators, see all tokens, and all tokens see them.",
        .example = "global_at(0, 7)",
        .complexity = "2 * L * positions",
        .reach = "the chosen tokens",
@@ -169,16 +169,16 @@ const std::vector<CatalogEntry>& table() {
        .parameters = {integer("stride", 1), integer("columns", 1)},
        .definition = "k <= q and (q/stride == k/stride or k % stride >= stride - columns)",
        .meaning =
-           "The own piece, and the last columns of every earlier piece, which sum it up (Sparse "
-           "Transformers).",
+           "A token sees its own block so far, and the last columns of every earlier block, as its "
+           "summary (Sparse Transformers).",
        .example = "fixed(4, 1)",
        .complexity = "L * (stride + columns * L / stride) / 2",
-       .reach = "last columns of every earlier piece",
+       .reach = "last columns of every earlier block",
        .make = [](Values v) { return fixed(number(v[0]), number(v[1])); }},
 
       {.name = "exponential",
        .definition = "q == k or |q - k| is a power of 2",
-       .meaning = "Distances 0, 1, 2, 4, 8, ...: any two tokens are a few layers apart.",
+       .meaning = "Distances 0, 1, 2, 4, 8, ...: about log2(L) layers connect any two tokens.",
        .example = "exponential",
        .complexity = "L * 2 log2 L",
        .reach = "tokens at distances 2^n",
@@ -213,7 +213,8 @@ const std::vector<CatalogEntry>& table() {
                       integer("column_radius", 0)},
        .definition = "k is in the window of 2 * row_radius + 1 rows and 2 * column_radius + 1 "
                      "columns around q, shifted so that it lies inside the image",
-       .meaning = "As grid, but at a border a window is shifted, not cut (NATTEN).",
+       .meaning =
+           "An image neighbourhood, shifted at a border, not cut (NATTEN).",
        .example = "neighborhood(4, 4, 1, 1)",
        .complexity = "L * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",
@@ -245,7 +246,7 @@ const std::vector<CatalogEntry>& table() {
        .definition =
            "k is in the window of 2 * radius + 1 points along each axis around q, shifted "
            "so that it lies inside the volume",
-       .meaning = "As volume, with windows shifted at a border.",
+       .meaning = "The same in three dimensions.",
        .example = "volume_neighborhood(4, 2, 2, 1, 0, 1)",
        .complexity = "L * (2 * depth_radius + 1) * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",
@@ -258,8 +259,9 @@ const std::vector<CatalogEntry>& table() {
       {.name = "streaming",
        .parameters = {integer("sinks", 0), integer("window", 1)},
        .definition = "k <= q and (q - k < window or k < sinks)",
-       .meaning = "The last window tokens, itself included, and the first few: endless generation "
-                  "(StreamingLLM).",
+       .meaning =
+           "A token sees the last window tokens, itself among them, and the first few: endless "
+           "generation (StreamingLLM).",
        .example = "streaming(2, 4)",
        .complexity = "L * (sinks + window)",
        .reach = "first sinks tokens",
@@ -270,7 +272,7 @@ const std::vector<CatalogEntry>& table() {
        .parameters = {integer("window", 0), integer("globals", 0)},
        .definition = "|q - k| <= window/2 or q < globals or k < globals",
        .meaning =
-           "A window for the text and a few tokens that connect it: long documents (Longformer).",
+           "A window, and a few global tokens at the beginning: long documents (Longformer).",
        .example = "longformer(4, 1)",
        .complexity = "L * (window + 1 + 2 * globals)",
        .reach = "first globals tokens",
@@ -297,7 +299,7 @@ const std::vector<CatalogEntry>& table() {
        .parameters = {integer("tile_q", 1), integer("tile_k", 1), array("offsets"), array("keys")},
        .definition = "k/tile_k is in keys[offsets[i] .. offsets[i+1]) with i = q/tile_q",
        .meaning = "Tiles chosen by you, as block-sparse rows (BSR). Row 0 is for the queries at "
-                  "positions 0 to tile_q - 1: the last query is the last key.",
+                  "positions 0 to tile_q - 1; the last query has the last position.",
        .example = "tiles(4, 4, [0, 1, 3, 4, 6], [0, 0, 1, 2, 0, 3])",
        .complexity = "tile_q * tile_k * keys",
        .reach = "as given",
@@ -335,7 +337,7 @@ const std::vector<CatalogEntry>& table() {
        .parameters = {array("offsets"), array("keys")},
        .definition = "k is in keys[offsets[q] .. offsets[q+1])",
        .meaning = "Pairs chosen by you, as compressed sparse rows (CSR). Row 0 is for the query at "
-                  "position 0: the last query is the last key.",
+                  "position 0; the last query has the last position.",
        .example = "csr([0, 1, 3, 5, 8], [0, 0, 1, 0, 2, 0, 1, 3])",
        .example_q_len = 4,
        .example_k_len = 4,
@@ -347,8 +349,8 @@ const std::vector<CatalogEntry>& table() {
       {.name = "mask",
        .parameters = {{.name = "rows", .kind = Kind::rows, .most = 1, .file_name = "file"}},
        .definition = "rows[q][k] is not 0",
-       .meaning = "Pairs chosen by you, as a boolean matrix. Row 0 is for the query at position 0: "
-                  "the last query is the last key.",
+       .meaning = "Pairs chosen by you, as a boolean matrix. Row 0 is for the query at position 0; "
+                  "the last query has the last position.",
        .example = "mask([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1]])",
        .example_q_len = 4,
        .example_k_len = 4,
