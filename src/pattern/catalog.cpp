@@ -213,8 +213,7 @@ const std::vector<CatalogEntry>& table() {
                       integer("column_radius", 0)},
        .definition = "k is in the window of 2 * row_radius + 1 rows and 2 * column_radius + 1 "
                      "columns around q, shifted so that it lies inside the image",
-       .meaning =
-           "An image neighbourhood, shifted at a border, not cut (NATTEN).",
+       .meaning = "An image neighbourhood, shifted at a border, not cut (NATTEN).",
        .example = "neighborhood(4, 4, 1, 1)",
        .complexity = "L * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",
@@ -246,7 +245,7 @@ const std::vector<CatalogEntry>& table() {
        .definition =
            "k is in the window of 2 * radius + 1 points along each axis around q, shifted "
            "so that it lies inside the volume",
-       .meaning = "The same in three dimensions.",
+       .meaning = "neighborhood in three dimensions.",
        .example = "volume_neighborhood(4, 2, 2, 1, 0, 1)",
        .complexity = "L * (2 * depth_radius + 1) * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",
