@@ -14,7 +14,7 @@ from ..pattern import Pattern
 from .encoded import Anchored
 from .read_masks import ReadMasks
 
-__all__ = ["follow_mask"]
+__all__ = ["pattern_of_mask"]
 
 Tensor = torch.Tensor
 
@@ -23,7 +23,7 @@ _MOST_RUNS = 64  # of attended keys that follow one another, in a mask that is t
 _read_masks: ReadMasks[Anchored] = ReadMasks()
 
 
-def follow_mask(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored:
+def pattern_of_mask(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored:
     """What a boolean mask says, broadcast to [..., heads, q_len, k_len]."""
     if attn_mask.is_floating_point():
         raise NotImplementedError(

@@ -7,6 +7,6 @@ import torch
 
 from . import attn_masks
 
-__all__ = ["follow_mask"]
+__all__ = ["pattern_of_mask"]
 
-follow_mask = torch.compiler.disable(attn_masks.follow_mask)
+pattern_of_mask = torch.compiler.disable(attn_masks.pattern_of_mask)
