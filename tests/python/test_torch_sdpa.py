@@ -141,7 +141,7 @@ def test_a_mask_that_was_expanded_is_compared_once():
     for _ in range(2):
         check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
         row.data[:, ::2] = True
-    assert read_masks._said(mask)[1].shape == (1, 24)
+    assert read_masks._snapshot(mask)[1].shape == (1, 24)
     mask.data = row.data.expand(23, 24)
     with pytest.raises(ValueError, match=r"\[23, 24\], which does not broadcast"):
         ours(q, q, q, mask)

@@ -1,5 +1,7 @@
 # python/keyhole/torch_attention/uncompiled.py
-"""What torch.compile runs and does not look into. Loading this loads torch's compiler: only compiled code does."""
+"""Functions that torch.compile calls without tracing them. Importing this imports torch's compiler, so only compiled
+code does.
+"""
 
 from __future__ import annotations
 
