@@ -88,7 +88,7 @@ def empty_in_order_of(like: torch.Tensor, heads: int, length: int, head_dim: int
 
 
 def _empty_contiguous(like: torch.Tensor) -> torch.Tensor:
-    """An uninitialised contiguous tensor. The strides of `like` would not do: an expanded tensor without elements counts
+    """A contiguous tensor like `like`. Its strides would not do: an expanded tensor without elements counts
     as contiguous and has strides of 0."""
     return torch.empty_like(like, memory_format=torch.contiguous_format)
 
