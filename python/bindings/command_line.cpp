@@ -20,8 +20,8 @@ namespace {
 #ifdef KEYHOLE_HAVE_CLI
 constexpr bool kHasCommandLine = true;
 
-// The command line's own handlers for as long as it runs: Ctrl-C must end a benchmark at once,
-// while Python's handler would only be looked at after it.
+// Installs the command line's own signal handlers while it runs: Ctrl-C must end a benchmark at
+// once, and Python would run its handler only afterwards.
 class CommandLineSignals {
  public:
   CommandLineSignals() {
@@ -40,7 +40,7 @@ class CommandLineSignals {
 };
 
 int command_line(nb::list words) {
-  std::vector<std::string> texts;  // from bytes: the name of a file need not be valid UTF-8
+  std::vector<std::string> texts;  // from bytes, because a file name need not be valid UTF-8
   for (nb::handle word : words) {
     const auto bytes = nb::cast<nb::bytes>(word);
     texts.emplace_back(bytes.c_str(), bytes.size());

@@ -1,5 +1,5 @@
 // python/bindings/convert.cpp
-// Python's C API where it is on the way of every call, nanobind where it is not.
+// Uses Python's C API on the path of every call, where speed counts, and nanobind elsewhere.
 #include "convert.h"
 
 #include <cmath>
@@ -19,7 +19,7 @@ void check_tuple(nb::handle object, const char* name, const char* expected) {
 
 nb::handle item(nb::handle tuple, Py_ssize_t index) { return PyTuple_GetItem(tuple.ptr(), index); }
 
-// The bytes of a list argument. Recipes keep arrays as bytes: nobody changes them behind our back.
+// A list argument. Recipes keep arrays as bytes, which are immutable.
 std::vector<int64_t> list_from(const CatalogEntry& entry, const Parameter& parameter,
                                nb::handle argument) {
   if (!PyBytes_Check(argument.ptr())) {
@@ -103,8 +103,8 @@ nb::object name_of_type(nb::handle object) { return object.type().attr("__name__
 
 }  // namespace
 
-// Bindings keep to the limited API of Python, so that one extension serves all versions from 3.12:
-// no macros that reach into objects (PyTuple_GET_ITEM), no fields of types (tp_name).
+// Bindings use the limited API of Python, so that one extension serves all versions from 3.12 on:
+// no macros that access object internals (PyTuple_GET_ITEM), no fields of types (tp_name).
 nb::object owned(PyObject* object) {
   if (object == nullptr) throw nb::python_error();
   return nb::steal(object);
@@ -200,12 +200,12 @@ TensorView tensor_from(nb::handle tensor, const char* name) {
 Input::Input(nb::handle tensor, const char* name) : view_(tensor_from(tensor, name)) {
   if (!is_torch_tensor(tensor)) return;
   const int last = view_.rank - 1;
-  if (view_.num_elements() == 0) {  // nothing is read; torch's copy would keep the strides
+  if (view_.num_elements() == 0) {  // nothing is read, and contiguous() would keep the strides
     view_.strides[last] = 1;
     return;
   }
   if (view_.shape[last] > 1 && view_.strides[last] != 1) {
-    copy_ = contiguous_copy(tensor);  // has its own signs
+    copy_ = contiguous_copy(tensor);  // also resolves the negative bit
   } else if (is_negated(tensor)) {
     copy_ = copy_with_signs(tensor);
   } else {

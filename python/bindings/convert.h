@@ -1,6 +1,7 @@
 // python/bindings/convert.h
-// From Python's objects to the library's types. A wrong type is a TypeError that names the argument
-// and says what was found; what only the library can judge (shapes that do not fit) is left to it.
+// From Python objects to the library's types. A wrong type is a TypeError that names the argument
+// and the type that was found. What the library checks itself (shapes that do not fit) is not
+// checked here.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,22 +16,21 @@ namespace keyhole::python {
 
 namespace nb = nanobind;
 
-// What a function of Python's C interface gave, which the caller has to release; null: it raised.
+// Takes ownership of a new reference from Python's C API. Null means that the function has raised.
 nb::object owned(PyObject* object);
 
 // "q: a tuple was expected, found str"
 [[noreturn]] void raise_type_error(const char* name, const char* expected, nb::handle found);
 
 // (pointer, dtype, shape, strides, device): dtype is DType as an int, strides count elements,
-// device is -1 for host memory or the ordinal of a GPU. Or a torch.Tensor, which says the same
-// (torch_tensor.h). It must live as long as the view.
+// device is -1 for host memory or the ordinal of a GPU. Or a torch.Tensor (torch_tensor.h). The
+// memory must live as long as the view.
 TensorView tensor_from(nb::handle tensor, const char* name);
 // The same, or None: not given.
 TensorView optional_tensor_from(nb::handle tensor, const char* name);
-// A tensor that is only read. Kernels read whole rows, the elements of the last dimension one
-// behind the other, and need no other stride to be anything: a torch.Tensor whose rows are not so,
-// or whose elements are the negatives of what lies in memory, is copied, and the copy lives as long
-// as this.
+// A tensor that is only read. Kernels need rows (the last dimension) to be contiguous, and accept
+// any other stride. A torch.Tensor with other rows, or with torch's negative bit set, is copied;
+// the copy lives as long as this object.
 class Input {
  public:
   Input(nb::handle tensor, const char* name);
@@ -49,12 +49,12 @@ void* pointer_from(nb::handle number, const char* name);
 // Any int; a bool is refused, because True as a length is a mistake.
 int64_t integer_from(nb::handle number, const char* name);
 std::optional<int64_t> optional_integer_from(nb::handle number, const char* name);
-// Any number that is not complex.
+// Any real number.
 double number_from(nb::handle number, const char* name);
 
 // The arguments of one catalog entry. An integer is an int, or float("inf") where the entry takes
-// inf; a list is bytes that hold int64; rows are (bits, q_len, k_len), eight pairs a byte, lowest
-// bit first; a pattern is a _core.Pattern.
+// inf; a list is bytes of int64; rows are (bits, q_len, k_len), eight pairs per byte, lowest bit
+// first; a pattern is a _core.Pattern.
 std::vector<Value> values_from(const CatalogEntry& entry, nb::handle arguments);
 
 }  // namespace keyhole::python

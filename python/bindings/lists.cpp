@@ -20,7 +20,7 @@ bool is_tuple_of(Py_ssize_t items, nb::handle object) {
   return PyTuple_Check(object.ptr()) && PyTuple_Size(object.ptr()) == items;
 }
 
-// Integers have no DType: the view is of numbers as wide.
+// There is no DType for integers: the view has the float type of the same width.
 TensorView integers_from(nb::handle tuple, const char* name) {
   if (!is_tuple_of(kTensorItems, tuple)) raise_type_error(name, kTensor, tuple);
   void* const data = pointer_from(item(tuple, 0), name);
@@ -69,8 +69,8 @@ void set_bitmaps(TileListView& lists, nb::handle tuple) {
   for (int d = 2; d >= 0; step *= bitmaps.shape[d--]) {
     KEYHOLE_CHECK(
         bitmaps.num_elements() == 0 || bitmaps.shape[d] <= 1 || bitmaps.strides[d] == step,
-        "attention: bitmaps have stride ", bitmaps.strides[d], " in dimension ", d,
-        "; they must lie one behind the other, with ", step);
+        "attention: bitmaps have stride ", bitmaps.strides[d], " in dimension ", d, "; expected ",
+        step, ": bitmaps must be contiguous");
   }
   KEYHOLE_CHECK(bitmaps.device == lists.tiles.device,
                 "attention: tiles and bitmaps are on different devices; all tensors of a call must "
@@ -83,7 +83,7 @@ TileListView tile_lists_from(nb::handle tuple) {
   TileListView lists;
   lists.tile.q = narrow(integer_from(item(tuple, 0), "tile"), "tile");
   lists.tile.k = narrow(integer_from(item(tuple, 1), "tile"), "tile");
-  // The rest of the library checks it too, after sizes were computed of it here.
+  // The library checks the tile too, but only after sizes have been computed from it here.
   KEYHOLE_CHECK(lists.tile.q >= 1 && lists.tile.k >= 1, "attention: tiles of ",
                 to_string(lists.tile), "; accepted are 1x1 and larger ones");
   constexpr const char* kLikeTiles = "[batch, heads, q_tiles, capacity]";

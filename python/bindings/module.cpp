@@ -1,5 +1,5 @@
 // python/bindings/module.cpp
-// keyhole._core: the library as Python sees it, without conveniences; those are in python/keyhole/.
+// keyhole._core: thin bindings of the C++ library. The user-facing API is in python/keyhole/.
 #include "module.h"
 
 #include "keyhole/error.h"
@@ -32,7 +32,7 @@ static void translate_error(const std::exception_ptr& pointer, void* /*payload*/
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ library of Keyhole; use the package keyhole instead.";
-  // At the end of a program somebody may still hold a plan: no reason to frighten its user.
+  // A plan that is still referenced when the program ends is no leak worth a warning.
   nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(keyhole::python::translate_error);
   module.def("version", &keyhole::version, "The version of the C++ library.");

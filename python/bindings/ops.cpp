@@ -1,7 +1,7 @@
 // python/bindings/ops.cpp
-// Forward and backward over any lists (lists.h), and merge. The GIL is released while they run;
-// tensors are tuples (convert.h), so that nothing of NumPy or torch is linked and one build serves
-// all their releases.
+// Forward and backward over any lists (lists.h), and merge. The GIL is released while they run.
+// Tensors are passed as tuples or torch.Tensors (convert.h). NumPy and torch are not linked, so one
+// build serves all their releases.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -91,10 +91,10 @@ void add_ops(nb::module_& module) {
              "stream"_a);
   module.def("kernel_for_forward", &kernel_for<kernel_for_forward>, "q"_a, "v"_a, "lists"_a,
              "sink"_a.none(), "scale"_a.none(), "softcap"_a.none(), "backend"_a.none(),
-             "deterministic"_a = false, "What forward() would run: kernel, tile and schedule.");
+             "deterministic"_a = false, "The kernel, tile and schedule that forward() would run.");
   module.def("kernel_for_backward", &kernel_for<kernel_for_backward>, "q"_a, "v"_a, "lists"_a,
              "sink"_a.none(), "scale"_a.none(), "softcap"_a.none(), "backend"_a.none(),
-             "deterministic"_a = false, "What backward() would run: kernel, tile and schedule.");
+             "deterministic"_a = false, "The kernel, tile and schedule that backward() would run.");
 }
 
 }  // namespace keyhole::python

@@ -15,7 +15,7 @@ AttentionOptions options_from(nb::handle scale, nb::handle softcap, nb::handle b
   // The common case builds no string.
   if (PyUnicode_CompareWithASCIIString(backend.ptr(), "auto") != 0) {
     const char* text = PyUnicode_AsUTF8AndSize(backend.ptr(), nullptr);
-    if (text == nullptr) {  // half of a surrogate pair: no name of ours, whose error says the rest
+    if (text == nullptr) {  // a lone surrogate: no backend has such a name
       PyErr_Clear();
       text = "?";
     }

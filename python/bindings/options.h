@@ -8,14 +8,14 @@
 
 namespace keyhole::python {
 
-// scale, a number or None; softcap, a number; backend, a str. The rest is not given.
+// scale: a number or None; softcap: a number; backend: a str. Other options keep their defaults.
 AttentionOptions options_from(nanobind::handle scale, nanobind::handle softcap,
                               nanobind::handle backend);
 
-// The current stream as torch gives it: the pointer as an int.
+// A stream as torch passes it: the pointer as an int.
 void* stream_from(nanobind::handle stream);
 
-// More threads than any machine has are as good as all it has.
+// Clamps the number to what an int holds: no machine has more threads than the limit.
 int threads_from(nanobind::handle threads);
 
 }  // namespace keyhole::python

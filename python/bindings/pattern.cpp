@@ -1,5 +1,5 @@
 // python/bindings/pattern.cpp
-// _core.Pattern, made by the catalog's entries: a new pattern needs nothing here.
+// _core.Pattern. Patterns are made by their name in the catalog, so a new leaf needs no binding.
 #include "keyhole/pattern.h"
 
 #include <nanobind/nanobind.h>
@@ -28,7 +28,8 @@ Pattern make(std::string_view name, nb::handle arguments) {
   return entry->make(values);
 }
 
-// True when the text says all there is to know: patterns from long arrays print a hash instead.
+// Whether the text describes the pattern completely. Patterns from long arrays print a hash
+// instead.
 bool reads_back(const Pattern& pattern, const std::string& text) {
   try {
     const Pattern again = parse(text);
@@ -45,14 +46,14 @@ Shape shape_for(const Pattern& pattern, nb::handle q_len, nb::handle k_len, nb::
   return shape;
 }
 
-// One byte a pair, [q_len][k_len]. Drawn as the planner draws tiles: in bands of rows, so that a
-// pattern that knows its rows is not asked pair by pair.
+// One byte per pair, [q_len][k_len]. Drawn in bands of rows, as the planner draws tiles: patterns
+// that can draw whole rows need no evaluation pair by pair.
 nb::object mask(const Pattern& pattern, nb::handle q_len, nb::handle k_len, nb::handle offset,
                 nb::handle batch, nb::handle head) {
   constexpr int64_t kRows = 64, kColumns = 1 << 16;
   const int64_t batch_index = integer_from(batch, "batch"), head_index = integer_from(head, "head");
   Shape shape = shape_for(pattern, q_len, k_len, offset);
-  // A picture of head 3 needs four heads, whatever the pattern says.
+  // The mask of head 3 needs a shape with four heads, even if the pattern needs fewer.
   shape.batch = std::max(shape.batch, batch_index + 1);
   shape.heads = std::max(shape.heads, head_index + 1);
   const NodePtr node = pattern.for_head(shape, batch_index, head_index).node();
@@ -126,7 +127,7 @@ void add_patterns(nb::module_& module) {
             const Shape shape = smallest_shape(self, 0, 0);
             return nb::make_tuple(shape.batch, shape.heads);
           },
-          "(batch, heads): the fewest for which the pattern makes sense.")
+          "(batch, heads): the smallest for which the pattern is valid.")
       .def(
           "own_lengths",
           [](const Pattern& self) -> nb::object {
@@ -134,7 +135,7 @@ void add_patterns(nb::module_& module) {
             return lengths ? nb::make_tuple(lengths->q_len, lengths->k_len)
                            : nb::object(nb::none());
           },
-          "(q_len, k_len) of the arrays it was made of, or None.")
+          "(q_len, k_len) of the arrays that it was made from, or None.")
       .def(
           "depends_on_heads",
           [](const Pattern& self, nb::handle q_len, nb::handle k_len) {
@@ -154,7 +155,7 @@ void add_patterns(nb::module_& module) {
         return count_pairs(self, queries, keys);
       });
   module.def("parse", [](std::string_view text) { return parse(text); });
-  module.def("make", &make, "A pattern of the catalog: its name and its arguments.");
+  module.def("make", &make, "Makes a pattern of the catalog from its name and arguments.");
   module.def(
       "made_for",
       [](std::string_view made_by, nb::handle q_len, nb::handle k_len, nb::handle batch,
@@ -163,8 +164,8 @@ void add_patterns(nb::module_& module) {
                               integer_from(batch, "batch"), integer_from(heads, "heads")};
         return made_for(std::string(made_by), sizes, pattern);
       },
-      "A pattern for the sizes of the mask that it came from.");
-  module.def("catalog", &catalog_rows, "Every pattern there is, as dicts.");
+      "The pattern of an imported mask, restricted to the sizes of that mask.");
+  module.def("catalog", &catalog_rows, "All patterns of the catalog, as dicts.");
   module.def("sample_texts", &sample_texts,
              "Texts for tests: every example of the catalog, and combinations.");
 }

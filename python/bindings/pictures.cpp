@@ -1,5 +1,5 @@
 // python/bindings/pictures.cpp
-// Patterns as text, SVG and web pages, drawn by what draws them for the command line.
+// Patterns as text, SVG and web pages, drawn by the same code as for the command line.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -22,7 +22,7 @@ Shape shape_from(nb::tuple shape) {
           .offset = optional_integer_from(shape[4], "offset")};
 }
 
-// An offset that is the usual one is not worth a word under the picture.
+// The caption names the offset only if it is not the default.
 Picture picture_of(const Pattern& pattern, Shape shape, int64_t batch, int64_t head,
                    int64_t most_cells) {
   if (shape.offset == shape.k_len - shape.q_len) shape.offset.reset();

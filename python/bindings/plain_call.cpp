@@ -1,9 +1,9 @@
 // python/bindings/plain_call.cpp
-// The shortest way from keyhole.attention to a kernel, for the call that every step of every model
-// makes: torch tensors and a plan or a pattern, no gradient, and nobody looking. One function asks
-// torch what there is to ask, makes the result and runs. In Python the same questions take longer
-// than queueing the kernel. Whatever is not so plain gets None: then the package goes the long way
-// (keyhole/torch_attention/call.py), which has the words for what is wrong, too.
+// The fast path from keyhole.attention to a kernel, for plain calls: torch tensors with a plan or a
+// pattern, in eager mode and without a gradient. One function makes all checks, allocates the
+// result and runs. The same checks in Python take longer than launching the kernel. Any other call
+// gets None, and the package takes the general path (keyhole/torch_attention/call.py), which also
+// has the error messages.
 #include <nanobind/nanobind.h>
 
 #include <optional>
@@ -17,22 +17,22 @@
 namespace keyhole::python {
 namespace {
 
-// Of torch and of the package, which know_plain_calls() was given; they live as long as the
+// Objects of torch and of the package, from know_plain_calls(). They live as long as the
 // interpreter.
 struct Known {
-  std::vector<nb::handle> tensor_classes;  // whose instances are their memory and nothing else
+  std::vector<nb::handle> tensor_classes;  // torch.Tensor and Parameter, without other subclasses
   nb::handle plan_class, pattern_class;
   std::vector<nb::handle> questions;
   nb::handle forward_ad;  // torch's module of that name
   nb::handle is_grad_enabled, plan_for, empty_out, num_threads;
-  nb::handle current_gpu, current_stream;  // None where torch knows no GPUs
+  nb::handle current_gpu, current_stream;  // None in a torch without CUDA
   // (shape, strides, dtype) -> tensor, the second one on the current GPU; or None
   nb::handle empty_on_cpu, empty_on_gpu;
 };
 const Known* known = nullptr;
 
-// Where an object is made, Python may collect garbage, and so run anything; since 3.12 it does so
-// between instructions of Python alone.
+// Allocating an object may trigger Python's garbage collector, which may run any Python code. Since
+// 3.12 it runs only between Python instructions.
 constexpr bool kCollectsAnywhere = PY_VERSION_HEX < 0x030c0000;
 
 struct Names {
@@ -70,7 +70,7 @@ bool is_plan_or_pattern(nb::handle object) {
          PyUnicode_CheckExact(object.ptr());
 }
 
-// Numbers that are read without a method of theirs being called.
+// Numbers that can be read without calling one of their methods.
 bool is_plain_number(nb::handle object) {
   return PyFloat_Check(object.ptr()) || PyLong_CheckExact(object.ptr());
 }
@@ -92,8 +92,8 @@ std::optional<Views> plain_views_of(const Tensors& tensors) {
   return Views{*q, *k, *v};
 }
 
-// The compiled plan of a keyhole.Plan, or of what the cache of the package has for a pattern. There
-// None where a tensor is not plain, which is said before anything of the pattern.
+// The compiled plan of a keyhole.Plan, or of a pattern through the package's cache. For a pattern,
+// None if a tensor is not plain: errors about tensors come before errors about the pattern.
 nb::object core_of(nb::handle plan_or_pattern, const Tensors& tensors) {
   nb::object plan = nb::borrow(plan_or_pattern);
   if (!plan.type().is(known->plan_class)) {
@@ -105,14 +105,15 @@ nb::object core_of(nb::handle plan_or_pattern, const Tensors& tensors) {
   return owned(PyObject_GetAttr(plan.ptr(), names().core));
 }
 
-// Of torch.autograd.forward_ad: -1 outside of all levels. Read, and not asked for by a function,
-// which would be one of Python.
+// The level of torch.autograd.forward_ad is -1 outside forward mode. It is read as an attribute,
+// because torch has only a Python function for it, which would be slower.
 bool is_in_forward_mode() {
   const nb::object level = owned(PyObject_GetAttr(known->forward_ad.ptr(), names().current_level));
   return nb::cast<int64_t>(level) >= 0;
 }
 
-bool is_looked_at() {
+// Whether a dispatch mode, autocast, a transform, a tracer or forward mode is active.
+bool is_observed() {
   for (const nb::handle question : known->questions) {
     if (ask(question)) return true;
   }
@@ -140,7 +141,7 @@ struct Result {
   nb::object tensor;
   TensorView view;
 };
-// What gives memory there, or None.
+// The function that allocates on this device, or None.
 nb::handle empty_on(const Device& device) {
   if (device.kind == Device::Kind::cpu) return known->empty_on_cpu;
   const nb::handle nothing(Py_None);
@@ -149,8 +150,8 @@ nb::handle empty_on(const Device& device) {
   return nb::cast<int>(current) == device.ordinal ? known->empty_on_gpu : nothing;
 }
 
-// Memory for a result that lies as q does, by what torch's compiled graphs call for theirs, which
-// runs no Python. Nothing for others, and where there is no such function.
+// The result for a contiguous q with the head_dim of v, allocated by the function that torch's
+// compiled graphs use, which runs no Python code. Nothing for another q, or without that function.
 std::optional<Result> empty_like(const TensorView& q, const TensorView& v) {
   if (q.shape[3] != v.shape[3] || !is_contiguous(q)) return {};
   const nb::handle empty = empty_on(q.device);
@@ -161,7 +162,7 @@ std::optional<Result> empty_like(const TensorView& q, const TensorView& v) {
   const TensorView view = torch_tensor_from(out, "out");
   return Result{std::move(out), view};
 }
-// Any other, by torch's public functions.
+// Any other result, allocated by torch's public functions.
 Result empty_out(nb::handle q, nb::handle v) {
   PyObject* const both[] = {q.ptr(), v.ptr()};
   nb::object out = owned(PyObject_Vectorcall(known->empty_out.ptr(), both, 2, nullptr));
@@ -185,11 +186,11 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   const bool is_plain = known != nullptr && has_exchange_table() && is_plan_or_pattern(plan) &&
                         is_plain_tensor(q) && is_plain_tensor(k) && is_plain_tensor(v) &&
                         are_plain_options(scale, softcap, backend);
-  if (!is_plain || is_looked_at()) return nb::none();
+  if (!is_plain || is_observed()) return nb::none();
   if (ask(known->is_grad_enabled) && (requires_grad(q) || requires_grad(k) || requires_grad(v))) {
     return nb::none();
   }
-  // Of meta tensors torch tells nothing, by an exception that takes it milliseconds.
+  // For a meta tensor, reading through DLPack raises an exception, which takes torch milliseconds.
   if (has(q, names().is_meta)) return nb::none();
   const Tensors tensors{q, k, v};
   const nb::object core = core_of(plan, tensors);
@@ -199,15 +200,15 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   auto views = plain_views_of(tensors);
   if (!views) return nb::none();
   auto out = empty_like(views->q, views->v);
-  // Tensors are looked at again after whatever may run Python, and other threads, which may change
-  // them.
+  // Read the tensors again after anything that may run Python code: it, or another thread, may have
+  // changed them.
   if (!out || kCollectsAnywhere) {
     if (!out) out = empty_out(q, v);
     views = plain_views_of(tensors);
     if (!views) return nb::none();
   }
   AttentionOptions options = options_from(scale, softcap, backend);
-  set_place(options, views->q.device);  // torch answers in C++
+  set_place(options, views->q.device);  // calls only C++ functions of torch
   {
     const nb::gil_scoped_release release;
     attention_forward(views->q, views->k, views->v, compiled, out->view, {}, options);
@@ -250,13 +251,13 @@ void add_plain_call(nb::module_& module) {
       "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_on_cpu"_a.none(),
       "empty_on_gpu"_a.none(), "empty_out"_a, "num_threads"_a, "current_gpu"_a.none(),
       "current_stream"_a.none(),
-      "What forward_if_plain() asks: whether a class of `tensors` is the class of a tensor, "
-      "then every one of `questions`, whose answers are None, False or 0 in a plain call, and "
-      "the level of `forward_ad`, which is -1 there.");
+      "What forward_if_plain() needs from torch and the package. A call is plain if the tensors "
+      "have a class of `tensors`, all `questions` return None, False or 0, and the level of "
+      "`forward_ad` is -1.");
   module.def("forward_if_plain", &forward_if_plain, "q"_a.none(), "k"_a.none(), "v"_a.none(),
              "plan"_a.none(), "scale"_a.none(), "softcap"_a.none(), "backend"_a.none(),
-             "The result for plain tensors and a keyhole.Plan, a keyhole.Pattern or its text, or "
-             "None where something else was passed or somebody must see the call.");
+             "The result for plain tensors and a keyhole.Plan, a keyhole.Pattern or its text. None "
+             "if anything else was passed, or if the call must go through torch's dispatcher.");
 }
 
 }  // namespace keyhole::python

@@ -56,8 +56,8 @@ nb::dict part_row(const PartReport& part) {
   return row;
 }
 
-// (forward, backward): what would run on tensors of the plan's shape that lie as kernels want them,
-// or why nothing would.
+// (forward, backward): the kernel that would run on contiguous tensors of the plan's shape, or the
+// reason why none would.
 nb::tuple runs(const Plan& plan, nb::handle head_dim, nb::handle element_bytes, nb::handle device) {
   const int64_t dim = integer_from(head_dim, "head_dim");
   const int64_t bytes = integer_from(element_bytes, "element_bytes");
@@ -145,16 +145,16 @@ void add_plans(nb::module_& module) {
   nb::class_<Plan>(module, "Plan", "A C++ plan; keyhole.Plan holds one.")
       .def("pattern_text", &Plan::pattern_text)
       .def("shape", &shape_of)
-      .def("usual_tile", &usual_tile, "Rows and columns of the tiles that it is told in.")
+      .def("usual_tile", &usual_tile, "Rows and columns of the default tile of explain().")
       .def("explain", &explain)
       .def("runs", &runs)
       .def("verify", &Plan::verify, nb::call_guard<nb::gil_scoped_release>())
       .def("save", &Plan::save, nb::call_guard<nb::gil_scoped_release>())
-      .def("to_bytes", &to_bytes, "What save() writes.");
+      .def("to_bytes", &to_bytes, "The bytes that save() writes.");
   module.def("make_plan", &make_plan, "pattern"_a, "q_len"_a, "k_len"_a, "batch"_a, "heads"_a,
              "offset"_a.none());
   module.def("load_plan", &Plan::load, nb::call_guard<nb::gil_scoped_release>());
-  module.def("plan_from_bytes", &from_bytes, "From what to_bytes() gave.");
+  module.def("plan_from_bytes", &from_bytes, "The plan of the bytes from to_bytes().");
 }
 
 }  // namespace keyhole::python

@@ -1,7 +1,7 @@
 // python/bindings/tile_lists.cpp
-// _core.tile_lists: a pattern as plain lists of tiles, for block masks of other libraries. Unlike a
-// plan for attention it has one part, whatever that costs: others know neither residue classes nor
-// lists of keys.
+// _core.tile_lists: a pattern as plain tile lists, for block masks of other libraries. Unlike a
+// plan for attention it has a single part, whatever that costs: block masks have neither residue
+// classes nor lists of keys.
 #include <nanobind/nanobind.h>
 
 #include "base/bits.h"
@@ -18,7 +18,7 @@ nb::bytes bytes_of(const std::vector<T>& values) {
   return nb::bytes(values.data(), values.size() * sizeof(T));
 }
 
-// Runs of tiles, tile by tile.
+// Runs of tiles, expanded to single tiles.
 struct Tiles {
   std::vector<int64_t> offsets = {0};  // [groups * q_tiles + 1]
   std::vector<int32_t> keys, bitmap;   // bitmap -1: full
@@ -39,7 +39,7 @@ Tiles expanded(const TileView& view) {
   return tiles;
 }
 
-// Arrays as bytes, in the order of the machine. A pattern without pairs has no part, and no lists.
+// Arrays as bytes, in native byte order. A pattern without pairs has no part, and no lists.
 nb::dict tile_lists(const Pattern& pattern, nb::handle q_len, nb::handle k_len, nb::handle batch,
                     nb::handle heads, nb::handle offset, nb::handle tile_q, nb::handle tile_k) {
   const Shape shape{integer_from(batch, "batch"), integer_from(heads, "heads"),
@@ -80,7 +80,7 @@ void add_tile_lists(nb::module_& module) {
   using namespace nb::literals;
   module.def("tile_lists", &tile_lists, "pattern"_a, "q_len"_a, "k_len"_a, "batch"_a, "heads"_a,
              "offset"_a.none(), "tile_q"_a, "tile_k"_a,
-             "A pattern as lists of tiles and bitmaps, one part, whatever it costs.");
+             "A pattern as tile lists and bitmaps, in a single part, whatever that costs.");
 }
 
 }  // namespace keyhole::python

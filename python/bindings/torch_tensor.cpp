@@ -13,9 +13,9 @@
 namespace keyhole::python {
 namespace {
 
-// What torch (2.10 and newer) offers to C programs under `__dlpack_c_exchange_api__`: DLPack's
-// table of functions, of which one is used here. It fills in a dltensor that points into the
-// tensor.
+// DLPack's table of C functions, which torch (2.10 and newer) has under
+// `__dlpack_c_exchange_api__`. One of them is used here: from_object fills in a dltensor that
+// points into the tensor.
 struct ExchangeTable {
   uint32_t major = 0, minor = 0;
   const ExchangeTable* older = nullptr;
@@ -28,7 +28,7 @@ struct ExchangeTable {
 constexpr uint32_t kExchangeVersion = 1;
 constexpr int32_t kCpu = 1, kCuda = 2;  // device types of DLPack
 
-// Set when the package imports torch, and never given back: they live as long as the interpreter.
+// Set when the package imports torch, and never released: they live as long as the interpreter.
 PyTypeObject* tensor_class = nullptr;
 std::array<PyObject*, 4> dtypes = {};  // torch's, in the order of DType
 const ExchangeTable* exchange_table = nullptr;
@@ -52,7 +52,7 @@ void know_torch(nb::handle tensors, nb::handle four_dtypes, nb::handle exchange)
   tensor_class = reinterpret_cast<PyTypeObject*>(tensors.inc_ref().ptr());
 }
 
-// Names as Python keeps them, so that looking one up compares pointers.
+// Interned names, so that a lookup compares pointers.
 struct Names {
   PyObject* data_ptr = PyUnicode_InternFromString("data_ptr");
   PyObject* dtype = PyUnicode_InternFromString("dtype");
@@ -96,31 +96,33 @@ std::optional<DType> dtype_from(nb::dlpack::dtype dtype) {
   return {};
 }
 
-// False: it cannot be told, and Python knows the reason.
-bool tell(nb::handle tensor, nb::dlpack::dltensor& told) {
-  return exchange_table->from_object(tensor.ptr(), &told) == 0;
+// False if torch cannot describe the tensor; a Python exception is set then.
+bool describe(nb::handle tensor, nb::dlpack::dltensor& source) {
+  return exchange_table->from_object(tensor.ptr(), &source) == 0;
 }
 
-// Of 1 to 4 dimensions; where it is not on a GPU of CUDA, it is on the CPU.
-TensorView view_of(const nb::dlpack::dltensor& told, DType dtype) {
+// For 1 to 4 dimensions. The tensor is on a CUDA GPU or on the CPU.
+TensorView view_of(const nb::dlpack::dltensor& source, DType dtype) {
   TensorView view;
   view.dtype = dtype;
-  view.data = static_cast<char*>(told.data) + told.byte_offset;
-  view.rank = told.ndim;
-  std::copy_n(told.shape, told.ndim, view.shape);
-  std::copy_n(told.strides, told.ndim, view.strides);
-  if (told.device.device_type == kCuda) view.device = {Device::Kind::cuda, told.device.device_id};
+  view.data = static_cast<char*>(source.data) + source.byte_offset;
+  view.rank = source.ndim;
+  std::copy_n(source.shape, source.ndim, view.shape);
+  std::copy_n(source.strides, source.ndim, view.strides);
+  if (source.device.device_type == kCuda) {
+    view.device = {Device::Kind::cuda, source.device.device_id};
+  }
   return view;
 }
 
 TensorView from_exchange(nb::handle tensor, const char* name) {
-  nb::dlpack::dltensor told;
-  if (!tell(tensor, told)) throw nb::python_error();
-  KEYHOLE_CHECK(told.ndim >= 1 && told.ndim <= TensorView::kMaxRank, name, " has ", told.ndim,
+  nb::dlpack::dltensor source;
+  if (!describe(tensor, source)) throw nb::python_error();
+  KEYHOLE_CHECK(source.ndim >= 1 && source.ndim <= TensorView::kMaxRank, name, " has ", source.ndim,
                 " dimensions; accepted are 1 to ", TensorView::kMaxRank);
-  const std::optional<DType> dtype = dtype_from(told.dtype);
+  const std::optional<DType> dtype = dtype_from(source.dtype);
   if (!dtype) refuse_dtype(tensor, name);
-  return view_of(told, *dtype);
+  return view_of(source, *dtype);
 }
 
 TensorView from_attributes(nb::handle tensor, const char* name) {
@@ -149,19 +151,19 @@ nb::handle torch_dtype(DType dtype) { return dtypes[size_t(dtype)]; }
 bool has_exchange_table() { return exchange_table != nullptr; }
 
 std::optional<TensorView> plain_tensor_from(nb::handle tensor) {
-  nb::dlpack::dltensor told;
-  if (!tell(tensor, told)) {  // meta and sparse tensors, for example
+  nb::dlpack::dltensor source;
+  if (!describe(tensor, source)) {  // meta and sparse tensors, for example
     PyErr_Clear();
     return {};
   }
-  const std::optional<DType> dtype = dtype_from(told.dtype);
-  const bool is_here = told.device.device_type == kCuda || told.device.device_type == kCpu;
-  if (told.ndim != 4 || !dtype || !is_here) return {};
-  if (std::find(told.shape, told.shape + 4, 0) != told.shape + 4) return {};
-  // Of one element: its stride does not matter, and only so can torch's public functions make a
-  // negated tensor (is_negated) of rows.
-  if (told.strides[3] != 1 || told.shape[3] == 1) return {};
-  return view_of(told, *dtype);
+  const std::optional<DType> dtype = dtype_from(source.dtype);
+  const bool is_here = source.device.device_type == kCuda || source.device.device_type == kCpu;
+  if (source.ndim != 4 || !dtype || !is_here) return {};
+  if (std::find(source.shape, source.shape + 4, 0) != source.shape + 4) return {};
+  // Rows of one element: their stride does not matter. They are also the only contiguous rows that
+  // torch's public functions can give the negative bit (is_negated).
+  if (source.strides[3] != 1 || source.shape[3] == 1) return {};
+  return view_of(source, *dtype);
 }
 
 nb::object contiguous_copy(nb::handle tensor) { return call(tensor, names().contiguous); }
@@ -171,10 +173,9 @@ nb::object copy_with_signs(nb::handle tensor) { return call(tensor, names().reso
 
 void add_torch_tensors(nb::module_& module) {
   using namespace nb::literals;
-  module.def(
-      "know_torch", &know_torch, "tensors"_a, "dtypes"_a, "exchange"_a.none(),
-      "From now on torch.Tensor is accepted beside tuples. `exchange` is what torch has under "
-      "__dlpack_c_exchange_api__, or None.");
+  module.def("know_torch", &know_torch, "tensors"_a, "dtypes"_a, "exchange"_a.none(),
+             "From now on a torch.Tensor is accepted wherever a tuple is. `exchange` is torch's "
+             "__dlpack_c_exchange_api__, or None.");
 }
 
 }  // namespace keyhole::python

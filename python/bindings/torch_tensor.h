@@ -1,7 +1,7 @@
 // python/bindings/torch_tensor.h
-// What a torch.Tensor says of itself, on the way of every call: asked through DLPack's table of C
-// functions where torch has one (2.10 and newer), else through Python's methods. Nothing of torch
-// is linked.
+// Reads pointer, dtype, shape, strides and device of a torch.Tensor, on the path of every call:
+// through DLPack's table of C functions if torch has one (2.10 and newer), else through Python
+// methods. Nothing of torch is linked.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -16,16 +16,16 @@ namespace keyhole::python {
 bool is_torch_tensor(nanobind::handle object);
 TensorView torch_tensor_from(nanobind::handle tensor, const char* name);
 nanobind::handle torch_dtype(DType dtype);
-// Whether torch has the C functions.
+// Whether torch has the table of C functions.
 bool has_exchange_table();
-// With them, the same for a tensor that kernels take as it is: of four dimensions, with elements,
-// rows of several elements that follow one another and a dtype of ours, on the CPU or a GPU of
-// CUDA. Anything else is nothing, without an error.
+// The view of a tensor that kernels take as it is: four dimensions, not empty, contiguous rows of
+// more than one element, a supported dtype, on the CPU or a CUDA GPU. Nothing for any other tensor,
+// without an error. Needs the table.
 std::optional<TensorView> plain_tensor_from(nanobind::handle tensor);
-// A copy with its elements one behind the other, made by torch on its current stream.
+// tensor.contiguous(), made by torch on its current stream.
 nanobind::object contiguous_copy(nanobind::handle tensor);
-// Whether its elements lie in memory with the other sign, as those of z.conj().imag do; and a copy
-// that has them as they are.
+// Whether torch's negative bit is set: the memory holds the elements with the opposite sign, as for
+// z.conj().imag. And a copy with the bit resolved.
 bool is_negated(nanobind::handle tensor);
 nanobind::object copy_with_signs(nanobind::handle tensor);
 

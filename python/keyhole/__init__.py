@@ -122,12 +122,12 @@ __all__ = [
 ]
 
 
-# Name -> module. Not in __all__: `from keyhole import *` works without torch.
+# Name -> module. Not in __all__, so that `from keyhole import *` works without torch.
 _NEED_TORCH = {"nn": ".nn", "scaled_dot_product_attention": ".sdpa"}
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is loaded when it is first asked for. Without torch it is not there: hasattr says so."""
+    """Loads the attributes that need torch on first use. Without torch they are missing, and hasattr() is False."""
     import importlib
 
     if name not in _NEED_TORCH:

@@ -12,8 +12,8 @@ __all__ = ["main"]
 
 
 def main(words: list[str] | None = None) -> int:
-    """Runs the command line with `words`, those of the program unless given, and returns its exit code."""
-    # The library writes through C's stdout: what Python has printed so far must come first.
+    """Runs the command line with `words`, by default sys.argv[1:], and returns its exit code."""
+    # The library writes to C's stdout, so flush what Python has buffered before it.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

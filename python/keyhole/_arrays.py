@@ -1,7 +1,7 @@
 # python/keyhole/_arrays.py
-"""What users pass as arrays, as NumPy arrays of the one type that recipes keep.
+"""Converts what users pass as arrays to the NumPy types that recipes keep.
 
-Loaded when first needed, because importing NumPy takes longer than all of keyhole.
+Imported on first use, because importing NumPy takes longer than importing all of keyhole.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["boolean_rows", "integers", "packed", "positions"]
 
 
 def as_numpy(values: Any) -> np.ndarray[Any, Any]:
-    """Lists, iterators, NumPy arrays and tensors of any framework that gives NumPy arrays; GPU tensors are copied."""
-    if hasattr(values, "detach") and hasattr(values, "cpu"):  # torch, which refuses np.asarray for both
+    """Converts lists, iterators, arrays, and tensors of frameworks that support NumPy. GPU tensors are copied."""
+    if hasattr(values, "detach") and hasattr(values, "cpu"):  # np.asarray refuses torch tensors that need either
         values = values.detach().cpu()
     if isinstance(values, Iterable) and not hasattr(values, "__len__") and not hasattr(values, "__array__"):
         values = list(values)
@@ -27,20 +27,20 @@ def as_numpy(values: Any) -> np.ndarray[Any, Any]:
 
 
 def integers(name: str, parameter: str, values: Any) -> npt.NDArray[np.int64]:
-    """Whole numbers, flattened; those that are not whole are a TypeError, those beyond 64 bits a ValueError."""
+    """Integers, flattened. Other dtypes are a TypeError; numbers that do not fit into int64 are a ValueError."""
     array = as_numpy(values)
     if array.size == 0:
         return np.zeros(0, np.int64)
     if not np.issubdtype(array.dtype, np.integer):
         raise TypeError(f"{name}: {parameter} must be integers, found {array.dtype}")
     if array.dtype == np.uint64 and array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{name}: {parameter} has {array.max()}, which does not fit into 64 bits with a sign")
+        raise ValueError(f"{name}: {parameter} has {array.max()}, which does not fit into int64")
     return np.ascontiguousarray(array, np.int64).reshape(-1)
 
 
 def positions(name: str, **arrays: Any) -> list[npt.NDArray[np.int64]]:
-    """Arrays of [length], [batch, length] or [batch, heads, length], each as [batch, heads, length] with the sizes that
-    fit all of them."""
+    """Broadcasts arrays [length], [batch, length] or [batch, heads, length] to [batch, heads, length], with the same
+    batch and heads for all. The lengths may differ."""
     found = []
     for parameter, values in arrays.items():
         array = as_numpy(values)
@@ -54,15 +54,15 @@ def positions(name: str, **arrays: Any) -> list[npt.NDArray[np.int64]]:
     try:
         sizes = np.broadcast_shapes(*(x.shape[:2] for x in found))
     except ValueError:
-        told = " and ".join(f"{parameter} {list(x.shape[:2])}" for parameter, x in zip(arrays, found, strict=True))
-        raise ValueError(f"{name}: batch and heads are those of {told}; they must be equal, or 1") from None
+        sizes_found = " and ".join(f"{p} {list(x.shape[:2])}" for p, x in zip(arrays, found, strict=True))
+        raise ValueError(f"{name}: batch and heads are those of {sizes_found}; they must be equal, or 1") from None
     return [np.broadcast_to(x, (*sizes, x.shape[2])) for x in found]
 
 
 def boolean_rows(name: str, parameter: str, values: Any) -> npt.NDArray[np.bool_]:
     """A matrix of bools, or of numbers that are 0 or 1."""
     array = as_numpy(values)
-    if array.shape == (0,):  # the list [], as texts have it
+    if array.shape == (0,):  # the list [], which in a pattern's text is a matrix of 0 x 0
         array = array.reshape(0, 0)
     if array.ndim != 2:
         raise ValueError(f"{name}: {parameter} has shape {list(array.shape)}; expected [q_len, k_len]")
@@ -76,5 +76,5 @@ def boolean_rows(name: str, parameter: str, values: Any) -> npt.NDArray[np.bool_
 
 
 def packed(rows: npt.NDArray[np.bool_]) -> bytes:
-    """Eight pairs a byte, lowest bit first, rows one behind the other."""
+    """Eight pairs per byte, lowest bit first; rows follow one another without padding."""
     return np.packbits(rows, axis=None, bitorder="little").tobytes()

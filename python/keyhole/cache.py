@@ -1,5 +1,5 @@
 # python/keyhole/cache.py
-"""A bounded cache that drops what was not used for longest. Safe to use from several threads."""
+"""A bounded cache that evicts the least recently used entry. Safe to use from several threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Entry = TypeVar("Entry")
 
 
 class CacheInfo(NamedTuple):
-    """What `info()` tells."""
+    """The result of `Cache.info()`."""
 
     hits: int
     misses: int
@@ -23,10 +23,10 @@ class CacheInfo(NamedTuple):
 
 
 class Cache(Generic[Entry]):
-    """At most `capacity` entries. What is dropped lives on while somebody holds it.
+    """At most `capacity` entries. An evicted entry lives on while there are references to it.
 
     >>> cache = Cache(capacity=2)
-    >>> for key in ["a", "b", "a", "c"]:  # b was not used for longest
+    >>> for key in ["a", "b", "a", "c"]:  # b is the least recently used, and is evicted
     ...     if cache.get(key) is None:
     ...         _ = cache.put(key, key.upper())
     >>> cache.get("b") is None
@@ -52,7 +52,7 @@ class Cache(Generic[Entry]):
             return found
 
     def put(self, key: Hashable, entry: Entry) -> Entry:
-        """Keeps `entry`, and returns it; where another thread was first, returns that thread's."""
+        """Keeps `entry` and returns it. If another thread has stored one meanwhile, that one is kept and returned."""
         with self._lock:
             kept = self._entries.setdefault(key, entry)
             self._entries.move_to_end(key)
@@ -60,18 +60,18 @@ class Cache(Generic[Entry]):
             return kept
 
     def info(self) -> CacheInfo:
-        """Hits and misses since the start, entries now, and how many there may be."""
+        """Hits and misses so far, the number of entries, and the capacity."""
         with self._lock:
             return CacheInfo(self._hits, self._misses, len(self._entries), self._capacity)
 
     def clear(self) -> None:
-        """Drops every entry, and counts from 0 again."""
+        """Drops all entries and resets the counts."""
         with self._lock:
             self._entries.clear()
             self._hits = self._misses = 0
 
     def resize(self, capacity: int) -> None:
-        """Keeps at most `capacity` entries from now on; 0 keeps none."""
+        """Changes the capacity, evicting entries if needed; 0 turns the cache off."""
         if isinstance(capacity, bool) or not isinstance(capacity, int):
             raise TypeError(f"resize: expected an int, found {type(capacity).__name__}")
         if capacity < 0:

@@ -1,5 +1,5 @@
 # python/keyhole/functional.py
-"""The front door: finds out whether NumPy arrays or torch tensors were passed, and calls what serves them."""
+"""The public functions. Each one takes NumPy arrays or torch tensors, and calls the implementation for that kind."""
 
 from __future__ import annotations
 
@@ -34,26 +34,28 @@ def attention(
     backend: str = "auto",
     out: Any = None,
 ) -> Any:
-    """Attention of `q` over `k` and `v`, restricted to the pairs of a pattern, or to what a program has selected.
-    Differentiable for torch tensors.
+    """Attention of `q` over `k` and `v`, computed only for the pairs that `lists` selects. Differentiable for torch
+    tensors.
 
     q           [batch, q_heads, q_len, head_dim]
     k           [batch, kv_heads, k_len, head_dim]; q_heads is a multiple of kv_heads
     v           [batch, kv_heads, k_len, v_head_dim]
-    lists       which keys each query attends to: a pattern, its text, or a plan from `keyhole.plan(...)`; indices of
-                keys [batch, heads, lists, entries], int32 or int64, as `gather_attention` has them; or `TileLists`
-    scale       multiplies q . k; head_dim ** -0.5 unless given. A number; a scale that is learned multiplies q
-                before the call, and 1.0 is passed here
+    lists       which keys each query attends to. One of:
+                - a pattern, its text, or a plan from `keyhole.plan(...)`
+                - key indices [batch, heads, lists, entries], int32 or int64; see `gather_attention`
+                - `TileLists`
+    scale       multiplies q . k; head_dim ** -0.5 by default. A plain number: to learn a scale, multiply q by it and
+                pass scale=1.0
     layout      "bhsd" as above; "bshd": q, k, v and the result are [batch, length, heads, head_dim]
     softcap     c > 0: a score s becomes c * tanh(s / c), before masking
-    sink        [q_heads], fp32: one more logit for each head, without a value
-    return_lse  also return the logarithm of the sum of exp(score), [batch, q_heads, q_len], fp32 (fp64 for fp64)
+    sink        [q_heads], fp32: one extra logit per head. It joins the sum of the softmax, and has no value
+    return_lse  also return the logsumexp of the scores, [batch, q_heads, q_len], fp32 (fp64 for fp64 inputs)
     deterministic
-                gradients that are equal from run to run; the CPU's always are
-    backend     "auto", or one of those that `keyhole info` lists, such as "cpu"
-    out         an array or tensor of the result's shape, dtype and device, to write the result into and to return. As
-                in torch it gives no gradients: where a tensor requires them it is refused
-    returns     [batch, q_heads, q_len, v_head_dim] of q's kind and dtype, or (that, lse)
+                gradients have the same bits from run to run; on the CPU they always do
+    backend     "auto", or a backend that `keyhole info` lists, such as "cpu"
+    out         an array or tensor with the shape, dtype and device of the result. The result is written into it, and
+                it is returned. As in torch, out= gives no gradients: the call is refused if a tensor requires them
+    returns     [batch, q_heads, q_len, v_head_dim], an array or tensor like q; with return_lse=True the pair (out, lse)
 
     A query that attends to nothing gets zeros, and -inf in lse.
 
@@ -66,16 +68,16 @@ def attention(
     >>> lse.shape
     (1, 4, 128)
     """
-    torch = sys.modules.get("torch")  # not is_tensor(q): a call less
+    torch = sys.modules.get("torch")  # is_tensor(q), written out: saves a call
     if torch is not None and isinstance(q, torch.Tensor):
         compiler = torch.compiler
-        # The short way. torch.compile cannot look into it.
+        # The fast path. torch.compile cannot trace it.
         if sink is out is None and not return_lse and layout == "bhsd" and not compiler.is_dynamo_compiling():
             result = _core.forward_if_plain(q, k, v, lists, scale, softcap, backend)
             if result is not None:
                 return result
-        # An import statement takes as long as all other questions of a call together. torch.compile must not ask for
-        # what it is about to load: it would take the answer for a condition of its graph.
+        # An import statement costs as much as all other checks of a call together, so look the loaded module up. Not
+        # while compiling: torch.compile would turn the lookup into a guard of its graph.
         call: Any = None if compiler.is_compiling() else sys.modules.get("keyhole.torch_attention.call")
         if call is None:
             from .torch_attention import call as loaded
@@ -109,9 +111,10 @@ def attention_backward(
 ) -> Any:
     """The gradients of `attention` for NumPy arrays; torch users call `backward()` on the result instead.
 
-    dout        the gradient of the result, shaped like it
-    out, lse    what `attention(..., return_lse=True)` gave; for attention over parts of the keys, the merged ones
-    returns     (dq, dk, dv), or (dq, dk, dv, dsink) when there is a sink
+    dout        the gradient of the result, with the result's shape
+    out, lse    the results of `attention(..., return_lse=True)`. If the keys were attended in parts, pass the merged
+                results
+    returns     (dq, dk, dv), or (dq, dk, dv, dsink) with a sink
 
     >>> import numpy as np
     >>> import keyhole
@@ -145,24 +148,24 @@ def gather_attention(
     deterministic: bool = False,
     backend: str = "auto",
 ) -> Any:
-    """`attention` with indices and nothing else as its lists: over the keys that a program has selected, retrieved or
-    hashed as it runs. There is no pattern and no plan, and on a GPU nothing returns to the host. Differentiable for
-    torch tensors.
+    """Attention over keys that the program selects at run time, for example by top-k, retrieval or hashing. It is
+    `attention` with key indices as its lists. There is no pattern and no plan, and on a GPU nothing is copied back to
+    the host. Differentiable for torch tensors.
 
-    indices     [batch, heads, lists, entries], int32 or int64, whatever the layout of q; the heads are those of k (the
-                query heads of one kv head share a list), those of q, or 1; as many lists as queries or, where
-                ceil(q_len / lists) neighbouring queries share a list, fewer
+    indices     [batch, heads, lists, entries], int32 or int64, in this order for every layout of q
+                - heads: as many as k has (the query heads of one kv head share a list), as many as q has, or 1
+                - lists: one per query; or fewer, and then ceil(q_len / lists) neighbouring queries share a list
     others      as in `attention`
 
-    Keys may come in any order; one that is named twice counts twice. -1 is padding, wherever it stands, and a query
-    whose list has nothing else gets zeros. Any other entry that is no key is a ValueError on the CPU; on a GPU, where
-    an error would have to wait for the GPU, it is padding.
+    Keys may come in any order. A key that is listed twice counts twice. -1 is padding and may stand anywhere; a query
+    whose list holds only padding gets zeros. Any other entry outside 0 ... k_len - 1 is a ValueError on the CPU. On a
+    GPU it counts as padding, because reporting an error would mean waiting for the device.
 
     >>> import numpy as np
     >>> import keyhole
     >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 4, 128, 64), dtype=np.float32)
     >>> scores = q @ k.swapaxes(-1, -2)
-    >>> best = np.argpartition(-scores, 16)[..., :16]  # the sixteen best keys of every query of every head
+    >>> best = np.argpartition(-scores, 16)[..., :16]  # the 16 keys with the highest scores, for every query and head
     >>> keyhole.gather_attention(q, k, v, best).shape
     (1, 4, 128, 64)
     """
@@ -195,7 +198,8 @@ def gather_attention_backward(
     sink: Any = None,
     backend: str = "auto",
 ) -> Any:
-    """The gradients of `gather_attention` for NumPy arrays, as `attention_backward` gives those of `attention`.
+    """The gradients of `gather_attention` for NumPy arrays. Arguments and results are those of `attention_backward`,
+    with indices as lists.
 
     >>> import numpy as np
     >>> import keyhole
@@ -217,7 +221,8 @@ def gather_attention_backward(
 
 
 def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "bhsd") -> Any:
-    """Attention over two disjoint sets of keys, from the results over each. Rows that saw nothing are neutral.
+    """Attention over the union of two disjoint sets of keys, computed from the results over each. A row that attends to
+    nothing in one set takes the other set's result.
 
     >>> import numpy as np
     >>> import keyhole

@@ -1,10 +1,11 @@
 # python/keyhole/leaves.py
 """The patterns of the catalog, one function each. q and k are positions; `/` is floor division.
 
-Query i of q_len stands at position i + (k_len - q_len), so that the last query is the last key: causal masks are
-aligned at the bottom right. None is causal by itself unless its definition says k <= q.
+Query i is at position i + (k_len - q_len), so the last query is at the position of the last key: causal masks are
+aligned at the bottom right. A pattern is causal only if its definition says k <= q.
 
-Most are for any length. Those made from lengths or arrays know theirs, and a call with others is a ValueError.
+Most patterns work for any length. Those made from lengths or arrays are for these lengths; a call with others is a
+ValueError.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 Integers = Union["npt.ArrayLike", Iterable[int]]
-_LONGEST_TEXT = 64  # entries: arrays up to here are kept as text, which people can read
+_LONGEST_TEXT = 64  # entries; shorter arrays are kept as text, so that the pattern prints them
 
 
 def dense() -> Pattern:
@@ -66,13 +67,13 @@ def dense() -> Pattern:
 
 
 def causal() -> Pattern:
-    """A token sees itself and what came before: k <= q.
+    """A token sees itself and all earlier tokens: k <= q.
 
     >>> print(causal().picture(3))
     # . .
     # # .
     # # #
-    >>> print(causal().picture(2, 4))  # the last query is the last key
+    >>> print(causal().picture(2, 4))  # aligned at the bottom right
     # # # .
     # # # #
     """
@@ -80,9 +81,9 @@ def causal() -> Pattern:
 
 
 def window(left: int | float, right: int | float | None = None) -> Pattern:
-    """Neighbours only, both ends included: -left <= k - q <= right.
+    """A sliding window, both ends included: -left <= k - q <= right.
 
-    `right` is `left` unless given; float("inf") leaves a side open. `causal() & window(1023)` keeps 1,024 tokens.
+    `right` is `left` by default; float("inf") leaves a side open. `causal() & window(1023)` keeps 1,024 tokens.
 
     >>> print(window(1, 0).picture(4))
     # . . .
@@ -96,7 +97,7 @@ def window(left: int | float, right: int | float | None = None) -> Pattern:
 
 
 def sinks(count: int) -> Pattern:
-    """Every query sees the first `count` tokens, where trained models park their attention: k < count.
+    """Every query sees the first `count` tokens, the attention sinks of trained models: k < count.
 
     >>> print(sinks(1).picture(3))
     # . .
@@ -107,7 +108,7 @@ def sinks(count: int) -> Pattern:
 
 
 def blocks(size: int) -> Pattern:
-    """The sequence is cut into equal pieces, and each attends to itself: q/size == k/size.
+    """The sequence is cut into blocks of `size` tokens, and each block attends to itself: q/size == k/size.
 
     >>> print(blocks(2).picture(4))
     # # . .
@@ -119,7 +120,7 @@ def blocks(size: int) -> Pattern:
 
 
 def prefix(count: int) -> Pattern:
-    """Causal, but a prompt of `count` tokens is seen whole by everyone: k <= q or k < count.
+    """Causal, except that every query sees the whole prompt of `count` tokens: k <= q or k < count.
 
     >>> print(prefix(2).picture(3))
     # # .
@@ -130,9 +131,9 @@ def prefix(count: int) -> Pattern:
 
 
 def global_(count: int) -> Pattern:
-    """The first tokens see everybody and are seen by everybody: q < count or k < count.
+    """The first `count` tokens see all tokens and are seen by all: q < count or k < count.
 
-    `global` in text; the underscore is there because Python keeps that word for itself.
+    The text form is `global`; the underscore is there because `global` is a keyword of Python.
 
     >>> print(global_(1).picture(3))
     # # #
@@ -145,8 +146,9 @@ def global_(count: int) -> Pattern:
 
 
 def global_at(positions: Integers | int, *more: int) -> Pattern:
-    """Chosen tokens, such as separators, see everybody and are seen by everybody: q or k is one of `positions`, which
-    are numbers or one array of them.
+    """Chosen tokens, such as separators, see all tokens and are seen by all: q or k is one of `positions`.
+
+    Positions are passed as numbers or as one array.
 
     >>> print(global_at(1).picture(3))
     . # .
@@ -159,9 +161,9 @@ def global_at(positions: Integers | int, *more: int) -> Pattern:
 
 
 def documents(lengths: Integers | int, *more: int) -> Pattern:
-    """Documents of the given lengths, numbers or one array of them, packed into one sequence, none seeing another.
+    """Documents packed into one sequence; each attends only to itself.
 
-    The lengths add up to k_len.
+    Lengths are passed as numbers or as one array. They add up to k_len.
 
     >>> print((causal() & documents(2, 1)).picture(3))
     # . .
@@ -175,9 +177,9 @@ def documents(lengths: Integers | int, *more: int) -> Pattern:
 
 def tree(parents: Integers | int, *more: int) -> Pattern:
     """A token sees itself and its ancestors; a root has parent -1. For speculative decoding over a tree of drafts.
-    The parents are numbers, or one array of them.
 
-    There is a parent for each of the k_len keys: the text before the drafts is a chain, -1, 0, 1, ...
+    Parents are passed as numbers or as one array, one for each of the k_len keys. The text before the drafts is a
+    chain: -1, 0, 1, ...
 
     >>> print(tree(-1, 0, 0).picture(3))
     # . .
@@ -190,8 +192,7 @@ def tree(parents: Integers | int, *more: int) -> Pattern:
 
 
 def dilated(stride: int, count: int | None = None) -> Pattern:
-    """Every stride-th token, `count` of them on each side when given:
-    (q - k) % stride == 0 and |q - k| < stride * count.
+    """Every stride-th token: (q - k) % stride == 0. With `count`, only up to a distance: |q - k| < stride * count.
 
     >>> print(dilated(2).picture(4))
     # . # .
@@ -212,7 +213,8 @@ def strided(stride: int) -> Pattern:
 
 
 def fixed(stride: int, columns: int) -> Pattern:
-    """The own piece of `stride` tokens, and the last `columns` of every earlier piece (Sparse Transformers).
+    """The query's own block of `stride` tokens, causal, and the last `columns` tokens of every earlier block (Sparse
+    Transformers).
 
     >>> print(fixed(2, 1).picture(4))
     # . . .
@@ -224,7 +226,7 @@ def fixed(stride: int, columns: int) -> Pattern:
 
 
 def exponential() -> Pattern:
-    """Distances 0, 1, 2, 4, 8, ...: any two tokens are a few layers apart.
+    """Tokens at distance 0, 1, 2, 4, 8, ...: information between any two tokens needs only a few layers.
 
     >>> (causal() & exponential()).mask(9)[8].astype(int)
     array([1, 0, 0, 0, 1, 0, 1, 1, 1])
@@ -233,7 +235,8 @@ def exponential() -> Pattern:
 
 
 def random(block: int, count: int, seed: int) -> Pattern:
-    """`count` distinct key blocks, drawn for each query block; equal for all heads and on every machine.
+    """`count` distinct key blocks, drawn at random for each query block. The draw is the same for all heads and on
+    every machine.
 
     >>> random(2, 1, seed=7).count_pairs(8)
     16
@@ -287,7 +290,7 @@ def volume_neighborhood(
 
 
 def streaming(sinks: int, window: int) -> Pattern:
-    """The last `window` tokens, itself included, and the first `sinks`: endless generation (StreamingLLM).
+    """The last `window` tokens, the query included, and the first `sinks` tokens: endless generation (StreamingLLM).
 
     >>> streaming(1, 2).mask(5)[4].astype(int)
     array([1, 0, 0, 1, 1])
@@ -296,7 +299,7 @@ def streaming(sinks: int, window: int) -> Pattern:
 
 
 def longformer(window: int, globals: int) -> Pattern:
-    """window/2 neighbours on each side, and `globals` first tokens that connect the text (Longformer).
+    """window/2 neighbours on each side, and the first `globals` tokens, which are global (Longformer).
 
     >>> longformer(2, 1).mask(5)[3].astype(int)
     array([1, 0, 1, 1, 1])
@@ -305,7 +308,7 @@ def longformer(window: int, globals: int) -> Pattern:
 
 
 def bigbird(block: int, window: int, randoms: int, globals: int, seed: int) -> Pattern:
-    """Window, global and random blocks together; `window` is odd (BigBird).
+    """A window of blocks, global blocks and random blocks; `window` counts blocks and is odd (BigBird).
 
     >>> bigbird(block=2, window=3, randoms=0, globals=1, seed=0).mask(8)[7].astype(int)
     array([1, 1, 0, 0, 1, 1, 1, 1])
@@ -314,11 +317,10 @@ def bigbird(block: int, window: int, randoms: int, globals: int, seed: int) -> P
 
 
 def tiles(tile_q: int, tile_k: int, offsets: Integers, keys: Integers) -> Pattern:
-    """Tiles chosen by you, as block-sparse rows (BSR): the queries at positions i * tile_q and following see the key
-    tiles keys[offsets[i]:offsets[i + 1]].
+    """Tiles from block-sparse row arrays (BSR): query tile i sees the key tiles keys[offsets[i]:offsets[i + 1]].
 
-    Rows are positions, as for every pattern: the last query is the last key. In `keyhole.from_bsr` row 0 begins with
-    query 0.
+    Rows are positions: query tile i holds the positions i * tile_q to (i + 1) * tile_q - 1, and the last query is at
+    the position of the last key. To have row 0 begin with query 0, use `keyhole.from_bsr`.
 
     >>> print(tiles(2, 2, offsets=[0, 1, 3], keys=[0, 0, 1]).picture(4))
     # # . .
@@ -332,9 +334,10 @@ def tiles(tile_q: int, tile_k: int, offsets: Integers, keys: Integers) -> Patter
 def bitmaps(
     tile_q: int, tile_k: int, offsets: Integers, keys: Integers, bitmap: Integers, rows: npt.ArrayLike
 ) -> Pattern:
-    """Tiles chosen by you, full or with a bitmap: as `tiles`, but of key tile e only the pairs of bitmap number
-    bitmap[e] attend, and all of them where it is -1. `rows` holds the bitmaps one below the other,
-    [bitmaps * tile_q, tile_k]. Rows of tiles are positions: the last query is the last key.
+    """Tiles from block-sparse row arrays, each full or masked by a bitmap.
+
+    `offsets` and `keys` are as in `tiles`. Entry e of `keys` is masked by bitmap number bitmap[e], or is full where
+    that is -1. `rows` holds the bitmaps stacked, [bitmaps * tile_q, tile_k]. Rows are positions, as in `tiles`.
 
     >>> print(bitmaps(2, 2, [0, 1, 3], [0, 0, 1], [0, -1, 0], [[1, 0], [1, 1]]).picture(4))
     # . . .
@@ -357,10 +360,10 @@ def bitmaps(
 
 
 def csr(offsets: Integers, keys: Integers) -> Pattern:
-    """Pairs chosen by you, as compressed sparse rows (CSR): the query at position i sees
-    keys[offsets[i]:offsets[i + 1]].
+    """Pairs from compressed sparse row arrays (CSR): the query at position i sees keys[offsets[i]:offsets[i + 1]].
 
-    Rows are positions, as for every pattern: the last query is the last key. In `keyhole.from_csr` row i is query i.
+    Rows are positions: the last query is at the position of the last key. For row i to be query i, use
+    `keyhole.from_csr`.
 
     >>> print(csr(offsets=[0, 1, 3], keys=[0, 0, 1]).picture(2))
     # .
@@ -370,16 +373,15 @@ def csr(offsets: Integers, keys: Integers) -> Pattern:
 
 
 def mask(rows: npt.ArrayLike) -> Pattern:
-    """Pairs chosen by you, as a boolean matrix: row i is for the query at position i.
+    """Pairs from a boolean matrix: row i is for the query at position i.
 
-    As for every pattern, query 0 of fewer queries than keys stands at position k_len - q_len. For a matrix
-    [q_len, k_len] whose row 0 is query 0, use `keyhole.from_dense`: its pattern is for these two lengths, also where
-    they differ.
+    As for every pattern, query 0 is at position k_len - q_len. For a matrix [q_len, k_len] whose row 0 is query 0, use
+    `keyhole.from_dense`.
 
     >>> print(mask([[True, False], [True, True]]).picture(2))
     # .
     # #
-    >>> print(mask([[True, False], [True, True]]).picture(1, 2))  # the last query is the last key
+    >>> print(mask([[True, False], [True, True]]).picture(1, 2))  # one query, at position 1
     # #
     """
     from . import _arrays
@@ -391,7 +393,7 @@ def mask(rows: npt.ArrayLike) -> Pattern:
 
 
 def per_head(patterns: PatternLike | Iterable[PatternLike], *more: PatternLike) -> Pattern:
-    """One pattern for each query head, head 0 first; or one sequence of them.
+    """One pattern for each query head, head 0 first. Pass them one by one or as one sequence.
 
     >>> per_head(causal(), "window(2)")
     keyhole.parse('per_head(causal, window(2))')
@@ -402,7 +404,7 @@ def per_head(patterns: PatternLike | Iterable[PatternLike], *more: PatternLike) 
 
 
 def per_batch(patterns: PatternLike | Iterable[PatternLike], *more: PatternLike) -> Pattern:
-    """One pattern for each batch entry, entry 0 first; or one sequence of them.
+    """One pattern for each batch entry, entry 0 first. Pass them one by one or as one sequence.
 
     >>> ragged = per_batch(causal() & documents([2, 2]), causal() & documents([1, 3]))
     >>> ragged.mask(4, batch=1)[3].astype(int)
@@ -412,11 +414,10 @@ def per_batch(patterns: PatternLike | Iterable[PatternLike], *more: PatternLike)
 
 
 def at(q_positions: Integers, k_positions: Integers, pattern: PatternLike) -> Pattern:
-    """`pattern` with explicit positions: query i stands at q_positions[i], key j at k_positions[j].
+    """`pattern` with explicit positions: query i is at q_positions[i], key j at k_positions[j].
 
-    A pattern that has lengths of its own refuses positions behind its end; those below 0 are outside of it, and attend
-    to nothing there. Each array is [length], [batch, length] or [batch, heads, length]; a batch or heads of 1 stands
-    for all.
+    Each array is [length], [batch, length] or [batch, heads, length]; a batch or heads of 1 serves all. A pattern with
+    lengths of its own refuses positions past its end. Positions below 0 are outside of it and attend to nothing.
 
     >>> print(at([0, 2], [2, 1, 0], causal()).picture(2, 3))
     . . #
@@ -437,10 +438,10 @@ def at(q_positions: Integers, k_positions: Integers, pattern: PatternLike) -> Pa
 
 
 def packed(q_lengths: Integers, k_lengths: Integers, pattern: PatternLike) -> Pattern:
-    """Documents packed one behind the other: document d holds the next q_lengths[d] queries and k_lengths[d] keys, and
-    `pattern` speaks of positions inside it, as if it were alone.
+    """Documents packed one after the other. Document d holds the next q_lengths[d] queries and k_lengths[d] keys.
+    `pattern` applies inside each document, with positions counted as if it were alone.
 
-    The lengths add up to q_len and k_len. Padding is a document of queries without keys.
+    The lengths add up to q_len and k_len. Padding is a document that has queries and no keys.
 
     >>> print(packed([1, 2], [3, 2], causal()).picture(3, 5))
     # # # . .
@@ -456,7 +457,7 @@ def packed(q_lengths: Integers, k_lengths: Integers, pattern: PatternLike) -> Pa
 
 
 def _integers(name: str, parameter: str, values: Integers | int, *more: int) -> bytes:
-    """Of one array, or of numbers one by one."""
+    """The bytes of integers that were passed as one array, or one by one."""
     from . import _arrays
 
     if more:
@@ -467,14 +468,14 @@ def _integers(name: str, parameter: str, values: Integers | int, *more: int) -> 
 def _one_of(name: str, parameter: str, i: int, number: Any) -> int:
     if isinstance(number, Iterable):
         raise TypeError(
-            f"{name}: {parameter} {i} is a {type(number).__name__} beside others; pass numbers, such as {name}(1, 2), "
-            f"or all of them in one array, {name}([1, 2])"
+            f"{name}: {parameter} {i} is a {type(number).__name__} among several arguments; pass numbers, such as "
+            f"{name}(1, 2), or all of them in one array, {name}([1, 2])"
         )
     return as_integer(number, f"{name}: {parameter} {i}")
 
 
 def _from_arrays(name: str, integers: dict[str, int], arrays: dict[str, Integers]) -> Pattern:
-    """Short arrays as text, so that the pattern prints them and equals one that was parsed; long ones as bytes."""
+    """Keeps short arrays as text, so that the pattern prints them and equals a parsed one, and long ones as bytes."""
     from . import _arrays
 
     numbers = [as_integer(value, f"{name}: {parameter}") for parameter, value in integers.items()]
@@ -485,12 +486,12 @@ def _from_arrays(name: str, integers: dict[str, int], arrays: dict[str, Integers
 
 
 def _fits_text(rows: npt.NDArray[np.bool_]) -> bool:
-    """Whether a matrix is short, and its text tells its shape: [] is the one without rows and columns."""
+    """Whether a matrix is short and its text gives its shape. Without elements, only 0 x 0 has such a text: []."""
     return 0 < rows.size <= _LONGEST_TEXT or rows.shape == (0, 0)
 
 
 def _patterns(name: str, patterns: Any, *more: Any) -> tuple[Pattern, ...]:
-    """Of one sequence, or one by one."""
+    """Patterns that were passed as one sequence, or one by one."""
     if more or isinstance(patterns, (Pattern, str)) or not isinstance(patterns, Iterable):
         patterns = (patterns, *more)
     return tuple(as_pattern(pattern, f"{name}: pattern {i}") for i, pattern in enumerate(patterns))

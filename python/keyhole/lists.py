@@ -1,5 +1,5 @@
 # python/keyhole/lists.py
-"""TileLists: lists of key tiles that the program itself has filled; and the words for what is no lists at all."""
+"""TileLists: lists of key tiles that the program fills at run time; and the error for invalid `lists` arguments."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from .way_out import way_to_pattern
 
 __all__ = ["TileLists", "is_tensor", "refuse_lists"]
 
-_MOST_ROWS = 1024  # and columns, of a tile
+_MOST_ROWS = 1024  # rows, and columns, of a tile
 _WORD = 64  # bits
 
 
 def is_tensor(value: Any) -> bool:
-    """Of torch, which is never imported here: whoever passes a tensor has imported it."""
+    """Whether `value` is a torch tensor. Does not import torch: a caller that has a tensor has imported it."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _is_array(value: Any) -> bool:
-    """Of NumPy, likewise."""
+    """Whether `value` is a NumPy array. Does not import NumPy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 class TileLists:
-    """Which tiles of keys each tile of queries attends to, in arrays or tensors that the program has filled: the other
-    thing to follow, beside patterns and indices of single keys. On a GPU nothing of them returns to the host, and a
-    CUDA graph that is replayed follows what they hold by then.
+    """Which key tiles each query tile attends to, in arrays or tensors that the program fills at run time. `attention`
+    takes them in place of a pattern. On a GPU they are never copied to the host, and a replayed CUDA graph uses their
+    current contents.
 
-    tiles       [batch, heads, ceil(q_len / rows), capacity], int32 or int64: numbers of key tiles in any order; the
-                heads are those of k (the query heads of one kv head share lists), those of q, or 1. -1 is padding,
-                wherever it stands; a tile that is named twice counts twice
-    tile        (rows, columns), the queries and keys of a tile, such as (128, 128) or (64, 64). Kernels have tiles of
-                their own, which must divide these
-    counts      [batch, heads, ceil(q_len / rows)], int32 or int64: only so many entries of a list count; all of them
-                unless given
-    bitmap_of   shaped like tiles, int32 or int64: which bitmap masks the tile, -1 where every pair of it attends
+    tiles       [batch, heads, ceil(q_len / rows), capacity], int32 or int64: indices of key tiles, in any order.
+                - heads: as many as k has (the query heads of one kv head share lists), as many as q has, or 1
+                - -1 is padding and may stand anywhere; a tile that is listed twice counts twice
+    tile        (rows, columns): the number of queries and of keys in a tile, such as (128, 128) or (64, 64). Both must
+                be multiples of the tile of the kernel that runs
+    counts      [batch, heads, ceil(q_len / rows)], int32 or int64: how many entries of each list are used; by default
+                all
+    bitmap_of   like tiles, int32 or int64: the bitmap that masks each tile, or -1 if all pairs of the tile attend
     bitmaps     bool [n, rows, columns], True attends; or packed, int64 or uint64 [n, rows, ceil(columns / 64)], lowest
-                bit first. Several tiles may share one
+                bit first. Several tiles may share a bitmap
 
-    All are NumPy arrays, or all are torch tensors where q is; they are read where they lie, by every call anew, except
-    for bitmaps of bool, which are packed here. Lengths need not be multiples of the tile: what hangs over an end
-    does not attend. On the CPU an entry that is no tile is a ValueError; on a GPU, where an error would have to wait
-    for the GPU, it is padding.
+    Pass NumPy arrays if q is one, or torch tensors on the device of q. They are not copied: every call reads their
+    current contents. The exception is bitmaps of bool, which are packed into a copy here. Lengths need not be multiples
+    of the tile: the parts of a tile past the end do not attend. An entry that is not the index of a key tile is a
+    ValueError on the CPU. On a GPU it counts as padding, because reporting an error would mean waiting for the device.
 
     >>> import numpy as np
     >>> import keyhole
@@ -73,15 +73,16 @@ class TileLists:
         self.tile = _checked_tile(tile)
         if not is_tensor(tiles) and not _is_array(tiles):
             raise TypeError(
-                f"TileLists: tiles is {_told(tiles)}; accepted are NumPy arrays and torch tensors of int32 or int64"
+                f"TileLists: tiles is {_described(tiles)}; accepted are NumPy arrays and torch tensors of int32 or "
+                "int64"
             )
         _check("tiles", tiles, tiles, 4)
         if counts is not None:
             _check("counts", counts, tiles, 3)
         if (bitmap_of is None) != (bitmaps is None):
             raise ValueError(
-                "TileLists: bitmap_of and bitmaps belong together, which bitmap masks a tile and what it says; pass "
-                "both, or none where every pair of a tile attends"
+                "TileLists: only one of bitmap_of and bitmaps was passed; pass both, or neither if all pairs of every "
+                "tile attend"
             )
         if bitmap_of is not None:
             _check("bitmap_of", bitmap_of, tiles, 4)
@@ -98,21 +99,21 @@ class TileLists:
 
 
 def refuse_lists(function: str, found: Any) -> NoReturn:
-    """Of what attention cannot follow, wherever it was passed as lists."""
+    """Raises the error for a `lists` argument that attention does not take."""
     is_of_integers = hasattr(found, "dtype") and str(found.dtype) in ("int32", "int64", "torch.int32", "torch.int64")
     error = ValueError if is_of_integers and found.ndim != 4 else TypeError
     way = way_to_pattern(found) or (
-        "A boolean mask becomes a pattern by keyhole.from_dense(mask), a function by keyhole.from_mask_mod(function, "
-        "q_len, k_len)"
+        "Convert a boolean mask with keyhole.from_dense(mask), a function with keyhole.from_mask_mod(function, q_len, "
+        "k_len)"
     )
     raise error(
-        f"{function}: lists is {_told(found)}; accepted are a pattern, its text, a plan, indices of keys [batch, "
+        f"{function}: lists is {_described(found)}; accepted are a pattern, its text, a plan, key indices [batch, "
         f"heads, lists, entries] (int32 or int64, a NumPy array or a torch tensor as q is) and keyhole.TileLists. {way}"
     )
 
 
-def _told(value: Any) -> str:
-    """What was found, in words."""
+def _described(value: Any) -> str:
+    """A value's type, dtype and shape, for an error."""
     kind = "a torch tensor" if is_tensor(value) else "a NumPy array" if _is_array(value) else ""
     if kind:
         return f"{kind} of {value.dtype}, {list(value.shape)}"
@@ -133,30 +134,30 @@ def _checked_tile(tile: Any) -> tuple[int, int]:
 
 
 def _is_of(array: Any, *dtypes: str) -> bool:
-    """Whether its dtype is one of these, in any order of bytes."""
+    """Whether its dtype is one of these, in any byte order."""
     if is_tensor(array):
         return any(array.dtype == getattr(sys.modules["torch"], name) for name in dtypes)
     return str(array.dtype.name) in dtypes
 
 
 def _check_place(name: str, array: Any, tiles: Any) -> None:
-    """Whether it is of the kind of tiles, and lies where they do."""
+    """Checks that it is an array or tensor like tiles, and on the same device."""
     if not (is_tensor(array) if is_tensor(tiles) else _is_array(array)):
         raise TypeError(
-            f"TileLists: {name} is {_told(array)}, and tiles is {_told(tiles)}; pass torch tensors only, or NumPy "
-            "arrays only"
+            f"TileLists: {name} is {_described(array)}, and tiles is {_described(tiles)}; pass torch tensors only, or "
+            "NumPy arrays only"
         )
     if is_tensor(tiles) and array.device != tiles.device:
         raise ValueError(
-            f"TileLists: {name} is on {array.device}, and tiles on {tiles.device}; all must be where q is: pass "
-            f"{name}.to(q.device)"
+            f"TileLists: {name} is on {array.device}, and tiles on {tiles.device}; all must be on the device of q: "
+            f"pass {name}.to(q.device)"
         )
 
 
 def _check(name: str, array: Any, tiles: Any, rank: int) -> None:
     _check_place(name, array, tiles)
     if not _is_of(array, "int32", "int64"):
-        raise TypeError(f"TileLists: {name} is {_told(array)}; accepted are int32 and int64")
+        raise TypeError(f"TileLists: {name} is {_described(array)}; accepted are int32 and int64")
     if array.ndim != rank or (array is not tiles and array.shape != tiles.shape[:rank]):
         expected = "[batch, heads, ceil(q_len / rows), capacity]"
         if array is not tiles:
@@ -165,30 +166,30 @@ def _check(name: str, array: Any, tiles: Any, rank: int) -> None:
 
 
 def _packed(bitmaps: Any, tiles: Any, rows: int, columns: int) -> Any:
-    """Bits as kernels read them: int64 [n, rows, ceil(columns / 64)], one bitmap behind the other."""
+    """Bitmaps as kernels read them: int64 [n, rows, ceil(columns / 64)], contiguous."""
     _check_place("bitmaps", bitmaps, tiles)
     words, is_bool = -(-columns // _WORD), _is_of(bitmaps, "bool")
     if not is_bool and not _is_of(bitmaps, "int64", "uint64"):
         raise TypeError(
-            f"TileLists: bitmaps is {_told(bitmaps)}; accepted are bool [n, rows, columns], and int64 or uint64 [n, "
-            "rows, ceil(columns / 64)], which hold a bit for each pair"
+            f"TileLists: bitmaps is {_described(bitmaps)}; accepted are bool [n, rows, columns], and int64 or uint64 "
+            "[n, rows, ceil(columns / 64)] with one bit for each pair"
         )
     expected = (rows, columns if is_bool else words)
     if bitmaps.ndim != 3 or tuple(bitmaps.shape[1:]) != expected:
         raise ValueError(
-            f"TileLists: bitmaps is {_told(bitmaps)}; expected [n, {expected[0]}, {expected[1]}] for tiles of {rows} x "
-            f"{columns}"
+            f"TileLists: bitmaps is {_described(bitmaps)}; expected [n, {expected[0]}, {expected[1]}] for tiles of "
+            f"{rows} x {columns}"
         )
-    room = words * _WORD - columns
+    padding = words * _WORD - columns
     if is_tensor(bitmaps):
         torch = sys.modules["torch"]
         if not is_bool:
             return bitmaps.contiguous().view(torch.int64)
-        bits = torch.nn.functional.pad(bitmaps, (0, room)).to(torch.uint8).unflatten(-1, (-1, 8))
+        bits = torch.nn.functional.pad(bitmaps, (0, padding)).to(torch.uint8).unflatten(-1, (-1, 8))
         eight = 1 << torch.arange(8, dtype=torch.uint8, device=bits.device)
         return (bits * eight).sum(-1, dtype=torch.uint8).view(torch.int64)
     numpy = sys.modules["numpy"]
     if not is_bool:
         return numpy.ascontiguousarray(bitmaps, bitmaps.dtype.newbyteorder("=")).view(numpy.int64)
-    bits = numpy.packbits(numpy.pad(bitmaps, ((0, 0), (0, 0), (0, room))), axis=-1, bitorder="little")
+    bits = numpy.packbits(numpy.pad(bitmaps, ((0, 0), (0, 0), (0, padding))), axis=-1, bitorder="little")
     return bits.view("<i8").astype(numpy.int64)

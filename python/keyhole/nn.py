@@ -23,18 +23,19 @@ Rotate = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
 class SparseAttention(nn.Module):
     """Multi-head attention over the pairs of a pattern: projections, attention, projection.
 
-    embed_dim       of the input and the output
-    num_heads       query heads
-    pattern         a pattern, its text, or a plan (for one length); `set_patterns` gives every layer of a model its own
-    num_kv_heads    key and value heads, a divisor of num_heads, which is the default
-    head_dim        embed_dim // num_heads unless given
-    bias            of the four projections
-    sink            one learned logit for each query head: a head may attend to nothing in particular
+    embed_dim       the size of the input and the output
+    num_heads       the number of query heads
+    pattern         a pattern, its text, or a plan, which fixes the lengths. `set_patterns` gives each layer of a model
+                    its own
+    num_kv_heads    the number of key and value heads, a divisor of num_heads; num_heads by default
+    head_dim        embed_dim // num_heads by default
+    bias            whether the four projections have a bias
+    sink            adds one learned logit per query head. A head can then put weight on no key at all
     scale, softcap, deterministic
-                    as in `keyhole.attention`: numbers, which are not learned
+                    as in `keyhole.attention`; they are not learned
 
-    Patterns are part of how a layer is made, not of what it has learned: `state_dict` holds the projections (and the
-    sink), so that weights load into a layer with another pattern.
+    The pattern is configuration, not a parameter. `state_dict` holds the projections and the sink, so weights load into
+    a layer with another pattern.
 
     >>> import torch
     >>> import keyhole
@@ -72,8 +73,8 @@ class SparseAttention(nn.Module):
         if head_dim is None:
             if embed_dim % num_heads != 0:
                 raise ValueError(
-                    f"SparseAttention: embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; choose "
-                    "others, or give head_dim"
+                    f"SparseAttention: embed_dim {embed_dim} is not a multiple of num_heads {num_heads}; pass "
+                    "head_dim, or an embed_dim that is"
                 )
             head_dim = embed_dim // num_heads
         self.embed_dim = embed_dim
@@ -89,13 +90,13 @@ class SparseAttention(nn.Module):
         self.k_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, **made)
         self.v_proj = nn.Linear(embed_dim, num_kv_heads * head_dim, **made)
         self.o_proj = nn.Linear(num_heads * head_dim, embed_dim, **made)
-        # Added to scores in fp32 whatever the dtype of the layer; 0 weighs as much as a key with score 0.
+        # Kernels take it as fp32, whatever the dtype of the layer. A logit of 0 weighs as much as a key with score 0.
         self.sink = nn.Parameter(torch.zeros(num_heads, device=device, dtype=dtype)) if sink else None
 
     def forward(self, x: Tensor, context: Tensor | None = None, *, rotate: Rotate | None = None) -> Tensor:
-        """Lets x [batch, q_len, embed_dim] attend to context [batch, k_len, embed_dim], or to itself.
+        """Attention from x [batch, q_len, embed_dim] to context [batch, k_len, embed_dim], or to x itself.
 
-        rotate(q, k) gives q and k with positions worked in (rotary embeddings, say); both are
+        rotate(q, k) returns q and k with their positions encoded, for example by rotary embeddings. Both are
         [batch, length, heads, head_dim].
         """
         context = x if context is None else context
@@ -132,7 +133,7 @@ def set_patterns(
 ) -> None:
     """Gives each SparseAttention of a model its own pattern, in the order of `model.modules()`.
 
-    patterns        one for each layer, or a function of the layer's number
+    patterns        one pattern per layer, or a function of the layer's index
 
     >>> import torch
     >>> import keyhole

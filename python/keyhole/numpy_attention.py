@@ -38,8 +38,8 @@ def attention(
     function: str = "attention",
     out: Array | None = None,
 ) -> Array | tuple[Array, Array]:
-    """keyhole.attention for NumPy arrays. `function` is the name that errors are said in: gather_attention takes
-    indices alone.
+    """keyhole.attention for NumPy arrays. `function` is the public function, which errors name; gather_attention takes
+    only indices as lists.
     """
     q, k, v = (_heads_first(_checked(function, what, x, 4), layout) for what, x in _named(q=q, k=k, v=v))
     batch, heads, q_len, _ = q.shape
@@ -104,7 +104,7 @@ def merge(out: Array, lse: Array, other_out: Array, other_lse: Array, *, layout:
 
 
 def _readable_lists(function: str, lists: Any) -> Any:
-    """What was passed, with arrays that kernels can read: the caller holds them while one does."""
+    """`lists` with its arrays in a form that kernels can read. The caller keeps the result alive during the call."""
     if function.startswith("gather_"):
         return _checked(function, "indices", lists, 4)
     if isinstance(lists, np.ndarray):
@@ -125,7 +125,7 @@ def _readable_lists(function: str, lists: Any) -> Any:
 
 
 def _followed(lists: Any, q: Array, k: Array) -> Any:
-    """Readable lists as _core takes them."""
+    """The result of _readable_lists in the form that _core takes."""
     if isinstance(lists, np.ndarray):
         return _tensor(lists)
     if isinstance(lists, tuple):
@@ -139,11 +139,9 @@ def _named(**arrays: Any) -> list[tuple[str, Any]]:
 
 
 def _checked(function: str, name: str, array: Any, rank: int) -> Array:
-    """`array`, if a kernel can read it where it lies, else a copy that it can."""
+    """`array` after checks, or a copy of it if kernels cannot read its memory layout."""
     if not isinstance(array, np.ndarray):
-        raise TypeError(
-            f"{function}: {name} must be a NumPy array or, like all others, a torch tensor; found {_kind_of(array)}"
-        )
+        raise TypeError(f"{function}: {name} has type {_kind_of(array)}; pass NumPy arrays only, or torch tensors only")
     is_index = name == "indices"
     dtypes = _INDEX_DTYPES if is_index else _DTYPES
     if array.dtype.name not in dtypes:
@@ -156,7 +154,7 @@ def _checked(function: str, name: str, array: Any, rank: int) -> Array:
 
 
 def _readable(array: Array, is_index: bool) -> Array:
-    """`array`, if a kernel can read it where it lies, else a copy. Rows of indices may have strides, too."""
+    """`array`, or a copy of it if kernels cannot read its memory layout. Indices may have any stride in a row, too."""
     return array if _is_readable(array, is_index) else np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
@@ -171,9 +169,9 @@ def _is_readable(array: Array, is_index: bool) -> bool:
 
 
 def _given_out(function: str, out: Any, shape: tuple[int, ...], q: Array, layout: str) -> Array:
-    """The caller's array for a result of `shape`, heads first."""
+    """The caller's out= after checks, as [batch, heads, length, head_dim]."""
     if not isinstance(out, np.ndarray):
-        raise TypeError(f"{function}: out must be a NumPy array, as q is, found {_kind_of(out)}")
+        raise TypeError(f"{function}: out has type {_kind_of(out)}; expected a NumPy array, as q is")
     batch, heads, length, dim = shape
     wanted = shape if layout == "bhsd" else (batch, length, heads, dim)
     if out.shape != wanted:
@@ -181,12 +179,12 @@ def _given_out(function: str, out: Any, shape: tuple[int, ...], q: Array, layout
     if out.dtype.name != q.dtype.name:
         raise TypeError(f"{function}: out has dtype {out.dtype}; expected {q.dtype}, that of the result")
     if not out.flags.writeable:
-        raise ValueError(f"{function}: out is read-only; pass an array that can be written, or leave out= away")
+        raise ValueError(f"{function}: out is read-only; pass a writable array, or omit out=")
     return _heads_first(out, layout)
 
 
 def _is_free(out: Array, *others: Array | None) -> bool:
-    """Whether a kernel may write into it while it reads the others."""
+    """Whether a kernel may write into `out` while it reads the others: no overlap, neither inside nor with them."""
     return (
         _is_readable(out, is_index=False)
         and all(n <= 1 or stride > 0 for n, stride in zip(out.shape, out.strides, strict=True))
@@ -203,7 +201,7 @@ def _sink(function: str, sink: Any) -> Array | None:
     if sink is None:
         return None
     if not isinstance(sink, np.ndarray):
-        raise TypeError(f"{function}: sink must be a NumPy array, found {_kind_of(sink)}")
+        raise TypeError(f"{function}: sink has type {_kind_of(sink)}; expected a NumPy array, as q is")
     if not np.issubdtype(sink.dtype, np.floating) and sink.dtype.name != "bfloat16":
         raise TypeError(f"{function}: sink has dtype {sink.dtype}; expected float32")
     if sink.ndim != 1:
@@ -212,7 +210,7 @@ def _sink(function: str, sink: Any) -> Array | None:
 
 
 def _heads_first(array: Array, layout: str) -> Array:
-    """From the layout of the user to [batch, heads, length, head_dim], and back: both are the same swap."""
+    """Converts between the user's layout and [batch, heads, length, head_dim]. The same swap serves both directions."""
     if layout == "bhsd":
         return array
     if layout == "bshd":
@@ -221,7 +219,7 @@ def _heads_first(array: Array, layout: str) -> Array:
 
 
 def _empty(like: Array, shape: tuple[int, ...], layout: str) -> Array:
-    """New memory for [batch, heads, length, head_dim], in the order in which the user will see it."""
+    """An uninitialised array [batch, heads, length, head_dim], contiguous in the user's layout."""
     batch, heads, length, dim = shape
     if layout == "bhsd":
         return np.empty(shape, like.dtype)
@@ -234,7 +232,7 @@ def _lse_dtype(q: Array) -> type[np.floating[Any]]:
 
 def _tensor(array: Array) -> TensorTuple:
     dtype = (_INDEX_DTYPES if array.dtype.kind == "i" else _DTYPES)[array.dtype.name]
-    if array.size == 0:  # NumPy gives it strides of 0, as if it were broadcast
+    if array.size == 0:  # its strides may be 0, as if it were broadcast
         like = np.empty([max(size, 1) for size in array.shape], array.dtype)
         return 0, dtype, array.shape, _strides(like), _HOST
     return array.ctypes.data, dtype, array.shape, _strides(array), _HOST

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Pattern", "PatternLike", "as_integer", "as_pattern", "from_recipe", "parse"]
 
-_NOTEBOOK_LENGTH = 64  # of patterns that have no length of their own; here every pair can still be seen
-_COUNTED_LENGTHS = (_NOTEBOOK_LENGTH, 1024, 4096)  # up to here counting takes milliseconds
+_NOTEBOOK_LENGTH = 64  # drawn for a pattern without a length of its own; each pair is still visible
+_COUNTED_LENGTHS = (_NOTEBOOK_LENGTH, 1024, 4096)  # counting the pairs of longer ones takes more than milliseconds
 
 
 class Pattern:
-    """Which queries may see which keys, as an expression of positions.
+    """Which queries attend to which keys, as an expression in their positions.
 
-    Patterns come from functions such as `keyhole.causal()`, from text, and from each other:
+    Make patterns by functions such as `keyhole.causal()`, from text, and by combining others with &, | and ~:
 
     >>> import keyhole
     >>> pattern = keyhole.causal() & (keyhole.window(2) | keyhole.sinks(1))
@@ -38,13 +38,13 @@ class Pattern:
     # . # # # .
     # . . # # #
 
-    Patterns are immutable; they compare, hash and pickle by what they were made of, arrays included.
+    Patterns are immutable. They compare, hash and pickle by content, including the content of arrays.
     """
 
     __slots__ = ("__weakref__", "_key", "_made_of", "_recipe", "_tensor", "core")
 
     core: _core.Pattern  # the C++ pattern
-    as_tensor: torch.Tensor  # torch_attention/plan_tensors.py: what tensor() gives, as torch.compile can follow it
+    as_tensor: torch.Tensor  # tensor(), as torch.compile can trace it: torch_attention/plan_tensors.py
     _tensor: torch.Tensor
 
     def __init__(self, text: str) -> None:
@@ -58,7 +58,7 @@ class Pattern:
 
     @classmethod
     def _of(cls, core: _core.Pattern, made_of: tuple[Any, ...]) -> Pattern:
-        """A pattern from its C++ twin and what it was made of: a name and arguments, patterns among them."""
+        """A pattern from its C++ pattern and what it was made of: a name and arguments, which may be patterns."""
         self = cls.__new__(cls)
         self.core = core
         self._made_of = made_of
@@ -77,20 +77,20 @@ class Pattern:
 
     @property
     def recipe(self) -> Recipe:
-        """What the pattern was made of, as plain values; see recipe.py."""
+        """What the pattern was made of, in plain values; see recipe.py."""
         if self._recipe is None:
             self._recipe = ("text", self.core.text()) if self.core.reads_back() else _recipe_of(*self._made_of)
         return self._recipe
 
     @property
     def key(self) -> str | Recipe:
-        """Equal exactly for equal patterns. A text where that tells all: Python compares and hashes nothing faster."""
+        """Two patterns are equal exactly if their keys are. The text where it is complete: str compares fastest."""
         if self._key is None:
             self._key = str(self.recipe[1]) if self.recipe[0] == "text" else self.recipe
         return self._key
 
     def tensor(self) -> torch.Tensor:
-        """The pattern as bytes in a tensor on the CPU: what the ops of `torch.ops.keyhole` take, as `[it]`."""
+        """The pattern as bytes in a CPU tensor t. The ops of `torch.ops.keyhole` take it as their `lists`: [t]."""
         from .torch_attention.plan_tensors import tensor_of
 
         return tensor_of(self)
@@ -119,7 +119,7 @@ class Pattern:
         return hash(self.key)
 
     def __bool__(self) -> bool:
-        raise TypeError("a pattern is neither true nor false; combine patterns with &, | and ~")
+        raise TypeError("a pattern has no truth value; combine patterns with &, | and ~, not with and, or and not")
 
     def __str__(self) -> str:
         return self.core.text()
@@ -143,8 +143,8 @@ class Pattern:
     ) -> npt.NDArray[np.bool_]:
         """The pairs that attend, as a boolean array [q_len, k_len].
 
-        k_len is q_len unless given; `offset` is the position of query 0, k_len - q_len unless given. `batch` and
-        `head` choose the entry and the head for patterns that differ between them.
+        k_len is q_len by default. `offset` is the position of query 0, k_len - q_len by default. `batch` and `head`
+        choose the batch entry and the head, for patterns that differ between them.
 
         >>> import keyhole
         >>> keyhole.causal().mask(2, 3).astype(int)
@@ -158,7 +158,7 @@ class Pattern:
         return np.frombuffer(pairs, dtype=np.bool_).reshape(q_len, k_len)
 
     def picture(self, q_len: int, k_len: int | None = None) -> str:
-        """Text: '#' attends, '.' does not; one line a query. For head 0 of batch entry 0.
+        """The pairs as text, one line per query: '#' attends, '.' does not. For head 0 of batch entry 0.
 
         >>> import keyhole
         >>> print(keyhole.blocks(2).picture(4))
@@ -180,7 +180,8 @@ class Pattern:
     ) -> None:
         """Prints a picture; with a path that ends in .svg or .html, writes it there instead.
 
-        q_len is 64 unless given, or what the pattern was made for; k_len is q_len then.
+        q_len and k_len are by default the lengths that the pattern was made for, or 64. With q_len alone, k_len is
+        q_len.
 
         >>> import keyhole
         >>> keyhole.parse("causal & window(1)").show(4)
@@ -205,7 +206,7 @@ class Pattern:
             return None
 
     def _growth(self) -> str:
-        """The pairs of several lengths: how they grow, which the picture of one length cannot show."""
+        """A table of the pairs at several lengths. It shows how they grow, which the picture of one length cannot."""
         lines = [repr(self), "", f"{'length':>6}{'pairs':>12}   of all"]
         own = self.core.own_lengths()
         for q_len, k_len in [own] if own else [(length, length) for length in _COUNTED_LENGTHS]:
@@ -227,7 +228,7 @@ class Pattern:
         return q_len, k_len, batch, heads, k_len - q_len
 
     def count_pairs(self, q_len: int, k_len: int | None = None) -> int:
-        """How many pairs attend, for head 0 of batch entry 0.
+        """The number of pairs that attend, for head 0 of batch entry 0.
 
         >>> import keyhole
         >>> keyhole.causal().count_pairs(1000)
@@ -236,7 +237,7 @@ class Pattern:
         return self.core.count_pairs(q_len, q_len if k_len is None else k_len)
 
 
-PatternLike: TypeAlias = Pattern | str  # a text is accepted wherever a pattern is
+PatternLike: TypeAlias = Pattern | str  # text is accepted wherever a pattern is
 
 
 def parse(text: str) -> Pattern:
@@ -256,7 +257,7 @@ def parse(text: str) -> Pattern:
 
 
 def as_pattern(value: PatternLike, name: str = "pattern") -> Pattern:
-    """`value` itself, or the pattern that it describes as a text."""
+    """`value` as a pattern: itself, or the pattern that its text describes."""
     if isinstance(value, Pattern):
         return value
     if isinstance(value, str):
@@ -266,14 +267,14 @@ def as_pattern(value: PatternLike, name: str = "pattern") -> Pattern:
 
 
 def as_integer(value: int, name: str) -> int:
-    """`value` as an int of Python; ints of NumPy are accepted, bools are not."""
+    """`value` as a Python int. NumPy integers are accepted, bools are not."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
     return value.__index__()
 
 
 def from_recipe(recipe: Recipe) -> Pattern:
-    """The pattern of a recipe; a ValueError or TypeError when it is none."""
+    """The pattern that a recipe describes. An invalid recipe is a ValueError or TypeError."""
     if not isinstance(recipe, tuple) or not recipe or not isinstance(recipe[0], str):
         raise ValueError(f"not a recipe of a pattern: {str(recipe)[:80]}")
     name, *arguments = recipe
@@ -292,15 +293,15 @@ def from_recipe(recipe: Recipe) -> Pattern:
 
 
 def make(name: str, *arguments: Any) -> Pattern:
-    """An entry of the catalog. Lists are bytes of int64, and patterns are patterns."""
+    """A pattern of the catalog. Lists are passed as bytes of int64, patterns as Pattern."""
     core = _core.make(name, tuple(map(_core_of, arguments)))
     return Pattern._of(core, (name, *arguments))
 
 
 def made_for(made_by: str, q_len: int, k_len: int, batch: int, heads: int, pattern: Pattern) -> Pattern:
-    """`pattern`, for calls of these sizes alone; a batch or heads of 1 stand for any number.
+    """`pattern`, restricted to calls of these sizes; a batch or heads of 1 serves any number.
 
-    `made_by` is the function that the user called: errors and texts name it.
+    `made_by` is the function that the user called. Errors and the pattern's text name it.
     """
     core = _core.made_for(made_by, q_len, k_len, batch, heads, pattern.core)
     return Pattern._of(core, ("made_for", made_by, q_len, k_len, batch, heads, pattern))
@@ -308,7 +309,8 @@ def made_for(made_by: str, q_len: int, k_len: int, batch: int, heads: int, patte
 
 def _combined(name: str, a: PatternLike, b: PatternLike) -> Pattern:
     for side in (a, b):
-        if not isinstance(side, (Pattern, str)) and not callable(side):  # a leaf that was not called is refused below
+        # A leaf that was not called, such as keyhole.causal, goes on to as_pattern: its error names the mistake.
+        if not isinstance(side, (Pattern, str)) and not callable(side):
             return NotImplemented
     sign = "&" if name == "and" else "|"
     a, b = as_pattern(a, f"left of {sign}"), as_pattern(b, f"right of {sign}")
@@ -320,7 +322,7 @@ def _join(name: str, a: _core.Pattern, b: _core.Pattern) -> _core.Pattern:
 
 
 def _operands(name: str, pattern: Pattern) -> tuple[Pattern, ...]:
-    """Both operators are associative: a & (b & c) is made of a, b and c."""
+    """The operands of `name`, flattened: both operators are associative, so a & (b & c) is made of a, b and c."""
     return pattern._made_of[1] if pattern._made_of[0] == name else (pattern,)
 
 
@@ -331,7 +333,7 @@ def _recipe_of(name: str, *arguments: Any) -> Recipe:
 
 
 def _texts_joined(name: str, operands: tuple[Pattern, ...]) -> list[Pattern]:
-    """Operands that their texts tell whole are one text with their neighbours, as if written together."""
+    """Joins neighbouring operands that are kept as text into one text, as if they had been written together."""
     joined: list[Pattern] = []
     for operand in operands:
         if joined and operand.recipe[0] == joined[-1].recipe[0] == "text":
@@ -342,7 +344,7 @@ def _texts_joined(name: str, operands: tuple[Pattern, ...]) -> list[Pattern]:
 
 
 def _core_of(argument: Any) -> Any:
-    """An argument as _core takes it."""
+    """An argument in the form that _core takes."""
     if isinstance(argument, Pattern):
         return argument.core
     if isinstance(argument, tuple) and argument and isinstance(argument[0], Pattern):
@@ -351,7 +353,7 @@ def _core_of(argument: Any) -> Any:
 
 
 def _plain(argument: Any) -> Any:
-    """An argument as it stands in a recipe."""
+    """An argument in the form that recipes keep."""
     if isinstance(argument, Pattern):
         return argument.recipe
     if isinstance(argument, tuple) and argument and isinstance(argument[0], Pattern):

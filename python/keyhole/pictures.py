@@ -1,5 +1,5 @@
 # python/keyhole/pictures.py
-"""Patterns as pictures: printed, written to files, and shown by notebooks. The library draws them."""
+"""Pictures of patterns: printed, written to files, and shown in notebooks. The C++ library draws them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def show(
     elif name.endswith(".html"):
         content = _core.picture_html(pattern.core, shape, batch, head, explain)
     else:
-        raise ValueError(f"show: {name!r} ends neither in .svg nor in .html")
+        raise ValueError(f"show: path is {name!r}, which ends neither in .svg nor in .html; these are the formats")
     with open(name, "w", encoding="utf-8") as file:
         file.write(content)
 
@@ -47,10 +47,10 @@ def svg(pattern: Pattern, shape: Shape) -> str:
 
 
 def svg_with_report(pattern: Pattern, shape: Shape, report: str) -> str:
-    """The picture with numbers beside it, as a notebook shows it.
+    """HTML for a notebook: the picture with the report beside it.
 
-    As an image of its own: what an SVG in the page says of its classes would hold for all of the page, and notebooks
-    that are not trusted yet (others', and ours opened again) would leave it out.
+    The SVG is embedded as an image. Inline, its style rules would apply to the whole page, and notebooks that are not
+    trusted (other people's, and one's own after reopening) would not show it.
     """
     data = base64.b64encode(svg(pattern, shape).encode()).decode()
     return (

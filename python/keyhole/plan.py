@@ -1,5 +1,5 @@
 # python/keyhole/plan.py
-"""Plan: a pattern compiled for a shape; and the cache that makes one only once."""
+"""Plan: a pattern compiled for a shape; and the cache of plans."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanLike", "plan", "plan_cache", "plan_for"]
 
-# The encoded form: mark, digest of what follows it, recipe. What differs in any way has another mark.
+# The encoded form: mark, digest of the recipe, recipe. A change of the format changes the mark.
 _MARK = b"khpl\x01\r\n\0"
 _DIGEST_BYTES = 32
 _HEADER = struct.Struct(f"{len(_MARK)}s{_DIGEST_BYTES}s")
 _MOST_BYTES = 1 << 33
 
-# Digest -> plan, for every plan that was encoded and is alive: who has the bytes finds the plan without compiling.
+# Digest -> plan, for every plan that was encoded and is alive: decoding its bytes finds it without compiling.
 _encoded_plans: weakref.WeakValueDictionary[bytes, Plan] = weakref.WeakValueDictionary()
 
 
 class Plan:
-    """A pattern compiled for a shape: made once by `keyhole.plan(...)`, followed by every call.
+    """A pattern compiled for a shape. `keyhole.plan(...)` makes it once, and any number of calls use it.
 
     >>> import keyhole
     >>> plan = keyhole.plan("causal & window(255)", 1024)
@@ -41,7 +41,7 @@ class Plan:
     >>> plan == keyhole.plan(keyhole.causal() & keyhole.window(255), 1024)
     True
 
-    Plans compare, hash and pickle by pattern and shape. They are safe to use from several threads.
+    Plans compare, hash and pickle by pattern and shape. Several threads may use one plan.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Plan:
     )
 
     core: _core.Plan  # the C++ plan
-    as_tensor: torch.Tensor  # torch_attention/plan_tensors.py: what tensor() gives, as torch.compile can follow it
+    as_tensor: torch.Tensor  # tensor(), as torch.compile can trace it: torch_attention/plan_tensors.py
     _tensor: torch.Tensor
     pattern: Pattern | None  # None: loaded from a file whose pattern came from arrays
     q_len: int
@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def recipe(self) -> Recipe:
-        """("plan", pattern, q_len, k_len, batch, heads, offset), or ("plan file", bytes) when there is no pattern."""
+        """("plan", pattern, q_len, k_len, batch, heads, offset), or ("plan file", bytes) if there is no pattern."""
         if self._recipe is None:
             if self.pattern is None:
                 self._recipe = ("plan file", self.core.to_bytes())
@@ -91,13 +91,13 @@ class Plan:
 
     @property
     def digest(self) -> bytes:
-        """32 bytes that name this plan: the same in every process, different for every other plan."""
+        """32 bytes that identify this plan: the same in every process, different for every other plan."""
         if self._digest is None:
             self._digest = hashlib.blake2b(encode_value(self.recipe), digest_size=_DIGEST_BYTES).digest()
         return self._digest
 
     def encode(self) -> bytes:
-        """The plan as bytes: its digest, then what it was made of. `Plan.decode` reads them, in any process.
+        """The plan as bytes: its digest, then its pattern and shape. `Plan.decode` reads them, in any process.
 
         >>> import keyhole
         >>> plan = keyhole.plan("causal", 16)
@@ -111,27 +111,27 @@ class Plan:
 
     @staticmethod
     def decode(data: bytes | bytearray | memoryview) -> Plan:
-        """The plan that `encode` wrote. Where one of its digest is alive, that one: the digest is its name, and the
-        rest is not looked at. Else it is compiled again; bytes that are not a plan, or not all of it, are a
-        ValueError, and nothing in them is executed.
+        """The plan that `encode` wrote. If a plan with this digest is alive, that plan is returned, and the rest of the
+        bytes is not read. Otherwise the plan is compiled again. Bytes that are not a complete plan are a ValueError.
+        Nothing in them is executed.
 
         >>> Plan.decode(b"something else")
         Traceback (most recent call last):
         ...
-        ValueError: not an encoded plan: 14 bytes that do not begin with the mark of one; Plan.encode() writes them
+        ValueError: not an encoded plan: 14 bytes that do not begin with its mark; pass what Plan.encode() returned
         """
         view = memoryview(data).cast("B")
         if len(view) < _HEADER.size or bytes(view[: len(_MARK)]) != _MARK:
             raise ValueError(
-                f"not an encoded plan: {len(view)} bytes that do not begin with the mark of one; "
-                "Plan.encode() writes them"
+                f"not an encoded plan: {len(view)} bytes that do not begin with its mark; pass what Plan.encode() "
+                "returned"
             )
         digest = bytes(view[len(_MARK) : _HEADER.size])
         found = _encoded_plans.get(digest)
         return found if found is not None else _decoded(digest, view[_HEADER.size :])
 
     def tensor(self) -> torch.Tensor:
-        """What `encode` gives, in a tensor on the CPU: what the ops of `torch.ops.keyhole` take, as `[it]`."""
+        """The bytes of `encode` in a CPU tensor t. The ops of `torch.ops.keyhole` take it as their `lists`: [t]."""
         from .torch_attention.plan_tensors import tensor_of
 
         return tensor_of(self)
@@ -144,9 +144,13 @@ class Plan:
         element_bytes: int = 4,
         gpu: int | None = None,
     ) -> Report:
-        """What the plan costs in tiles of `tile`, per call with this head_dim and element size, and what would run on
-        the CPU or, with its number, on a GPU. Without a tile: in tiles of 128 x 128, or of a shape that a plan from a
-        file has lists for, where it cannot have these.
+        """The cost of a call with this plan, and the kernels that would run.
+
+        tile        the tile shape to count with. By default 128 x 128; a plan from a file that cannot be compiled for
+                    that shape is counted in one that its file holds
+        head_dim, element_bytes
+                    of q, k and v
+        gpu         the number of the GPU to name kernels for; the CPU by default
 
         >>> import keyhole
         >>> report = keyhole.plan("causal & window(255)", 1024).explain()
@@ -157,7 +161,7 @@ class Plan:
         """
         row = self.core.explain(*(tile or self.core.usual_tile()), head_dim, element_bytes)
         if gpu is not None and gpu < 0:
-            raise ValueError(f"explain: gpu is {gpu}; GPUs are numbered from 0, and None stands for the CPU")
+            raise ValueError(f"explain: gpu is {gpu}; accepted are 0 and more, and None for the CPU")
         row["runs"] = self.core.runs(head_dim, element_bytes, -1 if gpu is None else gpu)
         return Report.of(row)
 
@@ -185,16 +189,16 @@ class Plan:
         return self.pattern
 
     def verify(self) -> None:
-        """Checks every list compiled so far; a RuntimeError names the first that breaks a rule."""
+        """Checks all lists compiled so far. A RuntimeError names the first rule that does not hold."""
         self.core.verify()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan; the path holds the old file or the new one, never half of one."""
+        """Writes the plan to a file. The write is atomic: the path holds the old file or the complete new one."""
         self.core.save(os.fspath(path))
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
-        """A plan that `save` or `keyhole plan --save` wrote."""
+        """Reads a plan that `save` or `keyhole plan --save` wrote."""
         return _with_its_pattern(_core.load_plan(os.fspath(path)))
 
     def __eq__(self, other: object) -> bool:
@@ -243,17 +247,17 @@ def plan(
     heads: int = 1,
     offset: int | None = None,
 ) -> Plan:
-    """Compiles `pattern` for q_len queries and k_len keys (q_len unless given), or takes it from the cache.
+    """Compiles `pattern` for q_len queries and k_len keys, or takes the plan from the cache. k_len is q_len by default.
 
-    batch, heads    of the queries; patterns that are the same for all of them keep one list for all
-    offset          the position of query 0; k_len - q_len unless given: the last query is the last key
+    batch, heads    the number of batch entries and query heads. Those that have the same pattern share their lists
+    offset          the position of query 0. By default k_len - q_len: the last query is at the last key's position
 
     >>> import keyhole
-    >>> keyhole.plan("causal", 1, 1000).explain().pairs  # one new token after 999 others
+    >>> keyhole.plan("causal", 1, 1000).explain().pairs  # one new token after 999
     1000
     """
     k_len = q_len if k_len is None else k_len
-    if not type(q_len) is type(k_len) is type(batch) is type(heads) is int:  # one comparison where all are right
+    if not type(q_len) is type(k_len) is type(batch) is type(heads) is int:  # the common case pays one comparison
         q_len, k_len = as_integer(q_len, "plan: q_len"), as_integer(k_len, "plan: k_len")
         batch, heads = as_integer(batch, "plan: batch"), as_integer(heads, "plan: heads")
     offset = k_len - q_len if offset is None else as_integer(offset, "plan: offset")
@@ -261,9 +265,9 @@ def plan(
 
 
 def plan_for(what: PlanLike, q_len: int, k_len: int, batch: int, heads: int, offset: int | None = None) -> Plan:
-    """The plan that a call with tensors of this shape follows. A plan is taken as it is: the kernels check it.
+    """The plan for a call with tensors of this shape. A Plan is returned as it is; the library checks that it fits.
 
-    A pattern that is the same for all heads and batch entries has one plan for any number of them.
+    A pattern that is the same for all heads and batch entries has one plan, for any number of them.
     """
     if isinstance(what, Plan):
         return what
@@ -287,20 +291,20 @@ def _cached(pattern: Pattern, q_len: int, k_len: int, batch: int, heads: int, of
 def _with_its_pattern(core: _core.Plan) -> Plan:
     try:
         return Plan(core, Pattern(core.pattern_text()))
-    except ValueError:  # the text of a pattern from arrays names only their hash
+    except ValueError:  # a pattern from arrays: its text holds their hash, not their values
         return Plan(core, None)
 
 
 def _decoded(digest: bytes, body: memoryview) -> Plan:
     if len(body) > _MOST_BYTES:
-        raise ValueError(f"an encoded plan of {len(body)} bytes; at most {_MOST_BYTES} are read")
+        raise ValueError(f"an encoded plan of {len(body)} bytes; accepted are at most {_MOST_BYTES}")
     data = bytes(body)
     if hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest() != digest:
-        raise ValueError("an encoded plan is damaged: its digest does not fit; encode the plan again")
+        raise ValueError("an encoded plan is damaged: its digest does not match its bytes; encode the plan again")
     recipe = decode_value(data)
     try:
         found = _from_recipe(recipe)
-    except TypeError as error:  # a value of the wrong kind is the fault of the bytes, not of the caller
+    except TypeError as error:  # a value of the wrong type comes from the bytes, not from the caller's arguments
         raise ValueError(f"an encoded plan is not valid: {error}") from None
     _encoded_plans[digest] = found
     return found

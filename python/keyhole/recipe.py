@@ -1,17 +1,16 @@
 # python/keyhole/recipe.py
-"""Recipes: what a pattern was made of, as plain values that compare, hash and travel as bytes.
+"""Recipes: what a pattern was made of, as plain values that compare, hash and convert to bytes.
 
 A recipe is a tuple that begins with a name:
 
-    ("text", "causal & window(3)")            a pattern that its text tells whole
+    ("text", "causal & window(3)")            a pattern that its text describes completely
     ("csr", offsets, keys)                    an entry of the catalog; arrays are bytes of int64
     ("mask", (bits, q_len, k_len))            rows, eight pairs a byte, lowest bit first
-    ("made_for", name, q_len, k_len, batch, heads, recipe)    the mask of another library, and its sizes
+    ("made_for", name, q_len, k_len, batch, heads, recipe)    an imported mask, and its sizes
     ("and", (recipe, recipe, ...)), ("or", ...), ("not", recipe)
 
-Whatever its text tells whole is kept as text, so that equal expressions have equal recipes however
-they were made. The bytes of a recipe may come from a stranger: decoding bounds depth and size, and
-runs nothing.
+A pattern that its text describes completely is kept as text, so that equal expressions have equal recipes however they
+were made. The bytes of a recipe are untrusted input: decoding bounds depth and size, and executes nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def encode_value(value: Value) -> bytes:
 
 
 def decode_value(data: bytes) -> Value:
-    """The value that `data` encodes. Anything else than such bytes is a ValueError.
+    """The value that `data` encodes. Invalid bytes are a ValueError.
 
     >>> decode_value(b"i123")
     Traceback (most recent call last):

@@ -1,5 +1,5 @@
 # python/keyhole/report.py
-"""What `plan.explain()` tells, with a name for every number."""
+"""The result of `plan.explain()`, with a name for every number."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ __all__ = ["PartReport", "Report"]
 
 @dataclass(frozen=True)
 class PartReport:
-    """One part of a plan: pairs that one kind of list holds."""
+    """One part of a plan: the pairs that are listed in one form."""
 
     form: str  # "tiles" or "gather"
     stride: int  # > 1: compiled inside residue classes modulo stride
     pairs: int  # pairs that attend, over all heads and batch entries
     groups: int  # distinct lists of heads
     heads: int  # (batch entry, head) combinations that have this part
-    tiles: int  # "tiles", over all heads
+    tiles: int  # form "tiles": visited, over all heads
     full_tiles: int
     partial_tiles: int
     grid_tiles: int  # as many as dense attention would visit
-    runs: int  # "tiles", stored
+    runs: int  # form "tiles": stored runs of neighbouring tiles
     bitmaps: int
     bitmap_bytes: int
-    lists: int  # "gather", stored
-    keys: int
+    lists: int  # form "gather": stored lists
+    keys: int  # in these lists
     visited_pairs: int  # pairs a kernel computes for this part, attending or not
 
 
@@ -40,7 +40,7 @@ class Report:
     pairs: int
     all_pairs: int
     visited_pairs: int
-    waste: float  # share of visited pairs that do not attend
+    waste: float  # the share of visited pairs that do not attend
     flops_forward: float  # 4 * pairs * head_dim
     flops_backward: float  # 10 * pairs * head_dim
     flops_per_token: float  # forward, of all heads
@@ -49,7 +49,7 @@ class Report:
     predicted_speedup: float  # over dense attention of the same shape, by visited pairs
     compile_ms: float
     plan_bytes: int
-    draws_pair_by_pair: bool  # a mask made the compiler look at every pair
+    draws_pair_by_pair: bool  # the compiler had to evaluate every pair, because of a mask
     runs: tuple[str, str]  # what would run, forward and backward: kernel, tiles, schedule, workspace
     text: str
     json: str

@@ -1,5 +1,5 @@
 # python/keyhole/sdpa.py
-"""torch.nn.functional.scaled_dot_product_attention, with its signature and its meaning, on Keyhole's kernels."""
+"""A drop-in for torch.nn.functional.scaled_dot_product_attention, computed by Keyhole's kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from .leaves import causal, dense
 from .pattern import Pattern
-from .torch_attention.attn_masks import follow_mask
+from .torch_attention.attn_masks import pattern_of_mask
 from .torch_attention.call import attention
 from .torch_attention.encoded import Anchored
 from .torch_attention.refusals import refuse_unreadable
@@ -19,7 +19,7 @@ __all__ = ["scaled_dot_product_attention"]
 
 Tensor = torch.Tensor
 
-# torch aligns masks at the top left: query 0 stands at position 0, however many keys there are.
+# torch aligns masks at the top left: query 0 is at position 0, however many keys there are.
 _TOP_LEFT = {True: Anchored(causal(), 0), False: Anchored(dense(), 0)}
 _BOTTOM_RIGHT = causal()
 
@@ -38,21 +38,21 @@ def scaled_dot_product_attention(
 
     query, key, value
                 [..., heads, length, head_dim], or [..., length, head_dim]; leading dimensions broadcast
-    attn_mask   boolean, True attends, broadcastable to [..., heads, q_len, k_len]. It becomes a pattern: every pair is
-                looked at once, and a mask on a GPU is copied (one that is the same for all queries is cheap). That is
-                kept while the same tensor, unchanged, is passed again: a mask on the CPU is compared with a copy, which
-                is cheap beside attention; one on a GPU is taken to be unchanged unless torch counts a change, so write
-                into it by its own methods and not through `.data`. torch.compile leaves its graph for a mask, and
-                refuses with fullgraph=True. A pattern that you know in other terms costs nothing of this:
-                `keyhole.attention(q, k, v, "causal & window(1023)")`. torch's causal biases, `causal_upper_left` and
-                `causal_lower_right` of `torch.nn.attention.bias`, are patterns already
-    is_causal   aligned at the top left: query i sees keys 0 ... i, as in torch. `keyhole.attention(q, k, v, "causal")`
-                aligns at the bottom right
-    scale       multiplies q . k; head_dim ** -0.5 unless given
-    enable_gqa  needed where key and value have fewer heads than query
+    attn_mask   boolean, True attends, broadcastable to [..., heads, q_len, k_len]; or one of torch's causal biases,
+                `causal_upper_left` and `causal_lower_right` of `torch.nn.attention.bias`
+    is_causal   a causal mask aligned at the top left, as in torch: query i sees keys 0 ... i.
+                `keyhole.attention(q, k, v, "causal")` aligns at the bottom right
+    scale       multiplies q . k; head_dim ** -0.5 by default
+    enable_gqa  required where key and value have fewer heads than query
     returns     [..., heads, q_len, v_head_dim]. Queries that attend to nothing get zeros
 
-    Dropout and additive masks are refused: kernels follow patterns, and a pattern has no weights.
+    A boolean mask is converted to a pattern. The conversion reads every pair, and copies a mask on a GPU to the host;
+    a mask that is the same for all queries is cheap. The pattern is reused as long as the same tensor is passed
+    unchanged. On the CPU the mask is compared with a copy to see this. On a GPU torch's version counter decides, which
+    misses writes through `.data`: do not write to a mask that way. Under torch.compile a mask breaks the graph, and
+    fullgraph=True refuses it. A pattern avoids all of this: `keyhole.attention(q, k, v, "causal & window(1023)")`.
+
+    Dropout and additive masks are refused: a pattern says which pairs attend, and has no weights.
 
     >>> import torch
     >>> import keyhole
@@ -63,8 +63,8 @@ def scaled_dot_product_attention(
     """
     if dropout_p != 0:
         raise NotImplementedError(
-            f"scaled_dot_product_attention: dropout_p is {dropout_p}, and Keyhole has no dropout of attention weights; "
-            "pass 0.0, or use torch's"
+            f"scaled_dot_product_attention: dropout_p is {dropout_p}, and Keyhole has no dropout; pass 0.0, or use "
+            "torch's function"
         )
     if not (
         isinstance(query, Tensor)
@@ -79,20 +79,20 @@ def scaled_dot_product_attention(
         lead = torch.broadcast_shapes(lead, key.shape[:-3], value.shape[:-3])
     q, k, v = (_four_dimensions(x, lead) for x in (query, key, value))
     if attn_mask is None:
-        follows: Any = _TOP_LEFT[bool(is_causal)]
+        pattern: Any = _TOP_LEFT[bool(is_causal)]
     elif is_causal:
         raise ValueError(
-            "scaled_dot_product_attention: attn_mask and is_causal=True exclude each other; put both into attn_mask, "
-            "or pass one"
+            "scaled_dot_product_attention: attn_mask and is_causal=True were both passed; pass one, or combine both in "
+            "attn_mask"
         )
     else:
-        follows = _follow(attn_mask, (*lead, q.shape[1], q.shape[2], k.shape[2]))
-    out = attention(q, k, v, follows, scale=scale)
+        pattern = _pattern_of(attn_mask, (*lead, q.shape[1], q.shape[2], k.shape[2]))
+    out = attention(q, k, v, pattern, scale=scale)
     return out.reshape(*query.shape[:-1], out.shape[3]) if query.dim() < 4 else out.reshape(*lead, *out.shape[1:])
 
 
 def _are_dense(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether they have shapes that can be asked for; what else kernels cannot read, `attention` refuses."""
+    """Whether all have a plain shape. `attention` refuses the other kinds of tensors that kernels cannot read."""
     return query.layout is key.layout is value.layout is torch.strided and not (
         query.is_nested or key.is_nested or value.is_nested
     )
@@ -102,8 +102,8 @@ def _check_tensors(**tensors: Any) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(
-                f"scaled_dot_product_attention: {name} is a {type(tensor).__name__}; expected a torch tensor. For "
-                "NumPy arrays there is keyhole.attention(q, k, v, pattern), which takes them, and torch.from_numpy"
+                f"scaled_dot_product_attention: {name} is a {type(tensor).__name__}; expected a torch tensor. With "
+                "NumPy arrays call keyhole.attention(q, k, v, pattern), or convert them by torch.from_numpy"
             )
     refuse_unreadable("scaled_dot_product_attention", **tensors)
 
@@ -118,7 +118,7 @@ def _check_shapes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     if not enable_gqa and query.dim() > 2 and query.shape[-3] != key.shape[-3]:
         raise ValueError(
             f"scaled_dot_product_attention: query has {query.shape[-3]} heads and key {key.shape[-3]}; pass "
-            "enable_gqa=True when heads of query share those of key and value"
+            "enable_gqa=True if several query heads share a head of key and value"
         )
 
 
@@ -133,27 +133,27 @@ def _four_dimensions(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
     return tensor.expand(*lead, *tensor.shape[-3:]).flatten(0, -4)
 
 
-def _follow(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored | Pattern:
-    """What a mask says, broadcast to [..., heads, q_len, k_len]."""
-    bias: Any = sys.modules.get("torch.nn.attention.bias")  # who passes one has imported it
+def _pattern_of(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored | Pattern:
+    """The pattern of a mask that broadcasts to `target`, [..., heads, q_len, k_len]."""
+    bias: Any = sys.modules.get("torch.nn.attention.bias")  # imported by any caller that passes a CausalBias
     if bias is not None and isinstance(attn_mask, bias.CausalBias):
         if not hasattr(attn_mask, "variant"):
             raise TypeError(
                 "scaled_dot_product_attention: attn_mask is a CausalBias without its variant and lengths, which "
-                "torch's clone() and to() leave behind; pass what causal_upper_left or causal_lower_right has made: it "
-                "serves every device"
+                "torch's clone() and to() do not copy; pass the original of causal_upper_left or causal_lower_right, "
+                "which serves every device"
             )
-        return _follow_bias(attn_mask, attn_mask.variant == bias.CausalVariant.UPPER_LEFT, target)
+        return _pattern_of_bias(attn_mask, attn_mask.variant == bias.CausalVariant.UPPER_LEFT, target)
     _check_tensors(attn_mask=attn_mask)
     if torch.compiler.is_compiling():
-        from .torch_attention.uncompiled import follow_mask as follow_mask_uncompiled
+        from .torch_attention.uncompiled import pattern_of_mask as pattern_of_mask_uncompiled
 
-        return follow_mask_uncompiled(attn_mask, target)  # type: ignore[no-any-return]
-    return follow_mask(attn_mask, target)
+        return pattern_of_mask_uncompiled(attn_mask, target)  # type: ignore[no-any-return]
+    return pattern_of_mask(attn_mask, target)
 
 
-def _follow_bias(bias: Any, is_upper_left: bool, target: tuple[int, ...]) -> Anchored | Pattern:
-    """A CausalBias of torch, which holds no elements: only where its diagonal ends, and the lengths it was made for."""
+def _pattern_of_bias(bias: Any, is_upper_left: bool, target: tuple[int, ...]) -> Anchored | Pattern:
+    """The pattern of torch's CausalBias, which has no elements: it holds its lengths and the corner of its diagonal."""
     if (bias.seq_len_q, bias.seq_len_kv) != tuple(target[-2:]):
         name = "causal_upper_left" if is_upper_left else "causal_lower_right"
         raise ValueError(

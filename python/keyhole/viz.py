@@ -1,7 +1,7 @@
 # python/keyhole/viz.py
-"""Pictures by matplotlib: patterns, and times against length. The extra `viz` of the package installs it.
+"""Figures drawn with matplotlib: patterns, and time against length. `pip install 'keyhole[viz]'` installs it.
 
-`keyhole show` draws a pattern as text, SVG, PNG or a web page without matplotlib; this module is for your own figures.
+Without matplotlib, `keyhole show` draws a pattern as text, SVG, PNG or a web page.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ try:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 except ImportError as error:
     raise ImportError(
-        "keyhole.viz draws with matplotlib, which cannot be imported here; install it (pip install 'keyhole[viz]'), or "
-        "draw without it: print(pattern.picture(16)), or `keyhole show PATTERN --svg FILE`"
+        "keyhole.viz needs matplotlib, which cannot be imported here; install it (pip install 'keyhole[viz]'), or draw "
+        "without it: print(pattern.picture(16)), or `keyhole show PATTERN --svg FILE`"
     ) from error
 
 __all__ = ["draw_pattern", "draw_patterns", "draw_times"]
 
 Patterns = Mapping[str, PatternLike] | Sequence[PatternLike]
 
-_MOST_PAIRS = 1 << 24  # more than a figure has dots
-_MOST_LINED = 48  # tokens: up to here each pair gets a frame
-_COLOURS = ListedColormap(["#f4f6f9", "#2166c4"])  # as `keyhole show` draws
+_MOST_PAIRS = 1 << 24  # more than a figure has pixels
+_MOST_LINED = 48  # tokens; grid lines separate the pairs up to this length
+_COLOURS = ListedColormap(["#f4f6f9", "#2166c4"])  # the colours of `keyhole show`
 
 
 def draw_pattern(
@@ -40,15 +40,15 @@ def draw_pattern(
     title: str | None = None,
     ax: Any = None,
 ) -> Any:
-    """One square a pair: queries down, keys to the right; blue attends.
+    """Draws a pattern as a matrix of pairs: queries down, keys to the right; blue attends.
 
     pattern     a pattern or its text
     q_len, k_len
-                how many queries and keys; k_len is q_len unless given
+                the number of queries and keys; k_len is q_len by default
     batch, head
-                which batch entry and head, for patterns that differ between them
-    title       the pattern's text unless given
-    ax          the matplotlib Axes to draw on; new ones unless given
+                the batch entry and head to draw, for patterns that differ between them
+    title       the pattern's text by default
+    ax          the matplotlib Axes to draw on; new ones by default
     returns     the Axes
 
     >>> import keyhole.viz
@@ -59,14 +59,14 @@ def draw_pattern(
     k_len = q_len if k_len is None else k_len
     if q_len * k_len > _MOST_PAIRS:
         raise ValueError(
-            f"draw_pattern: {q_len} x {k_len} pairs; at most {_MOST_PAIRS} are drawn. Draw the pattern smaller, or "
-            "zoom into it on the page that `keyhole show PATTERN --html FILE` writes"
+            f"draw_pattern: {q_len} x {k_len} pairs; at most {_MOST_PAIRS} are drawn. Pass smaller lengths, or zoom "
+            "in on the page that `keyhole show PATTERN --html FILE` writes"
         )
     if ax is None:
         size = (4.6, 4.2 * max(q_len, 1) / max(k_len, 1) + 0.6)
         ax = pyplot.figure(figsize=size, layout="constrained").add_subplot()
     allowed = pattern.mask(q_len, k_len, batch=batch, head=head)
-    # Edges at whole numbers, so that tick n is where token n begins.
+    # Cell edges are at whole numbers, so tick n marks where token n begins.
     ax.imshow(allowed, cmap=_COLOURS, vmin=0, vmax=1, extent=(0, k_len, q_len, 0), interpolation="nearest")
     if max(q_len, k_len) <= _MOST_LINED:
         ax.set_xticks(range(k_len + 1), minor=True)
@@ -84,8 +84,8 @@ def draw_pattern(
 def draw_patterns(patterns: Patterns, q_len: int, k_len: int | None = None, *, columns: int = 4) -> Any:
     """Several patterns side by side.
 
-    patterns    names and patterns, or patterns, whose texts are then their names
-    columns     at most so many in a row
+    patterns    a mapping from names to patterns, or a sequence of patterns, which are named by their text
+    columns     the largest number of patterns in a row
     returns     the matplotlib Figure
     """
     named = patterns if isinstance(patterns, Mapping) else {str(as_pattern(p)): p for p in patterns}
@@ -113,11 +113,11 @@ def draw_times(
     title: str | None = None,
     ax: Any = None,
 ) -> Any:
-    """Time against length, one line a name, both axes logarithmic.
+    """Draws time against length, one line per name, with logarithmic axes.
 
-    lengths     tokens
-    times       name -> milliseconds, one for each length; None or nan where there is none
-    relative_to a name in `times`: draws how many times as fast as that one the others are, instead of milliseconds
+    lengths     in tokens
+    times       name -> milliseconds, one for each length; None or nan where there is no measurement
+    relative_to a name in `times`: draws the speedup over that one instead of milliseconds
     returns     the Axes
 
     >>> import keyhole.viz

@@ -250,7 +250,7 @@ def test_from_mask_mod_does_not_take_head_0_for_all(name, xp):
     counts = {"h": "heads", "b": "batch"}
     if looks_at:
         count = counts.pop(looks_at)
-        with pytest.raises(ValueError, match=f"looks at {looks_at}, and {count} is not given: .* pass {count}=N"):
+        with pytest.raises(ValueError, match=f"reads {looks_at}, and {count} is not given: .* pass {count}=N"):
             keyhole.from_mask_mod(function, 6, **dict.fromkeys(counts.values(), 2), xp=xp)
         keyhole.from_mask_mod(function, 6, **{count: 2}, xp=xp)
         keyhole.from_mask_mod(function, 6, **{count: 1}, xp=xp)
@@ -259,8 +259,8 @@ def test_from_mask_mod_does_not_take_head_0_for_all(name, xp):
 
 
 USES_AND = "branches on the values of its indices .* write & for and"
-TAKES_OUT = r"takes an index out of torch .* torch.as_tensor\(table\) .* or pass xp=numpy"
-GIVES = "must give a tensor of bools, found {}; write torch.ones_like"
+TAKES_OUT = r"converts an index from torch to Python or NumPy .* torch.as_tensor\(table\), or pass xp=numpy"
+GIVES = "must return a tensor of bools, found {}; write torch.ones_like"
 
 
 @pytest.mark.parametrize("counts", [{}, {"batch": B, "heads": H}], ids=["one", "several"])
@@ -276,7 +276,7 @@ GIVES = "must give a tensor of bools, found {}; write torch.ones_like"
         (lambda b, h, q, k: True, GIVES.format("True"), type(None)),
         (lambda b, h, q, k: None, GIVES.format("None"), type(None)),
         (lambda b, h, q, k: (q >= k, q), GIVES.format("tuple"), type(None)),
-        (lambda b, h, q, k: q - k, "must give bools, found torch.int64; a score_mod", type(None)),
+        (lambda b, h, q, k: q - k, "must return bools, found torch.int64; a score_mod", type(None)),
     ],
 )
 def test_from_mask_mod_names_the_mistake(function, match, cause, counts):

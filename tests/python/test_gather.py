@@ -107,7 +107,7 @@ ERRORS = {
     "batch": (lambda i: i[:1], ValueError, "batch must be that of q, 2"),
     "heads": (lambda i: np.concatenate([i, i, i], 1)[:, :3], ValueError, "those of k, 2, those of q, 4, or 1"),
     "lists": (lambda i: i[:, :, :8], ValueError, "9 queries, 2 of them to a list: expected 5 lists"),
-    "a list": (lambda i: i.tolist(), TypeError, "indices must be a NumPy array"),
+    "a list": (lambda i: i.tolist(), TypeError, "indices has type list; pass NumPy arrays only"),
 }
 
 

@@ -69,9 +69,9 @@ class TestFromDense:
             keyhole.from_dense([True, False])
         with pytest.raises(ValueError, match="mask has rows of different lengths"):
             keyhole.from_dense([[True], [True, False]])
-        with pytest.raises(TypeError, match="expected an array of NumPy, a tensor or nested lists of bools, found str"):
+        with pytest.raises(TypeError, match="expected a NumPy array, a tensor or nested lists of bools, found str"):
             keyhole.from_dense("causal")
-        with pytest.raises(TypeError, match="found float64; an additive mask"):
+        with pytest.raises(TypeError, match="found float64; for an additive mask"):
             keyhole.from_dense(np.zeros((2, 2)))
         with pytest.raises(ValueError, match="other than 0 and 1"):
             keyhole.from_dense(np.full((2, 2), 2))
@@ -161,7 +161,7 @@ class TestSparseMatrices:
             keyhole.from_csr([0, 1])
         with pytest.raises(TypeError, match="tile_q and tile_k must be given"):
             keyhole.from_bsr([0, 1], [0])
-        with pytest.raises(ValueError, match="2 rows of 4 queries do not make q_len 3"):
+        with pytest.raises(ValueError, match="2 rows of 4 queries do not fit q_len 3"):
             keyhole.from_bsr([0, 1, 1], [0], 4, 4, q_len=3)
         with pytest.raises(ValueError, match="the tile is 0 x 4"):
             keyhole.from_bsr([0, 1], [0], 0, 4)
@@ -286,13 +286,13 @@ class TestFromMaskModNumpy:
                 return k <= q
 
         assert keyhole.from_mask_mod(function, 3, heads=2, xp=np).count_pairs(3) == 6
-        with pytest.raises(ValueError, match=r"looks at b or h for some pairs and not for others; .* numpy.where"):
+        with pytest.raises(ValueError, match=r"reads b or h for some pairs and not for others; .* numpy.where"):
             keyhole.from_mask_mod(function, 6, heads=2, xp=np)
 
     def test_says_what_was_passed(self):
         with pytest.raises(TypeError, match="fn must be a function"):
             keyhole.from_mask_mod(3, 4)
-        with pytest.raises(TypeError, match="must give bools, found int64; a score_mod"):
+        with pytest.raises(TypeError, match="must return bools, found int64; a score_mod"):
             keyhole.from_mask_mod(lambda b, h, q, k: q - k, 4, xp=np)
         with pytest.raises(ValueError, match="q_len is -1"):
             keyhole.from_mask_mod(lambda b, h, q, k: q > k, -1, xp=np)

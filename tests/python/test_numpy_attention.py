@@ -246,24 +246,22 @@ def raises(error, match, *arguments, function=keyhole.attention, **options):
 
 def test_what_is_not_an_array_is_a_type_error():
     q, k, v = Case("causal", 4, 4).arrays()
-    raises(
-        TypeError, "q must be a NumPy array or, like all others, a torch tensor; found list", q.tolist(), k, v, "causal"
-    )
-    raises(TypeError, "v must be a NumPy array.*found NoneType", q, k, None, "causal")
+    raises(TypeError, "q has type list; pass NumPy arrays only, or torch tensors only", q.tolist(), k, v, "causal")
+    raises(TypeError, "v has type NoneType; pass NumPy arrays only", q, k, None, "causal")
     raises(TypeError, "q has dtype int64; accepted are float16, bfloat16", q.astype(int), k, v, "causal")
     raises(TypeError, "q has dtype complex64", q.astype(np.complex64), k, v, "causal")
     raises(TypeError, "lists is a NumPy array of float32, .*; accepted are a pattern, its text, a plan", q, k, v, q)
     raises(TypeError, "lists is None; accepted are a pattern", q, k, v, None)
     raises(TypeError, "scale: expected a number, found str", q, k, v, "causal", scale="1")
     raises(TypeError, "backend: expected a str, found int", q, k, v, "causal", backend=7)
-    raises(TypeError, "sink must be a NumPy array, found list", q, k, v, "causal", sink=[0, 0])
+    raises(TypeError, "sink has type list; expected a NumPy array, as q is", q, k, v, "causal", sink=[0, 0])
     raises(TypeError, "sink has dtype int64", q, k, v, "causal", sink=np.zeros(2, int))
 
 
 def test_mixed_worlds_are_a_type_error():
     torch = pytest.importorskip("torch")
     q, k, v = Case("causal", 4, 4).arrays()
-    raises(TypeError, "k must be a NumPy array or, like all others, a torch tensor; found torch.Tensor", q,
+    raises(TypeError, "k has type torch.Tensor; pass NumPy arrays only, or torch tensors only", q,
            torch.from_numpy(k), v, "causal")  # fmt: skip
     raises(TypeError, "attention_backward takes NumPy arrays", *[torch.from_numpy(q)] * 6, "causal",
            function=keyhole.attention_backward)  # fmt: skip
@@ -325,7 +323,7 @@ def test_out_has_the_layout_of_q():
         (np.zeros((1, 2, 8, 3), np.float32), ValueError, r"out has shape \[1, 2, 8, 3\]; expected \[1, 2, 8, 4\]"),
         (np.zeros((1, 2, 8, 4)), TypeError, "out has dtype float64; expected float32"),
         (np.broadcast_to(np.float32(0), (1, 2, 8, 4)), ValueError, "out is read-only"),
-        ([0.0], TypeError, "out must be a NumPy array, as q is, found list"),
+        ([0.0], TypeError, "out has type list; expected a NumPy array, as q is"),
     ],
     ids=["shape", "dtype", "read-only", "list"],
 )

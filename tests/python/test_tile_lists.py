@@ -257,8 +257,8 @@ ERRORS = {
         ValueError,
         r"bitmap_of has shape .*; expected \[2, 2, 3, 5\]",
     ),
-    "no bitmap_of": (_as("bitmap_of", lambda x: None), ValueError, "bitmap_of and bitmaps belong together"),
-    "no bitmaps": (_as("bitmaps", lambda x: None), ValueError, "bitmap_of and bitmaps belong together"),
+    "no bitmap_of": (_as("bitmap_of", lambda x: None), ValueError, "only one of bitmap_of and bitmaps was passed"),
+    "no bitmaps": (_as("bitmaps", lambda x: None), ValueError, "only one of bitmap_of and bitmaps was passed"),
     "bits of int32": (
         _as("bitmaps", lambda x: x.astype(np.int32)),
         TypeError,

@@ -141,7 +141,7 @@ def test_a_mask_that_was_expanded_is_compared_once():
     for _ in range(2):
         check_close("out", ours(q, q, q, mask), torchs(q, q, q, mask), torch.float32)
         row.data[:, ::2] = True
-    assert read_masks._said(mask)[1].shape == (1, 24)
+    assert read_masks._snapshot(mask)[1].shape == (1, 24)
     mask.data = row.data.expand(23, 24)
     with pytest.raises(ValueError, match=r"\[23, 24\], which does not broadcast"):
         ours(q, q, q, mask)
@@ -225,7 +225,7 @@ ERRORS = {
         TypeError,
         "torch.int32; expected torch.bool",
     ),
-    "mask and causal": ({"attn_mask": bits(24, 24), "is_causal": True}, ValueError, "exclude each other"),
+    "mask and causal": ({"attn_mask": bits(24, 24), "is_causal": True}, ValueError, "were both passed"),
     "shape of the mask": ({"attn_mask": bits(23, 24)}, ValueError, "does not broadcast to"),
     "shape of a mask without elements": ({"attn_mask": bits(0, 24)}, ValueError, "does not broadcast to"),
     "too many dimensions": ({"attn_mask": bits(1, 1, 1, 24, 24)}, ValueError, "does not broadcast to"),
@@ -234,11 +234,15 @@ ERRORS = {
         ValueError,
         r"attn_mask is causal_lower_right\(40, 70\), and .* 24 queries and 24 keys; pass causal_lower_right\(24, 24\)",
     ),
-    "a causal bias that was copied": ({"attn_mask": causal_lower_right(24, 24).clone()}, TypeError, "it serves every"),
+    "a causal bias that was copied": (
+        {"attn_mask": causal_lower_right(24, 24).clone()},
+        TypeError,
+        "which serves every",
+    ),
     "a causal bias and causal": (
         {"attn_mask": causal_upper_left(24, 24), "is_causal": True},
         ValueError,
-        "exclude each other",
+        "were both passed",
     ),
     "heads": ({"key": Q[:, :2], "value": Q[:, :2]}, ValueError, "enable_gqa=True"),
     "dimensions": ({"key": Q[0]}, ValueError, "query has 4 dimensions and key 3"),

@@ -47,11 +47,11 @@ def test_equal_sizes_are_the_tiles_they_were():
 @pytest.mark.parametrize(
     ("arguments", "options", "match"),
     [
-        (([0, 1, 2], [0, 1], [3], [2, 2]), {}, "offsets has 2 rows, and tile_q and q_len make 1"),
-        (([0, 1], [2], [3], [2, 2]), {}, "keys are 2 to 2; tile_k and k_len make 2 columns"),
+        (([0, 1, 2], [0, 1], [3], [2, 2]), {}, "offsets has 2 rows, and tile_q and q_len give 1"),
+        (([0, 1], [2], [3], [2, 2]), {}, "keys are 2 to 2; tile_k and k_len give 2 columns"),
         (([0, 2], [0], [3], [2, 2]), {}, "offsets must rise from 0 to 1"),
         (([0, 1], [0], [-3], [2, 2]), {}, "tile_q has a size of -3"),
-        (([0, 1], [0], [3], [2, 2]), {"k_len": 5}, "the sizes of tile_k make 4, and k_len is 5"),
+        (([0, 1], [0], [3], [2, 2]), {"k_len": 5}, "the sizes of tile_k add up to 4, and k_len is 5"),
     ],
     ids=["rows", "columns", "offsets", "negative", "length"],
 )

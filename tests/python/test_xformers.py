@@ -100,7 +100,7 @@ def test_every_kind_is_tested():
 @pytest.mark.parametrize(
     ("bias", "options", "error", "match"),
     [
-        (bias_of("LowerTriangularMask"), {}, TypeError, "counts from the top left, .* pass q_len"),
+        (bias_of("LowerTriangularMask"), {}, TypeError, "is aligned at the top left, .* pass q_len"),
         (
             bias_of("LowerTriangularMaskWithTensorBias"),
             {},

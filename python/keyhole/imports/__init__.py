@@ -1,9 +1,10 @@
 # python/keyhole/imports/__init__.py
-"""Patterns from what other libraries keep: matrices, sequence offsets, mask functions and block masks; and back.
+"""Conversion of other libraries' masks to patterns: matrices, sequence offsets, mask functions and block masks. Block
+masks are converted in both directions.
 
-Everything here counts queries and keys from 0, as matrices do: query i is row i, also where there are fewer queries
-than keys. A pattern is for the lengths that were imported, and for the batch and heads where they are more than 1; a
-call with others is a ValueError. Of a square mask fewer queries are the last rows, as for every pattern.
+Query i is row i of an imported mask, also where there are fewer queries than keys. The pattern is for the lengths of
+the mask, and for its batch and heads where they are more than 1. A call with other sizes is a ValueError, with one
+exception: a square mask also serves fewer queries, which are its last rows, as for every pattern.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # python/keyhole/imports/asker.py
-"""Asks functions fn(b, h, q_idx, kv_idx), of torch or of NumPy, about blocks of pairs; and finds out whether they
-look at b and h at all.
+"""Evaluates mask functions fn(b, h, q_idx, kv_idx), written for torch or for NumPy, on blocks of pairs; and detects
+whether they depend on b and h.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["Asker"]
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 
 _BRANCHES = (
-    "the function branches on the values of its indices (if, and, or, not, a <= b <= c), but it is asked about many "
+    "the function branches on the values of its indices (if, and, or, not, a <= b <= c), but it is called for many "
     "pairs at once; write & for and, | for or, ~ for not, and where() for if"
 )
 _LEAVES_TORCH = (
-    "the function takes an index out of torch (an array of NumPy or a list that it looks up, int(q_idx), "
-    "q_idx.item()), but it is asked about many pairs at once; make the table a tensor, as torch.as_tensor(table) does, "
-    "or pass xp=numpy if the function is written for NumPy"
+    "the function converts an index from torch to Python or NumPy (a lookup in a list or in a NumPy array, int(q_idx), "
+    "q_idx.item()), but it is called for many pairs at once; make the table a tensor with torch.as_tensor(table), or "
+    "pass xp=numpy if the function is written for NumPy"
 )
-# What torch and NumPy say of the commonest mistakes, and what they are.
+# Messages of torch and NumPy for the most common mistakes -> our message.
 _MISTAKES = {
     "data-dependent control flow": _BRANCHES,
     "truth value of an array": _BRANCHES,
@@ -37,32 +37,32 @@ _MISTAKES = {
 
 
 class Asker:
-    """Asks one function, of torch or of NumPy, about blocks of pairs."""
+    """Evaluates one mask function, written for torch or for NumPy, on blocks of pairs."""
 
     def __init__(self, fn: MaskMod, device: Any, xp: Any, name: str) -> None:
         self._fn, self._device, self._name = fn, device, name
         self._torch = _torch_of(xp, name)
-        self._unused = (False, False)  # b and h: those that the function was found not to look at
+        self._unused = (False, False)  # whether uses() found that the function does not read b, and h
 
     def uses(self, batch: int, heads: int) -> tuple[bool, bool]:
-        """Whether the answer depends on b and on h: True where nobody can tell, False where there is only one."""
+        """Whether the mask depends on b, and on h. True if that cannot be decided; False if there is only one."""
         if batch == heads == 1:
             return False, False
         used = self._uses_in_numpy(batch, heads) if self._torch is None else self._uses_in_torch()
         self._unused = batch > 1 and not used[0], heads > 1 and not used[1]
         return batch > 1 and used[0], heads > 1 and used[1]
 
-    def refuse_to_guess(self, **counts: int | None) -> None:
-        """Raises where the function looks at an index whose count was not given: it would be asked about 0 alone."""
+    def require_counts(self, **counts: int | None) -> None:
+        """Raises if the function reads b or h and the number of them was not given: only 0 would be evaluated."""
         for (parameter, count), index in zip(counts.items(), "bh", strict=True):
-            if count is None and self._is_seen_to_look(index):
+            if count is None and self._reads_index(index):
                 raise ValueError(
-                    f"{self._name}: the function looks at {index}, and {parameter} is not given: what it says for "
-                    f"{index} = 0 would hold for all; pass {parameter}=N, as many as there are, or {parameter}=1"
+                    f"{self._name}: the function reads {index}, and {parameter} is not given: its result for "
+                    f"{index} = 0 would be used for all; pass {parameter}=N, as many as there are, or {parameter}=1"
                 )
 
     def ask(self, b: int, h: int, q: Any, k: Any) -> np.ndarray[Any, Any]:
-        """From q [blocks, rows] and k [blocks, columns] to bools [blocks, rows, columns]."""
+        """Evaluates the function for q [blocks, rows] and k [blocks, columns]: bools [blocks, rows, columns]."""
         shape = (len(q), q.shape[1], k.shape[1])
         if self._torch is None:
             with self._naming_mistakes():
@@ -75,7 +75,8 @@ class Asker:
         return answer.expand(shape).cpu().numpy()  # type: ignore[no-any-return]
 
     def _ask_numpy(self, b: Any, h: Any, q: Any, k: Any) -> Any:
-        """Functions of NumPy see the values of q and k: that they leave b or h alone was found out for one pair."""
+        """uses() decided for one pair that b or h is not read. A NumPy function can branch on q and k, so it is watched
+        here too: it must not read them for other pairs."""
         watch = Watch()
         b, h = (watch.index() if is_unused else index for index, is_unused in zip((b, h), self._unused, strict=True))
         try:
@@ -83,8 +84,8 @@ class Asker:
         finally:
             if watch.is_used:
                 raise ValueError(
-                    f"{self._name}: the function looks at b or h for some pairs and not for others; it must not branch "
-                    "on the values of its indices: write numpy.where"
+                    f"{self._name}: the function reads b or h for some pairs and not for others; it must not branch on "
+                    "the values of its indices: write numpy.where"
                 )
 
     def _ask_torch(self, b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -94,7 +95,7 @@ class Asker:
             answer = self._fn(*indices)
             if not isinstance(answer, torch.Tensor):
                 raise TypeError(
-                    f"{self._name}: the function must give a tensor of bools, found {_short(answer)}; write "
+                    f"{self._name}: the function must return a tensor of bools, found {_short(answer)}; write "
                     "torch.ones_like(q_idx, dtype=torch.bool) for all pairs"
                 )
             return answer
@@ -112,12 +113,12 @@ class Asker:
 
         return watched_tensor.uses_of(self._ask_one_pair, self._device)
 
-    def _is_seen_to_look(self, index: str) -> bool:
+    def _reads_index(self, index: str) -> bool:
         if self._torch is None:
-            return watched_index.is_seen_to_look(self._ask_one_pair, index)
+            return watched_index.reads_index(self._ask_one_pair, index)
         from . import watched_tensor
 
-        return watched_tensor.is_seen_to_look(self._ask_one_pair, self._device, index)
+        return watched_tensor.reads_index(self._ask_one_pair, self._device, index)
 
     def _ask_one_pair(self, b: Any, h: Any) -> Any:
         if self._torch is None:
@@ -134,7 +135,7 @@ class Asker:
         try:
             yield
         except Exception as error:
-            mistake = next((text for said, text in _MISTAKES.items() if said in str(error)), None)
+            mistake = next((text for message, text in _MISTAKES.items() if message in str(error)), None)
             if mistake is None:
                 raise
             raise TypeError(f"{self._name}: {mistake}") from error
@@ -142,7 +143,7 @@ class Asker:
     def _check(self, is_bool: bool, dtype: Any) -> None:
         if not is_bool:
             raise TypeError(
-                f"{self._name}: the function must give bools, found {dtype}; a score_mod, which changes scores, is "
+                f"{self._name}: the function must return bools, found {dtype}; a score_mod, which changes scores, is "
                 "not a mask"
             )
 
@@ -166,7 +167,7 @@ def _torch_of(xp: Any, name: str) -> Any:
 
 
 def _indexing_by_tensors() -> contextlib.AbstractContextManager[Any]:
-    """Lets a function write lengths[b] with a tensor b, as FlexAttention does."""
+    """Lets a function index a tensor with a tensor, lengths[b], under vmap, as FlexAttention does."""
     try:
         from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     except ImportError:

@@ -1,6 +1,6 @@
 # python/keyhole/imports/block_mask.py
-"""torch's BlockMask, in both directions. Its lists of blocks are taken as they are; its mask_mod is asked about the
-partial blocks alone.
+"""Conversion from and to torch's BlockMask. Its lists of blocks are used as they are; its mask_mod is called for the
+partial blocks only.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["from_block_mask", "to_block_mask"]
 
-_MOST_PAIRS = 1 << 22  # asked about at once
+_MOST_PAIRS = 1 << 22  # in one call of the mask_mod
 
 
 def from_block_mask(block_mask: BlockMask) -> Pattern:
-    """The pairs that `flex_attention` attends to with this BlockMask, for its lengths, batch and heads alone.
+    """The pairs that `flex_attention` attends to with this BlockMask.
 
-    A dimension of size 1 serves every batch entry, or every head. Row i is query i; where the lengths are equal, fewer
-    queries are the last ones. The function of a mask that was sliced is lost, and with it what its partial blocks held:
-    slice the pattern's tensors instead.
+    The pattern is for the lengths, batch and heads of the mask; a batch or heads of 1 serves any number. Row i is query
+    i. If the lengths are equal, a call with fewer queries uses the last rows. Convert a BlockMask before slicing it:
+    slicing drops its mask_mod, which defines the partial blocks.
     """
     from .asker import Asker
 
@@ -34,7 +34,7 @@ def from_block_mask(block_mask: BlockMask) -> Pattern:
     lists = _Lists(block_mask)
     asker = Asker(block_mask.mask_mod, block_mask.kv_indices.device, _torch(), "from_block_mask")
     uses_batch, uses_heads = asker.uses(lists.batch, lists.heads)
-    made: dict[Any, Pattern] = {}  # equal lists under a function that does not tell them apart are one pattern
+    made: dict[Any, Pattern] = {}  # heads with equal lists share a pattern, unless the mask_mod tells them apart
 
     def one_head(b: int, h: int) -> Pattern:
         key = (lists.key(b, h), b if uses_batch else None, h if uses_heads else None)
@@ -47,7 +47,7 @@ def from_block_mask(block_mask: BlockMask) -> Pattern:
 
 
 class _Lists:
-    """The lists of a BlockMask on the host, always with a dimension for batch and one for heads."""
+    """The lists of a BlockMask, on the host and with the dimensions [batch, heads, ...]."""
 
     def __init__(self, mask: Any) -> None:
         self.q_len, self.k_len = mask.seq_lengths
@@ -91,7 +91,7 @@ class _Lists:
             some = slice(first, first + step)
             q = q_tiles[some, None] * self.tile_q + np.arange(self.tile_q)
             k = k_tiles[some, None] * self.tile_k + np.arange(self.tile_k)
-            # A function may look indices up in tensors: none lies outside the sequences.
+            # A function may use the indices to index tensors, so keep them inside the sequences.
             pairs = asker.ask(b, h, np.minimum(q, self.q_len - 1), np.minimum(k, self.k_len - 1))
             inside = (q < self.q_len)[:, :, None] & (k < self.k_len)[:, None, :]
             collector.add_tiles(q_tiles[some], k_tiles[some], pairs & inside)
@@ -109,17 +109,18 @@ def to_block_mask(
     device: Any = "cpu",
     block_size: int | tuple[int, int] = 128,
 ) -> BlockMask:
-    """A BlockMask with the same pairs, for torch's `flex_attention`; lengths, batch and heads are a plan's, or given.
+    """A BlockMask with the same pairs, for torch's `flex_attention`.
 
-    Its lists are the plan's lists of tiles; its mask_mod reads the plan's bitmaps, which are tensors on `device`. Where
-    all batch entries, or all heads, have the same pairs, that dimension has size 1.
+    A plan brings its own lengths, batch, heads and offset; with a pattern, pass them here. The lists of the BlockMask
+    are the tile lists of the plan. Its mask_mod reads the plan's bitmaps, which are tensors on `device`. If all batch
+    entries, or all heads, have the same pairs, that dimension has size 1.
     """
     torch = _torch()
     from torch.nn.attention.flex_attention import BlockMask
 
     if isinstance(pattern_or_plan, Plan):
         if q_len is not None or k_len is not None or offset is not None or (batch, heads) != (1, 1):
-            raise TypeError("to_block_mask: a plan has its own lengths, batch, heads and offset; leave them out")
+            raise TypeError("to_block_mask: a plan has its own lengths, batch, heads and offset; do not pass them")
         plan = pattern_or_plan
         if plan.pattern is None:
             raise ValueError("to_block_mask: this plan was loaded from a file that does not hold its pattern's arrays")
@@ -158,7 +159,7 @@ def _tile_of(block_size: Any) -> tuple[int, int]:
 
 
 class _DenseLists:
-    """Lists of tiles, stored once for each group of equal heads, as the padded arrays of a BlockMask."""
+    """Converts tile lists, stored once per group of equal heads, to the padded arrays of a BlockMask."""
 
     def __init__(self, lists: dict[str, Any], batch: int, heads: int, tile_q: int) -> None:
         import numpy as np
@@ -200,14 +201,15 @@ class _DenseLists:
         )
 
     def _per_head(self, grouped: Any) -> Any:
-        """From [groups, ...] to [batch, heads, ...]; heads without lists have no tiles."""
+        """From [groups, ...] to [batch, heads, ...]. Heads that are in no group (-1) have no tiles."""
         import numpy as np
 
         empty = np.zeros((1, *grouped.shape[1:]), grouped.dtype)
-        return np.concatenate([grouped, empty])[self.group_of]  # -1 is the last
+        return np.concatenate([grouped, empty])[self.group_of]  # -1 takes the last row, which is empty
 
     def names(self) -> Any:
-        """[batch, heads, q_tiles, k_tiles] without the dimensions that do not vary: 0 absent, 1 full, 2... bitmaps."""
+        """The tile at each place, [batch, heads, q_tiles, k_tiles]: 0 absent, 1 full, 2 and more a bitmap. Without the
+        dimensions that do not vary."""
         import numpy as np
 
         names = np.zeros((self.groups * self.q_tiles, self.k_tiles), np.int32)
@@ -217,7 +219,8 @@ class _DenseLists:
         return np.squeeze(per_head, axis=drop)
 
     def words(self) -> Any:
-        """[2 + bitmaps, tile_q, words] of 32 bits, lowest column first; an empty and a full tile come first."""
+        """Bitmaps [2 + bitmaps, tile_q, words] in words of 32 bits, lowest column first. The first two are an empty and
+        a full tile."""
         import numpy as np
 
         shape = (-1, self.tile_q, self.words_per_row * 2)
@@ -242,5 +245,5 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise ImportError("keyhole: block masks are torch's; install torch to use them") from None
+        raise ImportError("keyhole: block masks need torch, which cannot be imported here; install torch") from None
     return torch

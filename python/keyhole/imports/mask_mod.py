@@ -1,6 +1,6 @@
 # python/keyhole/imports/mask_mod.py
-"""Patterns from functions fn(b, h, q_idx, kv_idx), as FlexAttention calls its mask_mod. A function is asked about every
-pair once, in blocks of bounded size, and becomes tiles: a pattern never calls back into Python.
+"""Patterns from functions fn(b, h, q_idx, kv_idx), such as the mask_mod of FlexAttention. The function is evaluated for
+every pair once, in blocks of bounded size, and stored as tiles: a pattern never calls back into Python.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["from_mask_mod"]
 
 _TILE = 128
-_MOST_PAIRS = 1 << 22  # asked about at once: 32 MiB for each int64 that the function computes
+_MOST_PAIRS = 1 << 22  # in one call of the function: 32 MiB for each int64 tensor that it computes
 
 
 def from_mask_mod(
@@ -30,17 +30,19 @@ def from_mask_mod(
     device: Any = "cpu",
     xp: Any = None,
 ) -> Pattern:
-    """The pairs for which fn(b, h, q_idx, kv_idx) is True, for these lengths. Others are refused, as are another batch
-    or other heads where they were given. q_idx 0 is query 0; where q_len is k_len, fewer queries are the last ones.
+    """The pairs for which fn(b, h, q_idx, kv_idx) is True.
+
+    The pattern is for these lengths, and for this batch and these heads if they are given; calls with other sizes are
+    refused. q_idx 0 is query 0. If q_len equals k_len, a call with fewer queries uses the last ones.
 
     fn          called as FlexAttention calls a mask_mod: indices count from 0, and it must not branch on their values
     batch, heads
-                how many there are; a function that looks at b needs batch, one that looks at h needs heads.
-                Without them the pattern is for any number. What certainly does not depend on them is asked once;
-                what turns out equal is stored once.
+                the number of batch entries and heads. Required if fn reads b or h; otherwise the pattern is for any
+                number. If fn provably does not depend on b or h, it is evaluated once for all; equal masks are stored
+                once.
     device      where torch evaluates fn; large lengths are much faster on a GPU
-    xp          numpy or torch: the library that fn is written for; torch where it is installed, unless given.
-                NumPy functions get arrays that broadcast, as q_idx[:, None] and kv_idx[None, :] do.
+    xp          the library that fn is written for, the module numpy or torch. By default torch if it is installed.
+                NumPy functions get arrays that broadcast against each other, such as q_idx[:, None] and kv_idx[None, :]
 
     >>> import numpy
     >>> print(from_mask_mod(lambda b, h, q, k: (k <= q) & (q - k < 2), 4, xp=numpy).picture(4))
@@ -58,7 +60,7 @@ def from_mask_mod(
     counts = {"batch": batch, "heads": heads}
     batch, heads = (_count(*named) for named in counts.items())
     asker = Asker(fn, device, xp, "from_mask_mod")
-    asker.refuse_to_guess(**counts)
+    asker.require_counts(**counts)
     uses_batch, uses_heads = asker.uses(batch, heads)
     entries = [
         [_one_head(asker, b, h, q_len, k_len) for h in range(heads if uses_heads else 1)]
@@ -84,7 +86,7 @@ def _one_head(asker: Asker, b: int, h: int, q_len: int, k_len: int) -> Pattern:
 
 
 def _blocks(q_len: int, k_len: int) -> Iterator[tuple[range, range]]:
-    """Rectangles of whole tiles that cover all pairs, each of at most _MOST_PAIRS of them."""
+    """Cuts all pairs into rectangles of whole tiles with at most _MOST_PAIRS pairs each."""
     columns = min(k_len, _MOST_PAIRS // _TILE) or 1
     rows = max(_MOST_PAIRS // columns // _TILE, 1) * _TILE
     for q in range(0, q_len, rows):

@@ -1,5 +1,5 @@
 # python/keyhole/imports/matrices.py
-"""Patterns from boolean and from sparse matrices: arrays of NumPy and torch, and matrices of SciPy and torch."""
+"""Patterns from boolean matrices (NumPy, torch) and from sparse matrices (SciPy, torch)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from .rows import imported, length_of
 __all__ = ["from_bsr", "from_csr", "from_dense"]
 
 _TILE = 128
-_BAND_ROWS = 1024  # rows of a dense matrix that are looked at together
+_BAND_ROWS = 1024  # rows of a dense matrix that are converted at a time
 
 
 def from_dense(mask: Any) -> Pattern:
-    """A boolean matrix: [q_len, k_len], or [batch, heads, q_len, k_len] with 1 for what does not differ. True attends.
+    """A pattern from a boolean mask, True attends: [q_len, k_len], or [batch, heads, q_len, k_len], where a batch or
+    heads of 1 serves any number.
 
-    Accepted are arrays of NumPy, tensors and nested lists, of bools or of integers that are 0 or 1; a sparse matrix is
-    for `from_csr`. Equal heads, empty tiles and equal tiles are found, so that a mask of a regular pattern compiles to
-    a small plan.
+    The mask is a NumPy array, a tensor or nested lists, of bools or of the integers 0 and 1. Pass a sparse matrix to
+    `from_csr` instead. Equal heads, empty tiles and equal tiles are detected, so a regular mask compiles to a small
+    plan.
 
-    Row i is query i: the pattern is for these lengths, and for this batch and these heads where they are more than 1.
-    Others are refused. Fewer queries than the rows of a square matrix are its last ones, as for every pattern.
+    Row i is query i. The pattern is for the sizes of the mask; calls with other sizes are refused. A square mask also
+    serves fewer queries, which are its last rows, as for every pattern.
 
     >>> import numpy as np
     >>> print(from_dense(np.tri(2, 3, 1, dtype=bool)).picture(2, 3))
@@ -33,7 +34,7 @@ def from_dense(mask: Any) -> Pattern:
     >>> from_dense(np.zeros((2, 2)))
     Traceback (most recent call last):
     ...
-    TypeError: from_dense: mask must be of bools, found float64; an additive mask is written mask == 0
+    TypeError: from_dense: mask must be of bools, found float64; for an additive mask pass mask == 0
     """
     mask = _dense(mask)
     shape = tuple(mask.shape)
@@ -49,7 +50,7 @@ def from_dense(mask: Any) -> Pattern:
 
 
 def _dense(mask: Any) -> Any:
-    """An array, or a tensor, that is stored whole."""
+    """The mask as a dense array or tensor."""
     if isinstance(mask, (list, tuple)):
         from .._arrays import as_numpy
 
@@ -59,7 +60,7 @@ def _dense(mask: Any) -> Any:
             raise ValueError("from_dense: mask has rows of different lengths; expected a matrix") from error
     if not hasattr(mask, "shape"):
         raise TypeError(
-            f"from_dense: expected an array of NumPy, a tensor or nested lists of bools, found {type(mask).__name__}"
+            f"from_dense: expected a NumPy array, a tensor or nested lists of bools, found {type(mask).__name__}"
         )
     found = _format_of(mask)
     if found is not None:
@@ -84,22 +85,24 @@ def _from_matrix(matrix: Any) -> Pattern:
         if band.dtype != np.bool_:
             if not np.issubdtype(band.dtype, np.integer):
                 raise TypeError(
-                    f"from_dense: mask must be of bools, found {band.dtype}; an additive mask is written mask == 0"
+                    f"from_dense: mask must be of bools, found {band.dtype}; for an additive mask pass mask == 0"
                 )
             if ((band != 0) & (band != 1)).any():
-                raise ValueError("from_dense: mask has numbers other than 0 and 1; write mask != 0")
+                raise ValueError("from_dense: mask has numbers other than 0 and 1; pass mask != 0")
             band = band.astype(np.bool_)
         collector.add_block(first, 0, band)
     return collector.pattern()
 
 
 def from_csr(offsets: Any, keys: Any = None, *, k_len: int | None = None) -> Pattern:
-    """Query i attends to keys[offsets[i]:offsets[i + 1]], in any order. Rows count from query 0, and other lengths are
-    refused; fewer queries than the rows of a square matrix are its last ones.
+    """A pattern from compressed sparse rows: query i attends to keys[offsets[i]:offsets[i + 1]], in any order.
 
-    offsets, keys   of any integer type; or one matrix in place of both: SciPy's csr_array, torch's sparse_csr tensor.
-                    What is stored attends, whatever its value.
-    k_len           how many keys there are; as many as queries unless given, or what the matrix says
+    Row i is query i. Calls with other lengths are refused; a square matrix also serves fewer queries, which are its
+    last rows.
+
+    offsets, keys   arrays of any integer type; or one matrix in place of both: SciPy's csr_array, or torch's sparse_csr
+                    tensor. Every stored element attends, whatever its value.
+    k_len           the number of keys. By default that of the matrix, or as many as queries
 
     >>> print(from_csr([0, 1, 3], [0, 0, 1]).picture(2))
     # .
@@ -127,14 +130,17 @@ def from_bsr(
     q_len: int | None = None,
     k_len: int | None = None,
 ) -> Pattern:
-    """Query tile i attends to all of the key tiles keys[offsets[i]:offsets[i + 1]], in any order. Rows count from query
-    0, and other lengths are refused; fewer queries than the rows of a square matrix are its last ones.
+    """A pattern from block-sparse rows: query tile i attends to the key tiles keys[offsets[i]:offsets[i + 1]], in any
+    order.
 
-    offsets, keys, tile_q, tile_k
-                    of any integer type; or one matrix in place of all: SciPy's bsr_array, torch's sparse_bsr tensor.
-                    What is stored attends, whatever its values. tile_q may hold a size for each row of tiles, and
-                    tile_k one for each column.
-    q_len, k_len    whole tiles, and as many keys as queries, unless given, or what the matrix says
+    Row 0 begins with query 0. Calls with other lengths are refused; a square matrix also serves fewer queries, which
+    are its last rows.
+
+    offsets, keys   arrays of any integer type; or one matrix in place of these and the tile: SciPy's bsr_array, or
+                    torch's sparse_bsr tensor. Every stored tile attends, whatever its values.
+    tile_q, tile_k  the queries and keys of a tile: a number, or an array with one size for each row or column of tiles
+    q_len, k_len    the number of queries and keys. By default those of the matrix; else whole tiles of queries, and as
+                    many keys as queries
 
     >>> print(from_bsr([0, 1, 2], [0, 1], 1, 2, k_len=4).picture(2, 4))
     # # . .
@@ -162,7 +168,7 @@ def from_bsr(
     most_q = (len(offsets) - 1) * tile_q
     q_len = most_q if q_len is None else length_of("from_bsr", "q_len", q_len)
     if not most_q - tile_q < q_len <= most_q:
-        raise ValueError(f"from_bsr: {len(offsets) - 1} rows of {tile_q} queries do not make q_len {q_len}")
+        raise ValueError(f"from_bsr: {len(offsets) - 1} rows of {tile_q} queries do not fit q_len {q_len}")
     k_len = q_len if k_len is None else length_of("from_bsr", "k_len", k_len)
     hint = "pass k_len where there are more keys than queries"
     _check_keys("from_bsr", keys, -(-k_len // tile_k), f"tiles of {tile_k} keys", hint)
@@ -174,7 +180,7 @@ def _rows(name: str, offsets: Any, keys: Any) -> tuple[Any, Any]:
 
     offsets, keys = integers(name, "offsets", offsets), integers(name, "keys", keys)
     if len(offsets) == 0:
-        raise ValueError(f"{name}: offsets is empty; expected one number more than rows")
+        raise ValueError(f"{name}: offsets is empty; expected one entry more than there are rows")
     return offsets, keys
 
 
@@ -186,7 +192,7 @@ def _check_keys(name: str, keys: Any, count: int, things: str, hint: str) -> Non
 def _parts_of(name: str, matrix: Any) -> tuple[Any, Any, tuple[int, int]]:
     """Offsets, keys and shape of a matrix of SciPy or torch."""
     wanted, found = name.removeprefix("from_"), _format_of(matrix)
-    if found not in (None, wanted):  # the arrays of some have the same names, and another meaning
+    if found not in (None, wanted):  # some formats have arrays with the same names and another meaning
         raise TypeError(f"{name}: the matrix is in format {found}, not {wanted}; {_way_out(wanted, found, matrix)}")
     if hasattr(matrix, "indptr") and hasattr(matrix, "indices"):
         return matrix.indptr, matrix.indices, matrix.shape
@@ -199,7 +205,7 @@ def _parts_of(name: str, matrix: Any) -> tuple[Any, Any, tuple[int, int]]:
 
 
 def _format_of(matrix: Any) -> str | None:
-    """As SciPy and torch call it: csr, csc, bsr, ...; None for what is not a sparse matrix of theirs."""
+    """The format of a sparse matrix of SciPy or torch: csr, csc, bsr, ...; None for anything else."""
     layout = str(getattr(matrix, "layout", ""))
     if layout.startswith("torch.sparse_"):
         return layout.removeprefix("torch.sparse_")

@@ -1,5 +1,5 @@
 # python/keyhole/imports/rows.py
-"""What all imports share: rows and columns that count from 0, and one pattern out of many."""
+"""Shared by all imports: from rows and columns to positions, and from one pattern per head to one pattern."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ __all__ = ["imported", "joined", "length_of"]
 def imported(
     name: str, entries: Sequence[Sequence[Pattern]], q_len: int, k_len: int, batch: int, heads: int
 ) -> Pattern:
-    """entries[batch][head] say what row q and column k attend to; as one pattern of positions, for these sizes alone.
+    """The imported pattern, for calls of these sizes. In entries[batch][head], query i is at position i.
 
-    The last query stands where the last key does. Where there are as many queries as keys, rows are positions. A batch
-    or heads of 1 serve any number; `entries` may have fewer than there are, where they do not differ.
+    A pattern puts the last query at the position of the last key. That is the same only if q_len is k_len; otherwise
+    `at` sets the positions. A batch or heads of 1 serves any number. `entries` may have a single batch entry, or a
+    single head, if all are equal.
     """
     rows = joined(entries)
     return made_for(name, q_len, k_len, batch, heads, rows if q_len == k_len else at(range(q_len), range(k_len), rows))
 
 
 def joined(entries: Sequence[Sequence[Pattern]]) -> Pattern:
-    """One pattern of entries[batch][head], which differs between heads and batch entries only where they do.
+    """Joins entries[batch][head] into one pattern, with per_head and per_batch only where they differ.
 
     >>> from keyhole import causal, dense
     >>> joined([[causal(), causal()], [causal(), causal()]])
@@ -38,7 +39,7 @@ def joined(entries: Sequence[Sequence[Pattern]]) -> Pattern:
 
 
 def length_of(name: str, parameter: str, value: Any, least: int = 0) -> int:
-    """A length: an int, of Python or of NumPy, that is `least` or more."""
+    """`value` as an int that is `least` or more; Python and NumPy integers are accepted."""
     number = as_integer(value, f"{name}: {parameter}")
     if number < least:
         raise ValueError(f"{name}: {parameter} is {number}; expected {least} or more")

@@ -1,5 +1,5 @@
 # python/keyhole/imports/sequences.py
-"""Ragged batches as FlashAttention has them: sequences packed into one, told by where each begins."""
+"""Ragged batches in the format of FlashAttention: sequences packed into one, with cumulative lengths."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["from_cu_seqlens"]
 
 
 def from_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any = None, pattern: PatternLike = "causal") -> Pattern:
-    """Sequence i holds the queries cu_seqlens_q[i] to cu_seqlens_q[i + 1] and the keys of cu_seqlens_k likewise.
+    """Packed sequences, as for FlashAttention's varlen functions. Sequence i holds the queries cu_seqlens_q[i] to
+    cu_seqlens_q[i + 1] - 1, and the keys in the same way from cu_seqlens_k, which is cu_seqlens_q by default.
 
-    `pattern` speaks of positions inside a sequence, whose last query is its last key, as FlashAttention's varlen
-    functions have it. cu_seqlens_k is cu_seqlens_q unless given. The last offsets are q_len and k_len; other lengths
-    are refused.
+    `pattern` applies inside each sequence, aligned at the bottom right: the last query is at the position of the last
+    key. The last offsets are q_len and k_len; calls with other lengths are refused.
 
     >>> print(from_cu_seqlens([0, 2, 3], [0, 3, 4]).picture(3, 4))
     # # . .
@@ -28,7 +28,7 @@ def from_cu_seqlens(cu_seqlens_q: Any, cu_seqlens_k: Any = None, pattern: Patter
     if len(q_lengths) != len(k_lengths):
         raise ValueError(
             f"from_cu_seqlens: cu_seqlens_q has {len(q_lengths) + 1} offsets, cu_seqlens_k {len(k_lengths) + 1}; "
-            "both have one more than there are sequences"
+            "expected the same number, one more than there are sequences"
         )
     return packed(q_lengths, k_lengths, pattern)
 

@@ -1,6 +1,6 @@
 # python/keyhole/imports/tile_collector.py
-"""Blocks of a boolean matrix in, a pattern of tiles out: absent tiles vanish, full ones are named, and equal partial
-ones share a bitmap. So a mask that was only ever seen piece by piece stays as small as it is regular.
+"""Builds a pattern of tiles from a boolean matrix that arrives block by block. Absent tiles are dropped, full ones need
+no bitmap, and equal partial ones share one. A regular mask therefore stays small, and is never held as a whole.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FULL", "TileCollector"]
 
-FULL = -1  # the bitmap of a tile that has every pair
+FULL = -1  # the bitmap number of a tile in which every pair attends
 
 
 class TileCollector:
-    """Tiles of tile_q x tile_k of one q_len x k_len matrix.
+    """Collects the tiles, tile_q x tile_k, of one matrix, q_len x k_len.
 
     >>> collector = TileCollector(4, 4, 2, 2)
     >>> collector.add_block(0, 0, np.tri(4, dtype=bool))
@@ -35,7 +35,7 @@ class TileCollector:
         self._numbers: dict[bytes, int] = {}  # packed bits of a bitmap -> its number
 
     def add_block(self, first_q: int, first_k: int, block: npt.NDArray[np.bool_]) -> None:
-        """A part of the matrix that begins with a tile, and ends with one or with the matrix."""
+        """Adds a block of the matrix. It starts at a tile boundary, and ends at one or at the end of the matrix."""
         rows, columns = (-(-size // tile) for size, tile in zip(block.shape, (self.tile_q, self.tile_k), strict=True))
         whole = np.zeros((rows * self.tile_q, columns * self.tile_k), np.bool_)
         whole[: block.shape[0], : block.shape[1]] = block
@@ -44,7 +44,7 @@ class TileCollector:
         self.add_tiles(row + first_q // self.tile_q, column + first_k // self.tile_k, grid[row, column])
 
     def add_tiles(self, q_tiles: Any, k_tiles: Any, pairs: npt.NDArray[np.bool_]) -> None:
-        """Tiles by their places, with their pairs, [tiles, tile_q, tile_k]; False outside the matrix."""
+        """Adds tiles at these places. `pairs` is [tiles, tile_q, tile_k], and False outside the matrix."""
         counts = pairs.sum(axis=(1, 2))
         inside = self._inside(q_tiles, self.q_len, self.tile_q) * self._inside(k_tiles, self.k_len, self.tile_k)
         names = np.full(len(pairs), FULL, np.int64)
@@ -56,11 +56,11 @@ class TileCollector:
         self._tiles.append((q_tiles[kept], k_tiles[kept], names[kept]))
 
     def add_full(self, q_tiles: Any, k_tiles: Any) -> None:
-        """Tiles of which every pair attends."""
+        """Adds tiles in which every pair attends."""
         self._tiles.append((q_tiles, k_tiles, np.full(len(q_tiles), FULL, np.int64)))
 
     def pattern(self) -> Pattern:
-        """What was collected, by rows and columns."""
+        """The pattern of the collected tiles, where positions are rows and columns of the matrix."""
         q, k, names = (
             np.concatenate([np.asarray(entry[i], np.int64) for entry in self._tiles] or [np.zeros(0, np.int64)])
             for i in range(3)
@@ -80,5 +80,5 @@ class TileCollector:
 
     @staticmethod
     def _inside(tile: Any, length: int, size: int) -> Any:
-        """How many rows, or columns, of these tiles lie inside the matrix."""
+        """The number of rows, or columns, of these tiles that are inside the matrix."""
         return np.minimum(length - np.asarray(tile, np.int64) * size, size)

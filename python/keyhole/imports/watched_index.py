@@ -1,5 +1,7 @@
 # python/keyhole/imports/watched_index.py
-"""Numbers that stand for b and h in a function fn(b, h, q_idx, kv_idx) of NumPy, and notice when they are looked at."""
+"""Detects whether a NumPy function fn(b, h, q_idx, kv_idx) reads b or h: it is called with stand-ins that record every
+access.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Watch", "is_seen_to_look", "uses_of"]
+__all__ = ["Watch", "reads_index", "uses_of"]
 
 
 class _UsedError(Exception):
@@ -15,7 +17,7 @@ class _UsedError(Exception):
 
 
 class Watch:
-    """Notices whether any of its numbers is looked at. That raises, too; but a function may catch it, and go on."""
+    """Records whether any of its indices was read. Reading one also raises, but the function may catch that."""
 
     def __init__(self) -> None:
         self.is_used = False
@@ -25,14 +27,14 @@ class Watch:
 
 
 class _WatchedIndex:
-    """Has all that an int has, and no value: what an int does not have, both do not have."""
+    """Stands for an int, without a value. Using any method of an int raises; methods that an int lacks are missing."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def __getattribute__(self, name: str) -> Any:
         object.__getattribute__(self, "_watch").is_used = True
-        if name == "__class__":  # isinstance asks for it, and takes no exception for an answer
+        if name == "__class__":  # isinstance reads it, and does not expect an exception
             return _WatchedIndex
         raise _UsedError
 
@@ -49,27 +51,27 @@ for _name in {*dir(int), "__array__", "__array_function__", "__array_ufunc__"} -
 
 
 def uses_of(ask: Callable[[Any, Any], Any], batch: int, heads: int) -> tuple[bool, bool]:
-    """Whether ask(b, h) looks at b and at h.
+    """Whether ask(b, h) reads b, and whether it reads h.
 
-    It may look at one for some values of the other only, so that all of these are tried, unless it looks at neither.
+    It may read one only for some values of the other, so all of these are tried, unless it reads neither.
     """
 
-    def looks(b: int | None = None, h: int | None = None) -> bool:
-        """At what is not given."""
+    def reads(b: int | None = None, h: int | None = None) -> bool:
+        """Whether the indices that are not given are read."""
         watch = Watch()
         try:
             ask(*(watch.index() if index is None else index for index in (b, h)))
-        except Exception:  # whatever it did, it did not leave them alone
+        except Exception:  # most likely raised by a stand-in; assume so
             return True
         return watch.is_used
 
-    if not looks():
+    if not reads():
         return False, False
-    return any(looks(h=h) for h in range(heads)), any(looks(b=b) for b in range(batch))
+    return any(reads(h=h) for h in range(heads)), any(reads(b=b) for b in range(batch))
 
 
-def is_seen_to_look(ask: Callable[[Any, Any], Any], index: str) -> bool:
-    """Whether ask(b, h) was caught looking at "b" or at "h"; False where it fails over something else."""
+def reads_index(ask: Callable[[Any, Any], Any], index: str) -> bool:
+    """Whether ask(b, h) certainly reads `index`, "b" or "h". False if it fails for another reason first."""
     watch = Watch()
     with contextlib.suppress(Exception):
         ask(*(watch.index() if name == index else 0 for name in "bh"))

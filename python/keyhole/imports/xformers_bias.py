@@ -1,6 +1,6 @@
 # python/keyhole/imports/xformers_bias.py
-"""xFormers' attention biases, which tell where sequences begin and how each is masked. They are recognised by the names
-of their classes and read by their attributes: xFormers is never imported.
+"""Patterns from xFormers' attention biases, which hold the starts of packed sequences and the mask of each. They are
+recognised by class name and read through their attributes, so xFormers is never imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["from_xformers"]
 
 
 class _Kind(NamedTuple):
-    """What a bias says of one sequence. From the bottom right: its last query is its last key."""
+    """How a bias masks one sequence. from_bottom_right: its last query is at the position of its last key."""
 
     mask: str  # "dense", "causal", "local" (causal, of _window_size tokens) or "window" (window_left and window_right)
     from_bottom_right: bool = True
@@ -44,11 +44,11 @@ _KINDS = {
 def from_xformers(bias: Any, q_len: int | None = None, k_len: int | None = None) -> Pattern:
     """The pairs that `memory_efficient_attention` of xFormers attends to with this `attn_bias`.
 
-    bias            one of LowerTriangularMask, LowerTriangularFromBottomRightMask, its LocalAttention kin,
-                    LocalAttentionFromBottomRightMask, and the BlockDiagonal ones: dense, causal, local, with padded or
-                    gappy keys. Biases with weights, and paged ones, are refused
-    q_len, k_len    needed by LowerTriangularMask alone, which counts from the top left; k_len is q_len unless given.
-                    Others know their lengths, or leave them open
+    bias            LowerTriangularMask, LowerTriangularFromBottomRightMask and its LocalAttention variant,
+                    LocalAttentionFromBottomRightMask, or a BlockDiagonal mask: dense, causal or local, with padded or
+                    gappy keys. Biases with weights and paged biases are refused
+    q_len, k_len    required only by LowerTriangularMask, which is aligned at the top left; k_len is q_len by default.
+                    Other biases have their own lengths, or work for any
 
     Tensors of xFormers are [batch, length, heads, head_dim]: pass layout="bshd" to `keyhole.attention`.
     """
@@ -57,7 +57,7 @@ def from_xformers(bias: Any, q_len: int | None = None, k_len: int | None = None)
     if kind is None or getattr(bias, "causal_diagonal", None) is not None:
         raise TypeError(
             f"from_xformers: found {name}{' with a causal_diagonal' if kind else ''}; accepted are "
-            f"{', '.join(_KINDS)}; what another masks becomes a pattern by "
+            f"{', '.join(_KINDS)}; convert any other mask with "
             "keyhole.from_dense(bias.materialize((q_len, k_len)) == 0)"
         )
     if kind.is_block_diagonal:
@@ -66,8 +66,8 @@ def from_xformers(bias: Any, q_len: int | None = None, k_len: int | None = None)
         return _mask_of(bias, kind)
     if q_len is None:
         raise TypeError(
-            f"from_xformers: {name} counts from the top left, and patterns from the bottom right; pass q_len, and "
-            "k_len where it is another"
+            f"from_xformers: {name} is aligned at the top left, and patterns at the bottom right; pass q_len, and "
+            "k_len if it differs"
         )
     q_len = length_of("from_xformers", "q_len", q_len)
     k_len = q_len if k_len is None else length_of("from_xformers", "k_len", k_len)
@@ -87,7 +87,7 @@ def _block_diagonal(bias: Any, kind: _Kind, q_len: int | None, k_len: int | None
     k_starts, k_lengths = _sequences("k", bias.k_seqinfo, k_len)
     if len(q_lengths) != len(k_lengths):
         raise ValueError(
-            f"from_xformers: {len(q_lengths)} sequences of queries and {len(k_lengths)} of keys; expected as many"
+            f"from_xformers: {len(q_lengths)} sequences of queries and {len(k_lengths)} of keys; expected equal numbers"
         )
     mask = _mask_of(bias, kind)
     has_gaps = sum(k_lengths) != k_starts[-1] or sum(q_lengths) != q_starts[-1]
@@ -97,7 +97,7 @@ def _block_diagonal(bias: Any, kind: _Kind, q_len: int | None, k_len: int | None
 
 
 def _sequences(side: str, info: Any, length: int | None) -> tuple[list[int], list[int]]:
-    """Where each sequence begins, then the length of all; and how long each is."""
+    """The start of each sequence followed by the total length, and the length of each sequence."""
     starts = [int(start) for start in info.seqstart_py]
     lengths = getattr(info, "seqlen_py", None)
     if length is not None and length_of("from_xformers", f"{side}_len", length) != starts[-1]:
@@ -110,7 +110,8 @@ def _sequences(side: str, info: Any, length: int | None) -> tuple[list[int], lis
 def _at_own_positions(
     mask: Pattern, from_bottom_right: bool, queries: tuple[Sequence[int], ...], keys: tuple[Sequence[int], ...]
 ) -> Pattern:
-    """Each sequence at positions of its own, far enough from the others; keys in gaps where no query is."""
+    """Gives each sequence its own range of positions, apart from the others, and the keys in gaps a range without
+    queries."""
     import numpy as np
 
     q_positions, k_positions = np.zeros(queries[0][-1], np.int64), np.zeros(keys[0][-1], np.int64)

@@ -1,2 +1,2 @@
 # python/keyhole/integrations/__init__.py
-"""Keyhole inside of other libraries; each module is imported by those who use it."""
+"""Keyhole inside other libraries. `import keyhole` imports none of these modules."""

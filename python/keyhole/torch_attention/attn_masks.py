@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/attn_masks.py
-"""Masks as torch's scaled_dot_product_attention takes them, boolean tensors, turned into patterns."""
+"""Patterns from the boolean masks that torch's scaled_dot_product_attention takes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..pattern import Pattern
 from .encoded import Anchored
 from .read_masks import ReadMasks
 
-__all__ = ["follow_mask"]
+__all__ = ["pattern_of_mask"]
 
 Tensor = torch.Tensor
 
-_MOST_RUNS = 64  # of attended keys that follow one another, in a mask that is the same for all queries
+_MOST_RUNS = 64  # of consecutive attended keys, in a mask that is the same for all queries
 
 _read_masks: ReadMasks[Anchored] = ReadMasks()
 
 
-def follow_mask(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored:
-    """What a boolean mask says, broadcast to [..., heads, q_len, k_len]."""
+def pattern_of_mask(attn_mask: Tensor, target: tuple[int, ...]) -> Anchored:
+    """The pattern of a boolean mask that broadcasts to `target`, [..., heads, q_len, k_len]."""
     if attn_mask.is_floating_point():
         raise NotImplementedError(
             f"scaled_dot_product_attention: attn_mask is {attn_mask.dtype}, an additive mask, and patterns have no "
-            "weights; pass a boolean one (True attends): attn_mask == 0 for masks of 0 and -inf. Biases such as ALiBi "
-            "need torch's function"
+            "weights; pass a boolean mask (True attends): attn_mask == 0 for a mask of 0 and -inf. For biases such as "
+            "ALiBi use torch's function"
         )
     if attn_mask.dtype != torch.bool:
         raise TypeError(
@@ -48,10 +48,10 @@ def _pattern_of(attn_mask: Tensor, target: tuple[int, ...]) -> Pattern:
         )
     if attn_mask.is_meta:
         raise TypeError(
-            "scaled_dot_product_attention: attn_mask is on meta, where tensors have no values, and its values become "
-            "a pattern; pass a mask that has them, is_causal=True, or a pattern to keyhole.attention"
+            "scaled_dot_product_attention: attn_mask is on meta, where tensors have no values to make a pattern of; "
+            "pass a mask with values or is_causal=True, or call keyhole.attention with a pattern"
         )
-    if 0 in target:  # no pairs, so every pattern says the same
+    if 0 in target:  # no pairs: any pattern will do
         return dense()
     rows = attn_mask.detach().cpu().reshape(sizes)
     if any(size > 1 for size in sizes[:-3]):
@@ -65,10 +65,10 @@ def _for_each(operator_: Any, patterns: list[Pattern]) -> Pattern:
 
 
 def _of_rows(rows: Tensor, q_len: int) -> Pattern:
-    """[q_len, k_len], or [1, k_len] for all queries: padding, which is told in a few runs of keys."""
+    """The pattern of rows [q_len, k_len]; or of [1, k_len] for all queries: padding, which needs few runs of keys."""
     if rows.shape[0] == 1:
         row = rows[0].int()
-        outside = row.new_zeros(1)  # which is on the CPU, whatever the default device
+        outside = row.new_zeros(1)  # on the CPU like row, whatever the default device
         edges = torch.diff(row, prepend=outside, append=outside).nonzero().flatten().tolist()
         if len(edges) <= 2 * _MOST_RUNS:
             runs = [

@@ -1,8 +1,8 @@
 # python/keyhole/torch_attention/autograd.py
-"""Gradients in plain PyTorch, without the dispatcher in between.
+"""Gradients in eager mode, by an autograd.Function and without the dispatcher.
 
-Registered ops with gradients of their own (ops.py) cost several times as much per call, and are only needed where
-somebody looks at the call: compilers, exporters, modes.
+Registered ops with gradients (ops.py) cost several times as much per call. Only compilers, exporters and dispatch modes
+need them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class Attention(torch.autograd.Function):
-    """(out, lse) of (q, k, v, sink), for one plan, one tensor of indices, or tile lists."""
+    """(out, lse) of (q, k, v, sink), for a plan, an index tensor, or tile lists."""
 
     @staticmethod
     def forward(
@@ -39,11 +39,11 @@ class Attention(torch.autograd.Function):
         backend: str,
     ) -> tuple[Tensor, Tensor | None]:
         out, lse = kernels.forward(q, k, v, lists, sink, scale, softcap, backend, with_lse=True)
-        ctx.plan = lists if isinstance(lists, _core.Plan) else None  # an evicted plan lives on here
+        ctx.plan = lists if isinstance(lists, _core.Plan) else None  # keeps a plan alive that the cache evicts
         parts, ctx.tile = ([], []) if isinstance(lists, _core.Plan) else parts_of(lists)
-        ctx.save_for_backward(q, k, v, sink, out, lse, *parts)  # so that a change of them is noticed
+        ctx.save_for_backward(q, k, v, sink, out, lse, *parts)  # torch then detects writes to the lists as well
         ctx.options = (scale, softcap, deterministic, backend)
-        ctx.set_materialize_grads(False)  # None tells that nobody asked for a gradient of lse
+        ctx.set_materialize_grads(False)  # None instead of zeros if lse gets no gradient
         return out, lse
 
     @staticmethod
@@ -61,7 +61,7 @@ class Attention(torch.autograd.Function):
 
 
 class _Gradients(torch.autograd.Function):
-    """The backward pass as a function of its own, so that differentiating it is refused in our words, and only then."""
+    """The backward pass as a Function of its own: differentiating it raises our error for second derivatives."""
 
     @staticmethod
     def forward(

@@ -1,9 +1,9 @@
 # python/keyhole/torch_attention/call.py
-"""attention and merge for torch tensors: dtypes and layout settled, then the shortest way to kernels.
+"""attention and merge for torch tensors: settles dtypes and layout, then takes the cheapest path to a kernel.
 
-nobody looks, no gradient     kernels.forward; where nothing else is asked for, keyhole.attention calls
-                              _core.forward_if_plain instead
-nobody looks                  autograd.Attention
+eager, no gradient            kernels.forward. The plainest calls do not come here: keyhole.attention serves them with
+                              _core.forward_if_plain
+eager, with gradients         autograd.Attention
 compilers, exporters, modes   torch.ops.keyhole
 """
 
@@ -33,7 +33,7 @@ __all__ = ["attention", "merge"]
 Tensor = torch.Tensor
 _PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 
-# By short names, because every call asks them: looking up torch._C costs as much as the answer.
+# Looked up once: every call uses them, and finding them in torch._C costs as much as calling them.
 _STRIDED = torch.strided
 _is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 _is_compiling = torch.compiler.is_compiling
@@ -42,8 +42,8 @@ _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 _transform_level = torch._C._functorch.maybe_current_level
 _is_tracing = torch._C._is_tracing
 
-# What keyhole.attention asks before it comes here: where nothing but a pattern or plan is passed beside q, k and v,
-# every question is answered with None, False or 0, and no level of forward mode is entered, it does not come.
+# What _core.forward_if_plain, the fast path of keyhole.attention, needs from torch. It takes calls in which q, k and v
+# have a type of "tensors", all "questions" return None, False or 0, and no level of forward mode is entered.
 _PLAIN_CALLS: dict[str, Any] = {
     "tensors": tuple(_PLAIN_TYPES),
     "plans": Plan,
@@ -82,11 +82,11 @@ def attention(
     function: str = "attention",
     out: Tensor | None = None,
 ) -> Any:
-    """See keyhole.attention. `function` is the name that errors are said in: gather_attention takes indices alone.
+    """See keyhole.attention. `function` is the public function, which errors name; gather_attention takes only indices.
 
-    Under autocast q, k and v are cast as torch casts those of scaled_dot_product_attention: floats other than fp64
-    become the autocast dtype. `sink` is fp32 always. Gradients of lse are exact up to the rounding of the dtype of q,
-    and cost copies of v, out and dout: an lse that is only looked at should be detached.
+    Under autocast q, k and v are cast as for torch's scaled_dot_product_attention: floats other than fp64 become the
+    autocast dtype. `sink` is always fp32. Gradients of lse are exact up to the rounding of q's dtype. They cost copies
+    of v, out and dout, so detach an lse that needs no gradient.
     """
     if not (isinstance(k, Tensor) and isinstance(v, Tensor) and q.dim() == k.dim() == v.dim() == 4):
         _check_tensors(function, q=q, k=k, v=v)
@@ -98,25 +98,25 @@ def attention(
     if out is not None:
         check_out(function, out, q, v, k, sink, layout=layout)
         given = _heads_first(out, layout)
-    if _is_looked_at(function, q, k, v, sink) or (
+    if _needs_op(function, q, k, v, sink) or (
         tensors and not all(type(tensor) in _PLAIN_TYPES for tensor in tensors.values())
     ):
         refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
         if not _is_compiling() and "torch.utils.flop_counter" in sys.modules:
             from . import flops
 
-            flops.tell_counters()
+            flops.update_counters()
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         parts, tile = parts_of(lists)
         if not tensors:
-            parts = [_beside(q, parts[0])]
+            parts = [_fake_if_needed(q, parts[0])]
         result, lse = ops.attention_forward(q, k, v, parts, tile, sink, scale, softcap, deterministic, backend)
     else:
         try:
             followed = lists if tensors else core_plan(lists, q, k)
             into = given if given is not None and is_free_for_kernels(given, q, k, v, sink) else None
             result, lse = _run(q, k, v, followed, sink, scale, softcap, deterministic, backend, return_lse, into)
-        except Exception:  # torch's words for sparse tensors and their like help nobody
+        except Exception:  # our errors for sparse, nested and other unreadable tensors are clearer than torch's
             refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
             raise
     if out is None:
@@ -124,14 +124,14 @@ def attention(
     elif result is not given:
         given.copy_(result)
     elif not out.is_inference():
-        increment_version(out)  # torch did not see the kernel write
+        increment_version(out)  # torch does not see what a kernel writes
     return (out, lse) if return_lse else out
 
 
 def merge(
     out: Tensor, lse: Tensor, other_out: Tensor, other_lse: Tensor, *, layout: str = "bhsd"
 ) -> tuple[Tensor, Tensor]:
-    """See keyhole.merge. Differentiable in all four."""
+    """See keyhole.merge. Differentiable with respect to all four tensors."""
     _check_tensors("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
     refuse_unreadable("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
     _check_transforms("merge", out, lse, other_out, other_lse)
@@ -140,7 +140,7 @@ def merge(
 
 
 def _tensors_of(function: str, lists: Any) -> dict[str, Tensor]:
-    """Those of indices and of tile lists, by name; patterns and plans have none."""
+    """The tensors of indices or tile lists, by name; patterns and plans have none."""
     if function == "gather_attention":
         _check_tensors(function, indices=lists)
         if lists.dtype not in INDEX_DTYPES:
@@ -160,9 +160,9 @@ def _tensors_of(function: str, lists: Any) -> dict[str, Tensor]:
 def _prepare(
     function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None, layout: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """q, k, v and sink as kernels take them: heads first, cast where autocast is on."""
+    """q, k, v and sink as kernels take them: heads first, and cast under autocast."""
     if layout != "bhsd":
-        if not (q.layout is k.layout is v.layout is _STRIDED):  # torch cannot even swap dimensions of some others
+        if not (q.layout is k.layout is v.layout is _STRIDED):  # torch cannot transpose some other layouts
             refuse_unreadable(function, q=q, k=k, v=v)
         q, k, v = _heads_first(q, layout), _heads_first(k, layout), _heads_first(v, layout)
     if _is_any_autocast_enabled() and (q.is_cuda or q.is_cpu) and torch.is_autocast_enabled(q.device.type):
@@ -171,10 +171,10 @@ def _prepare(
         if not isinstance(sink, Tensor):
             refuse_other(function, "sink", sink)
         if sink.dtype != torch.float32:
-            if not sink.is_floating_point():  # quantized ones cannot be cast
+            if not sink.is_floating_point():  # a quantized tensor cannot be cast
                 refuse_unreadable(function, sink=sink)
             sink = sink.float()
-        sink = sink.resolve_neg()  # of z.conj().imag, whose memory has the other sign
+        sink = sink.resolve_neg()  # z.conj().imag, for example, is stored with the opposite sign
     return q, k, v, sink
 
 
@@ -191,7 +191,7 @@ def _run(
     with_lse: bool,
     into: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """out and lse where nobody looks."""
+    """out and lse in eager mode."""
     if _is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
     ):
@@ -214,12 +214,12 @@ def _check_tensors(function: str, **tensors: Any) -> None:
 
 
 def _heads_first(tensor: Tensor, layout: str) -> Tensor:
-    """From the layout of the user to [batch, heads, length, head_dim], and back: both are the same swap."""
+    """Converts between the user's layout and [batch, heads, length, head_dim]. The same swap serves both directions."""
     if layout == "bshd":
         return tensor.transpose(1, 2)
     if layout != "bhsd":
         raise ValueError(
-            f"layout is {layout!r}; accepted are 'bhsd' and 'bshd': batch, heads, sequence, dimension of a head"
+            f"layout is {layout!r}; accepted are 'bhsd' and 'bshd' (b batch, h heads, s sequence, d head_dim)"
         )
     return tensor
 
@@ -230,17 +230,17 @@ def _autocast(tensor: Tensor) -> Tensor:
 
 
 def _check_transforms(function: str, *tensors: Tensor | None) -> None:
-    """Refuses derivatives that the registered ops do not have: for forward mode torch would take them to be 0."""
-    if _is_compiling():  # which follows torch.func.jvp: inside of it every call counts, whatever its tensors carry
+    """Refuses transforms that the registered ops do not support. In forward mode torch would silently assume zeros."""
+    if _is_compiling():  # torch.compile traces torch.func.jvp; inside it, tangents of the tensors cannot be inspected
         if forward_ad._current_level >= 0:
             refuse_forward_mode(function)
     elif forward_ad._current_level >= 0 or _transform_level() is not None:
         refuse_transforms(function, *tensors)
 
 
-def _is_looked_at(function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
-    """Whether somebody must see the call as an operator: a compiler or exporter, a mode (fake tensors, flop counters,
-    selective checkpointing), a tensor that is more than its memory.
+def _needs_op(function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | None) -> bool:
+    """Whether the call must go through a registered op: under a compiler, an exporter or a dispatch mode (fake tensors,
+    flop counters, selective checkpointing), or with a tensor subclass.
     """
     _check_transforms(function, q, k, v, sink)
     return (
@@ -255,8 +255,8 @@ def _is_looked_at(function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor |
     )
 
 
-def _beside(q: Tensor, plan: Tensor) -> Tensor:
-    """The plan as a mode of fake tensors wants it, when q is one. Exporters take it as it is, as a constant."""
+def _fake_if_needed(q: Tensor, plan: Tensor) -> Tensor:
+    """The encoded plan as a fake tensor if q is one and its mode refuses real ones. Exporters take it as a constant."""
     if _is_compiling() or not isinstance(q, FakeTensor) or q.fake_mode.allow_non_fake_inputs:
         return plan
     fake = q.fake_mode.from_tensor(plan)

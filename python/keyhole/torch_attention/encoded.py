@@ -1,19 +1,20 @@
 # python/keyhole/torch_attention/encoded.py
-"""Lists as tensors: what registered ops take, and what an exported program carries.
+"""Lists as tensors: the arguments of registered ops, and what an exported program contains.
 
     [plan]                                  a pattern or plan, as bytes on the CPU
     [indices]
-    [tiles, counts, bitmap_of, bitmaps]     tile lists, with an empty tensor of one dimension for what is not given; and
-                                            [rows, columns], their tile, beside them
+    [tiles, counts, bitmap_of, bitmaps]     tile lists, with an empty one-dimensional tensor for each that is not given;
+                                            their tile, [rows, columns], is a separate argument
 
-A plan is `Plan.encode()`. A pattern has the lengths left open, so that a compiled graph serves every length:
+A plan is `Plan.encode()`. A pattern is encoded without lengths, so that a compiled graph serves every length:
 
     8 bytes    a mark
     32 bytes   the digest of what follows
-    rest       encode_value(("pattern", recipe, offset)); offset is None where the last query is the last key
+    rest       encode_value(("pattern", recipe, offset)); offset is None for alignment at the bottom right
 
-An op finds the digest among what is alive in this process. Where it is not there (another process, an exported
-program) the recipe is cooked again. Bytes may come from a stranger: they are checked, and they run nothing.
+An op looks the digest up among the live patterns of this process. If it is not there (another process, an exported
+program), the pattern is made again from its recipe. The bytes are untrusted input: they are checked, and nothing in
+them is executed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _HEADER = struct.Struct(f"{len(_MARK)}s{_DIGEST_BYTES}s")
 
 
 class Anchored:
-    """A pattern whose query 0 stands at position `offset` whatever the lengths."""
+    """A pattern whose query 0 is at position `offset`, whatever the lengths."""
 
     __slots__ = ("__weakref__", "_tensor", "offset", "pattern")
 
@@ -56,11 +57,11 @@ class Anchored:
 
 
 _alive: weakref.WeakValueDictionary[bytes, Pattern | Anchored] = weakref.WeakValueDictionary()
-_decoded: Cache[Pattern | Anchored] = Cache(capacity=64)  # those that nobody else in this process holds
+_decoded: Cache[Pattern | Anchored] = Cache(capacity=64)  # keeps decoded patterns alive, which have no other owner
 
 
 def core_plan(what: Any, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
-    """The plan that a call with these tensors, [batch, heads, length, head_dim], follows."""
+    """The plan for a call with these tensors, [batch, heads, length, head_dim]."""
     if type(what) is Plan:
         return what.core
     batch, heads, q_len, _ = q.shape
@@ -69,24 +70,24 @@ def core_plan(what: Any, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
     return plan_for(what, q_len, k.shape[2], batch, heads).core
 
 
-# Beside what is no tile lists. Not an empty list: packages of AOTInductor (torch 2.10) hand that to an op as None.
+# The tile argument where the lists are no tile lists. Not []: AOTInductor packages (torch 2.10) pass that as None.
 _NO_TILE = (0, 0)
 
 
 def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
-    """What registered ops take as lists and as tile. A pattern's tensor is shared: nobody may write into it."""
+    """The arguments `lists` and `tile` of registered ops. A pattern's tensor is shared and must not be modified."""
     if isinstance(lists, torch.Tensor):
         return [lists], list(_NO_TILE)
     if isinstance(lists, TileLists):
         tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
         return [lists.tiles.new_empty(0) if x is None else x for x in tensors], list(lists.tile)
-    from .plan_tensors import tensor_of  # not before: it loads torch's compiler
+    from .plan_tensors import tensor_of  # imported here because it loads torch's compiler
 
     return [tensor_of(lists)], list(_NO_TILE)
 
 
 def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor, k: torch.Tensor) -> Lists:
-    """What an op follows: the reverse of `parts_of`, for tensors of this shape. They may come from a stranger."""
+    """The reverse of `parts_of`, for q and k of this shape. The tensors are untrusted input."""
     has_tile = tuple(tile) not in ((), _NO_TILE)
     if len(parts) == 4 and has_tile and len(tile) == 2:
         tiles, *rest = parts
@@ -107,12 +108,13 @@ def _plan_of(encoded: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> _core.P
     if encoded.dtype != torch.uint8 or not encoded.is_cpu or encoded.dim() != 1 or not encoded.is_contiguous():
         raise ValueError(
             f"attention: lists is a tensor of {encoded.dtype} with shape {list(encoded.shape)} on {encoded.device}; "
-            "expected the one that tensor() of a pattern or plan gives, bytes on the CPU, or indices of keys [batch, "
-            "heads, lists, entries], int32 or int64"
+            "expected the result of tensor() of a pattern or plan, bytes on the CPU, or key indices [batch, heads, "
+            "lists, entries], int32 or int64"
         )
     if encoded.numel() < _HEADER.size:
         raise ValueError(
-            f"attention: plan has {encoded.numel()} bytes; an encoded pattern or plan begins with {_HEADER.size}"
+            f"attention: plan has {encoded.numel()} bytes; the header of an encoded pattern or plan alone has "
+            f"{_HEADER.size}"
         )
     mark, digest = _HEADER.unpack(ctypes.string_at(encoded.data_ptr(), _HEADER.size))
     if mark != _MARK:
@@ -124,7 +126,9 @@ def _plan_of(encoded: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> _core.P
 def _decode(digest: bytes, encoded: torch.Tensor) -> Pattern | Anchored:
     body = encoded.numpy()[_HEADER.size :].tobytes()
     if hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
-        raise ValueError("an encoded pattern is damaged: its digest does not fit; call tensor() of the pattern again")
+        raise ValueError(
+            "an encoded pattern is damaged: its digest does not match its bytes; call tensor() of the pattern again"
+        )
     match decode_value(body):
         case ("pattern", tuple(recipe), None | int() as offset):
             pass
@@ -132,7 +136,7 @@ def _decode(digest: bytes, encoded: torch.Tensor) -> Pattern | Anchored:
             raise ValueError("an encoded pattern holds no recipe")
     try:
         pattern = from_recipe(recipe)
-    except TypeError as error:  # a value of the wrong kind is the fault of the bytes, not of the caller
+    except TypeError as error:  # a value of the wrong type comes from the bytes, not from the caller's arguments
         raise ValueError(f"an encoded pattern is not valid: {error}") from None
     found = pattern if offset is None else Anchored(pattern, offset)
     _alive[digest] = found
@@ -140,7 +144,7 @@ def _decode(digest: bytes, encoded: torch.Tensor) -> Pattern | Anchored:
 
 
 def encode(what: Pattern | Anchored) -> bytes:
-    """The bytes of a pattern. While it lives, ops of this process find it by their digest."""
+    """The bytes of a pattern. Ops of this process find it by their digest as long as it is alive."""
     pattern, offset = (what.pattern, what.offset) if isinstance(what, Anchored) else (what, None)
     body = encode_value(("pattern", pattern.recipe, offset))
     digest = hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()

@@ -1,6 +1,6 @@
 # python/keyhole/torch_attention/flops.py
-"""What FlopCounterMode of torch.utils.flop_counter counts for our ops: the work of the pairs that attend, as
-plan.explain() tells it. Loaded where somebody counts, since a call can do without.
+"""FLOP formulas of our ops for torch's FlopCounterMode: the work of the pairs that attend, as plan.explain() counts it.
+Loaded only if torch.utils.flop_counter is.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..lists import TileLists
 from . import ops
 from .encoded import lists_of
 
-__all__ = ["tell_counters"]
+__all__ = ["update_counters"]
 
 Tensor = torch.Tensor
 
 
 def _count_forward(q: Tensor, k: Tensor, v: Tensor, lists: list[Tensor], tile: list[int], *_: Any, **__: Any) -> int:
-    """Two products: q with k, and weights with v."""
+    """Two products: q.k and weights.v."""
     return 2 * _pairs(q, k, lists, tile) * (q.shape[3] + v.shape[3])
 
 
@@ -30,7 +30,7 @@ def _count_backward(
     dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
     lists: list[Tensor], tile: list[int], *_: Any, **__: Any,
 ) -> int:  # fmt: skip
-    """Five products: q with k again, dq and dk; dout with v, and dv."""
+    """Five products: q.k again, dq and dk with q's head_dim; dout.v and dv with v's."""
     return 2 * _pairs(q, k, lists, tile) * (3 * q.shape[3] + 2 * v.shape[3])
 
 
@@ -42,8 +42,8 @@ for _op, _formula in _FORMULAS.items():
     flop_counter.register_flop_formula(_op, get_raw=True)(_formula)
 
 
-def tell_counters() -> None:
-    """A counter copies the formulas when it is made: those that count now may be older than ours."""
+def update_counters() -> None:
+    """Adds our formulas to the active counters: each has copied the registry, perhaps before we registered ours."""
     for mode in _get_current_dispatch_mode_stack():
         counter = getattr(mode, "counter", None)
         if isinstance(counter, flop_counter.FlopCounterMode):
@@ -51,15 +51,15 @@ def tell_counters() -> None:
 
 
 def _pairs(q: Tensor, k: Tensor, lists: list[Tensor], tile: list[int]) -> int:
-    """Over all heads and batch entries. Of indices and tile lists every entry counts, padding too: nobody waits for a
-    GPU here. A plan whose bytes are not there, because a compiler is tracing, counts as dense.
+    """The pairs over all heads and batch entries. All entries of indices and tile lists count, even padding, because
+    reading them would mean waiting for the GPU. A plan without bytes, while a compiler is tracing, counts as dense.
     """
     batch, heads, q_len, _ = q.shape
     rows = batch * heads * q_len
     parts: list[Tensor] = [getattr(part, "keyhole_encoded", part) for part in lists]
     if len(parts) == 1 and parts[0].dtype == torch.uint8 and not _has_values(parts[0]):
         return rows * k.shape[2]
-    with _disable_current_modes():  # the bytes of a plan are real, whatever q is
+    with _disable_current_modes():  # the bytes of a plan are a real tensor, even if q is fake
         followed = lists_of(parts, tile, q, k)
     if isinstance(followed, TileLists):
         return rows * followed.tiles.shape[3] * followed.tile[1]
@@ -77,6 +77,6 @@ def _pairs_of_plan(plan: _core.Plan) -> int:
 
 
 def _heads_of_plan(plan: _core.Plan) -> int:
-    """Those it was made for: one, where all have the same pattern."""
+    """The number of heads, over all batch entries, that the plan was made for: 1 if all have the same pattern."""
     _, _, batch, heads, _ = plan.shape()
     return max(batch * heads, 1)

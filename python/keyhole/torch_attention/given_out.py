@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/given_out.py
-"""out=: the caller's tensor for the result; and whether a kernel may write into it while it reads the others."""
+"""Checks for out=, the caller's tensor for the result, and whether kernels can write into it directly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 def check_out(function: str, out: Any, q: Tensor, v: Tensor, *learned: Tensor | None, layout: str) -> None:
-    """q and v are heads first, and of the dtype that the kernel sees; `out` is in the layout of the user."""
+    """Checks `out`, which has the user's layout. q and v are heads first and have the dtype that the kernel gets."""
     if not isinstance(out, Tensor):
         refuse_other(function, "out", out)
     batch, heads, length, _ = q.shape
@@ -28,16 +28,16 @@ def check_out(function: str, out: Any, q: Tensor, v: Tensor, *learned: Tensor | 
         raise ValueError(f"{function}: out is on {out.device}; expected {q.device}, where q is")
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (out, q, v, *learned)):
         raise RuntimeError(
-            f"{function}: out= gives no gradients, and a tensor requires them; call inside of torch.no_grad(), pass "
-            "tensors that are detached, or leave out= away"
+            f"{function}: out= gives no gradients, and a tensor requires them; call under torch.no_grad(), pass "
+            "detached tensors, or omit out="
         )
 
 
 def is_free_for_kernels(out: Tensor, *others: Tensor | None) -> bool:
-    """Whether its elements lie at strides, each at a place of its own, and far from what a kernel reads."""
+    """Whether kernels can write into `out`: it is strided, and its elements overlap neither each other nor `others`."""
     if type(out) is not Tensor or out.layout is not torch.strided or out.is_neg() or out.stride(-1) != 1:
         return False
-    reach = 0  # of the dimensions with smaller strides
+    reach = 0  # the largest offset in the dimensions with smaller strides
     for stride, size in sorted(zip(out.stride(), out.shape, strict=True)):
         if size > 1:
             if stride <= reach:
@@ -49,7 +49,7 @@ def is_free_for_kernels(out: Tensor, *others: Tensor | None) -> bool:
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Addresses of its first and of its last byte."""
+    """The addresses of its first and last byte."""
     if tensor.numel() == 0:
         return 0, -1
     begin = tensor.data_ptr()

@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/kernels.py
-"""Forward, backward and merge on torch tensors: results are allocated here, the library fills them."""
+"""Forward, backward and merge on torch tensors: allocates the results and calls the library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tensors import Lists, empty_gradient, empty_in_order_of, empty_lse, empty_
 __all__ = ["backward", "empty_gradients", "empty_results", "forward", "merge"]
 
 Tensor = torch.Tensor
-_FOLDED_COLUMNS = 8  # one is needed; eight keep the rows of 16-bit tensors aligned to 16 bytes
+_FOLDED_COLUMNS = 8  # one would do; eight keep the rows of 16-bit tensors aligned to 16 bytes
 _MOST_HEAD_DIM = 576
 
 
@@ -40,7 +40,7 @@ def forward(
     with_lse: bool,
     into: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """out, in the caller's memory where there is some, and lse where it is asked for."""
+    """out, written to `into` if given, and lse if `with_lse`."""
     threads, stream = place_of(q)
     out = empty_out(q, v) if into is None else into
     lse = empty_lse(q) if with_lse else None
@@ -63,7 +63,7 @@ def backward(
     deterministic: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """dq, dk, dv and, where there is a sink, dsink. `dlse` is the gradient of lse, None where there is none."""
+    """dq, dk, dv and, with a sink, dsink. `dlse` is the gradient of lse, or None."""
     dq, dk, dv, dsink = empty_gradients(q, k, v, sink)
     whole_dv = dv
     if dlse is not None:
@@ -79,17 +79,17 @@ def backward(
 
 
 def _fold(dout: Tensor, dlse: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient of lse, told to a kernel that knows only that of out.
+    """Folds the gradient of lse into dout, v and out, for kernels that only know the gradient of out.
 
-    A score has the gradient p * (dout . v - delta + dlse) with delta = dout . out, and the logit of a sink the same
-    without dout . v. One more column, with v 0, dout 1 and out -dlse, leaves dout . v as it is and makes delta
-    delta - dlse; the kernels take delta from the out they are given. A row that attends to nothing has lse -inf
-    whatever the scores: its gradient is 0, though the one that comes in may be NaN.
+    The gradient of a score is p * (dout . v - delta + dlse), where delta = dout . out. That of a sink logit is the same
+    without dout . v. One extra column with v = 0, dout = 1 and out = -dlse leaves dout . v unchanged and turns delta
+    into delta - dlse, because the kernels compute delta from the out that they are given. A row that attends to nothing
+    has lse = -inf whatever the scores, so its gradient is 0, even if the incoming one is NaN.
     """
     if v.shape[3] + _FOLDED_COLUMNS > _MOST_HEAD_DIM:
         raise NotImplementedError(
-            f"attention: the gradient of lse needs {_FOLDED_COLUMNS} columns beside the {v.shape[3]} of v, and kernels "
-            f"have room for {_MOST_HEAD_DIM}; detach lse, or split v along head_dim and call once for each part"
+            f"attention: the gradient of lse needs {_FOLDED_COLUMNS} columns in addition to the {v.shape[3]} of v, and "
+            f"kernels take at most {_MOST_HEAD_DIM}; detach lse, or split v along head_dim and call once for each part"
         )
     column = torch.where(lse == -torch.inf, 0, -dlse).to(out.dtype).unsqueeze(-1)
     rest = _FOLDED_COLUMNS - 1
@@ -100,7 +100,7 @@ def _fold(dout: Tensor, dlse: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tu
 
 
 def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """The result over the keys of both, as new tensors."""
+    """The merged out and lse, in new tensors."""
     _, stream = place_of(out_a)
     out = empty_in_order_of(out_a, *out_a.shape[1:]).copy_(out_a)
     lse = lse_a.clone(memory_format=torch.contiguous_format)

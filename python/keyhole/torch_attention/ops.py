@@ -1,8 +1,8 @@
 # python/keyhole/torch_attention/ops.py
 """torch.ops.keyhole: attention and merge for compilers, exporters, modes and transforms.
 
-Ops are functional, return a fixed number of tensors, and take what they follow as tensors (encoded.py: a pattern or
-plan as bytes, indices, or tile lists with their tile), so that a compiled graph serves every pattern and selection.
+Ops are functional and return a fixed number of tensors. They take their lists as tensors (encoded.py), so that a
+compiled graph serves every pattern and every selection.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Run: TypeAlias = Callable[..., Any]
 _library = torch.library.Library("keyhole", "DEF")
 _LISTS = "Tensor[] lists, int[] tile"
 _OPTIONS = "Tensor? sink, float? scale, float softcap, bool deterministic, str backend"
-# A plan must be on the GPU before a CUDA graph is captured, by one call. Who captures by hand makes it; Inductor
-# (mode="reduce-overhead") does not know of that, and is told to record only what is around. The tag is younger than
-# the oldest torch that we serve.
+# The first call with a plan copies it to the GPU, which must not happen during CUDA graph capture. Users who capture by
+# hand make a call before. Inductor (mode="reduce-overhead") does not, so this tag keeps our ops out of its graphs. The
+# oldest torch that we support does not have the tag.
 _TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
 _library.define(
     f"attention_forward(Tensor q, Tensor k, Tensor v, {_LISTS}, {_OPTIONS}) -> (Tensor, Tensor)", tags=_TAGS
@@ -49,7 +49,7 @@ def _forward(
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
-    deterministic: bool,  # of the backward pass: here it is only kept for it
+    deterministic: bool,  # only used by the backward pass
     backend: str,
 ) -> tuple[Tensor, Tensor | None]:
     return kernels.forward(q, k, v, lists_of(lists, tile, q, k), sink, scale, softcap, backend, with_lse=True)
@@ -73,7 +73,7 @@ def _backward(
 
 
 def _all_four(gradients: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Ops return a fixed number of tensors: without a sink, its gradient is an empty one."""
+    """Without a sink its gradient is an empty tensor, because ops return a fixed number of tensors."""
     dq, dk, dv, dsink = gradients
     return dq, dk, dv, dq.new_empty(0, dtype=torch.float32) if dsink is None else dsink
 
@@ -107,7 +107,7 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
     ctx.save_for_backward(q, k, v, *output, sink, *lists)
     ctx.tile = tile
     ctx.options = options
-    ctx.set_materialize_grads(False)  # None tells that nobody asked for a gradient of lse
+    ctx.set_materialize_grads(False)  # None instead of zeros if lse gets no gradient
 
 
 def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
@@ -115,7 +115,7 @@ def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[
     if dout is None:
         dout = torch.zeros_like(out)
     dq, dk, dv, dsink = attention_backward(dout, dlse, q, k, v, out, lse, lists, ctx.tile, sink, *ctx.options)
-    # Lists of tensors want lists of gradients, and torch takes an empty list of numbers for one of tensors.
+    # The gradient of a list of tensors is a list. torch takes an empty list of ints for a list of tensors.
     of_lists, of_tile = [None] * len(lists), None if ctx.tile else list[None]()
     return dq, dk, dv, of_lists, of_tile, None if sink is None else dsink, None, None, None, None
 
@@ -126,8 +126,8 @@ def _keep_for_merge(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, 
 
 
 def _differentiate_merge(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    """The merged out is the mean of both, weighed by exp(lse_x - lse), and these weights are what lse changes by.
-    Where nothing was attended to at all, every weight is 0.
+    """The merged out is the sum of both, weighted by exp(lse_x - lse). These weights are also the derivatives of lse. A
+    row that attends to nothing in both has weights 0.
     """
     out_a, lse_a, out_b, lse_b, out, lse = ctx.saved_tensors
     gradients = []
@@ -152,7 +152,7 @@ def _register(name: str, run: Run, fake: Run, differentiate: Run, keep: Run | No
 
 
 def _without_tangents(name: str) -> Run:
-    """The step behind autograd's own, which hands tensors on as they came and would leave their tangents behind."""
+    """A kernel that refuses tangents and redispatches. It runs after autograd, which would drop tangents silently."""
     function = "merge" if name == "merge" else "attention"
 
     def go_on(keyset: torch._C.DispatchKeySet, *arguments: Any) -> Any:

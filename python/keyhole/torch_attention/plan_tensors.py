@@ -1,6 +1,6 @@
 # python/keyhole/torch_attention/plan_tensors.py
-"""Patterns and plans as tensors that torch.compile follows. Loading this loads torch's compiler, some 900 modules: only
-what compiles, exports or runs under a mode of torch does.
+"""Patterns and plans as tensors that torch.compile can trace. Importing this imports torch's compiler, some 900
+modules, so only calls that are compiled, exported or run under a dispatch mode do.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Follows: TypeAlias = Pattern | Plan | Anchored
 
 
 def tensor_of(what: Any) -> torch.Tensor:
-    """The bytes of a pattern, its text, or a plan. The tensor is shared: nobody may write into it."""
+    """The bytes of a pattern, its text, or a plan. The tensor is shared and must not be modified."""
     if isinstance(what, str):
         return _tensor_of_text(what)
     if not isinstance(what, (Pattern, Plan, Anchored)):
@@ -30,11 +30,11 @@ def tensor_of(what: Any) -> torch.Tensor:
 
 
 class _Tensors(dict):  # type: ignore[type-arg]
-    """Always empty; asked for the tensor of a pattern or plan, it makes that.
+    """An always empty dict whose __getitem__ makes the tensor of a pattern or plan.
 
-    torch.compile does not follow the code that encodes a pattern, and would give up on it. It does read properties
-    whose getter is written in C, when it traces and again for every check of a compiled graph, and takes the tensor
-    they give as an input of the graph. `dict.__getitem__` is written in C and asks `__missing__`.
+    torch.compile cannot trace the code that encodes a pattern; the graph would break. But it reads properties whose
+    getter is written in C, both while tracing and in the guards of a compiled graph, and makes the resulting tensor an
+    input of the graph. `dict.__getitem__` is written in C, and calls `__missing__`.
     """
 
     @torch.compiler.disable
@@ -42,10 +42,10 @@ class _Tensors(dict):  # type: ignore[type-arg]
         tensor = getattr(what, "_tensor", None)
         if tensor is None:
             data = what.encode() if isinstance(what, Plan) else encode(what)
-            # Kept beyond this call: it must not become a fake tensor, or one of inference mode, that others cannot use.
+            # The tensor outlives this call, so it must be neither a fake nor an inference tensor.
             with _disable_current_modes(), torch.inference_mode(False):
                 tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            torch._dynamo.mark_dynamic(tensor, 0)  # another pattern has another size, and needs no other graph
+            torch._dynamo.mark_dynamic(tensor, 0)  # patterns differ in size; that must not recompile the graph
             what._tensor = tensor
         return tensor
 
@@ -56,5 +56,5 @@ for _kind in (Pattern, Plan, Anchored):
 
 @torch.compiler.assume_constant_result
 def _tensor_of_text(text: str) -> torch.Tensor:
-    """A text is a constant of the graph: torch.compile checks that it is still the same."""
+    """A text is a constant of the graph, guarded by torch.compile."""
     return tensor_of(Pattern(text))

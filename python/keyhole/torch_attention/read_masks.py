@@ -1,6 +1,6 @@
 # python/keyhole/torch_attention/read_masks.py
-"""What was read out of mask tensors, kept while they say the same: a mask goes to every layer of a model, and turning
-it into a pattern looks at every pair.
+"""A cache of what was computed from mask tensors, valid while a mask is unchanged. Every layer of a model gets the same
+mask, and converting it to a pattern reads every pair.
 """
 
 from __future__ import annotations
@@ -15,51 +15,51 @@ __all__ = ["ReadMasks"]
 
 Tensor = torch.Tensor
 T = TypeVar("T")
-_MANY = 1 << 15  # elements: below, looking for words takes longer than they save
+_MANY = 1 << 15  # elements; for smaller masks the check of _has_words costs more than it saves
 
 
 class ReadMasks(Generic[T]):
-    """For each mask that is alive, what was last read out of it.
+    """For each live mask, the result that was last computed from it.
 
-    On the CPU a mask is compared with a copy, element by element: memory shared with NumPy and writes through `.data`
-    change it, and torch counts neither. Elsewhere that would wait for the device, so there the count of changes and the
-    address must do. An inference tensor has no such count: elsewhere it is read every time.
+    On the CPU a mask is compared with a copy, element by element, because torch does not count writes through `.data`
+    or through memory shared with NumPy. On other devices a comparison would wait for the device, so the version counter
+    and the address decide there. An inference tensor has no version counter, and off the CPU it is read every time.
     """
 
     def __init__(self) -> None:
-        self._kept: Any = WeakTensorKeyDictionary()  # mask -> purpose, what it said, what was read
+        self._kept: Any = WeakTensorKeyDictionary()  # mask -> purpose, snapshot, result
 
     def read(self, mask: Tensor, purpose: Any, read: Callable[[], T]) -> T:
-        """What read() gives for this mask and purpose, or gave when the mask said the same."""
+        """The result of read() for this mask and purpose, from the cache if the mask is unchanged."""
         kept = self._kept.get(mask)
-        if kept is not None and kept[0] == purpose and _says_still(mask, kept[1]):
+        if kept is not None and kept[0] == purpose and _is_unchanged(mask, kept[1]):
             return kept[2]  # type: ignore[no-any-return]
-        said = _said(mask)  # before it is read: what another thread writes meanwhile is noticed next time
+        snapshot = _snapshot(mask)  # before read(): a write by another thread meanwhile is then detected next time
         found = read()
-        self._kept[mask] = purpose, said, found
+        self._kept[mask] = purpose, snapshot, found
         return found
 
 
-def _said(mask: Tensor) -> Any:
-    """What `_says_still` compares with: a copy on the CPU, elsewhere numbers that change with the tensor, or None."""
+def _snapshot(mask: Tensor) -> Any:
+    """What `_is_unchanged` compares with: a copy on the CPU; elsewhere the version and address, or None."""
     if mask.is_cpu:
         return mask.shape, _without_repetitions(mask).clone(memory_format=torch.contiguous_format)
-    return _changes(mask)
+    return _version_of(mask)
 
 
-def _says_still(mask: Tensor, said: Any) -> bool:
+def _is_unchanged(mask: Tensor, snapshot: Any) -> bool:
     if mask.is_cpu:
-        shape, copy = said
+        shape, copy = snapshot
         return shape == mask.shape and copy.dtype == mask.dtype and _are_equal(copy, _without_repetitions(mask))
-    return said is not None and said == _changes(mask)
+    return snapshot is not None and snapshot == _version_of(mask)
 
 
-def _changes(mask: Tensor) -> Any:
+def _version_of(mask: Tensor) -> Any:
     return None if mask.is_inference() else (mask._version, mask.data_ptr(), mask.shape, mask.stride(), mask.dtype)
 
 
 def _without_repetitions(mask: Tensor) -> Tensor:
-    """Once what expand() has repeated: padding that was expanded to all queries is small."""
+    """The mask without the repetitions of expand(): padding that was expanded to all queries stays small."""
     strides = mask.stride()
     if 0 not in strides:
         return mask.detach()
@@ -67,7 +67,7 @@ def _without_repetitions(mask: Tensor) -> Tensor:
 
 
 def _are_equal(copy: Tensor, mask: Tensor) -> bool:
-    """Large ones by words of eight bytes where they lie so: torch compares bools one by one, in nine times the time."""
+    """Compares large masks in words of eight bytes if aligned. torch compares bools one by one, nine times slower."""
     if mask.numel() >= _MANY and copy.shape == mask.shape and _has_words(mask):
         copy, mask = copy.view(-1).view(torch.int64), mask.view(-1).view(torch.int64)
     return torch.equal(copy, mask)

@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/refusals.py
-"""What torch offers and Keyhole does not do, refused by name, with the way out."""
+"""Errors for features of torch that Keyhole does not support, each with a way out."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Tensor = torch.Tensor
 
 
 def refuse_other(function: str, name: str, value: Any) -> NoReturn:
-    """Of what is no tensor, where others are."""
+    """Raises for an argument that is not a tensor, while q is."""
     kind = type(value).__name__
     raise TypeError(f"{function}: {name} is a {kind}; pass torch tensors only, or NumPy arrays only")
 
 
 def refuse_learned(function: str, *, scale: Any, softcap: Any) -> None:
-    """Raises for options that are tensors: kernels take numbers, and a parameter would stay what it is in silence."""
+    """Raises for options that are tensors. Kernels take numbers; a learned parameter would silently get no gradient."""
     if isinstance(scale, Tensor):
         raise TypeError(
             f"{function}: scale is a torch tensor; accepted are numbers, which get no gradient: pass float(scale). To "
@@ -44,10 +44,10 @@ def refuse_learned(function: str, *, scale: Any, softcap: Any) -> None:
 
 
 def refuse_unreadable(function: str, **tensors: Tensor | None) -> None:
-    """Raises for tensors whose elements do not lie in memory at strides, which kernels need, and for some on meta
-    beside others that have values. Asked where a call has failed or takes long anyway: the others do not wait for it.
+    """Raises for tensors that kernels cannot read because they are not strided, and for a mix of meta tensors and
+    others. Called only after a failure or on slow paths, so that plain calls do not pay for it.
     """
-    if torch.compiler.is_compiling():  # which has tensors of its own, and refuses what it does not know
+    if torch.compiler.is_compiling():  # torch.compile has tensor types of its own, and its own errors
         return
     with_values = without_values = ""
     for name, tensor in tensors.items():
@@ -55,9 +55,9 @@ def refuse_unreadable(function: str, **tensors: Tensor | None) -> None:
             continue
         if tensor.is_nested:
             raise TypeError(
-                f"{function}: {name} is a nested tensor; accepted are dense ones. Put its sequences one behind the "
-                "other in a batch of one, with a pattern from keyhole.from_cu_seqlens (docs/pytorch.md, Ragged "
-                f"batches), or pad them: torch.nested.to_padded_tensor({name}, 0.0)"
+                f"{function}: {name} is a nested tensor; accepted are dense ones. Pack its sequences into a batch of "
+                "one, with a pattern from keyhole.from_cu_seqlens (docs/pytorch.md, Ragged batches), or pad them: "
+                f"torch.nested.to_padded_tensor({name}, 0.0)"
             )
         if tensor.layout is not torch.strided:
             raise TypeError(
@@ -74,12 +74,12 @@ def refuse_unreadable(function: str, **tensors: Tensor | None) -> None:
     if with_values and without_values:
         raise TypeError(
             f"{function}: {without_values} is on meta, where tensors have no values, and {with_values} is not; pass "
-            "all tensors on meta, to learn the shape of the result, or none"
+            "all tensors on meta, to get the shape of the result, or none"
         )
 
 
 def no_second_derivative(ctx: Any, *gradients: Tensor) -> NoReturn:
-    """What stands where the gradient of the backward pass would."""
+    """Registered in place of a gradient of the backward pass."""
     raise NotImplementedError(
         "attention: second derivatives (create_graph=True, then backward through the gradients) are not implemented; "
         "Keyhole's kernels give first derivatives. Use torch.nn.functional.scaled_dot_product_attention with its MATH "
@@ -89,21 +89,21 @@ def no_second_derivative(ctx: Any, *gradients: Tensor) -> NoReturn:
 
 def refuse_vmap(*_: Any) -> NoReturn:
     raise NotImplementedError(
-        "attention: torch.vmap is not supported; attention has a batch dimension already. Fold the mapped one into it, "
-        "q.flatten(0, 1), call once, and unfold the result with out.unflatten(0, (mapped, batch))"
+        "attention: torch.vmap is not supported; attention has a batch dimension already. Fold the mapped dimension "
+        "into it, q.flatten(0, 1), call once, and unfold the result with out.unflatten(0, (mapped, batch))"
     )
 
 
 def refuse_batched_gradients(*gradients: Tensor | None) -> None:
-    """Raises where torch.autograd maps the backward pass over several gradients: what comes then has no memory. Asked
-    where a backward pass has failed: the others do not wait for it.
+    """Raises if torch.autograd runs the backward pass under vmap, over several gradients at once: batched tensors have
+    no memory to read. Called only after a failure, so that other calls do not pay for it.
     """
     if any(gradient is not None and "Batched" in str(torch._C._dispatch_keys(gradient)) for gradient in gradients):
         raise NotImplementedError(
             "attention: batched gradients (is_grads_batched=True, jacobian(vectorize=True), check_batched_grad=True) "
             "are not supported, as torch.vmap is not; call torch.autograd.grad once for each gradient, with "
             "retain_graph=True"
-        ) from None  # torch's words are a page of C++
+        ) from None  # torch's own error is a page of C++
 
 
 def refuse_forward_mode(function: str) -> NoReturn:
@@ -114,19 +114,19 @@ def refuse_forward_mode(function: str) -> NoReturn:
 
 
 def refuse_tangents(function: str, *tensors: Any) -> None:
-    """Raises inside of torch.func.jvp, and where a tensor carries a tangent: for ops, which may be called directly."""
+    """Raises inside torch.func.jvp, and if a tensor has a tangent. For ops, which users may call directly."""
     if forward_ad._current_level < 0:
         return
     interpreter = torch._C._functorch.peek_interpreter_stack()
     if interpreter is not None and interpreter.key() == torch._C._functorch.TransformType.Jvp:
         refuse_forward_mode(function)
-    with forward_ad._set_fwd_grad_enabled(True):  # inside of an autograd.Function it is not
+    with forward_ad._set_fwd_grad_enabled(True):  # it is off inside an autograd.Function
         if any(isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
             refuse_forward_mode(function)
 
 
 def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
-    """Raises inside of torch.vmap, torch.func.grad and their like, and where a tensor carries a tangent."""
+    """Raises inside torch.vmap, torch.func.grad and other transforms, and if a tensor has a tangent."""
     interpreter = torch._C._functorch.peek_interpreter_stack()
     kind = None if interpreter is None else interpreter.key()
     if kind == torch._C._functorch.TransformType.Vmap:

@@ -1,5 +1,5 @@
 # python/keyhole/torch_attention/tensors.py
-"""Torch tensors as the library takes them, memory for its results, and where it runs."""
+"""Torch tensors in the form that the library takes, memory for its results, and the place where it runs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # in the
 INDEX_DTYPES = {torch.int32: 0, torch.int64: 1}
 _core.know_torch(torch.Tensor, DTYPES, getattr(torch.Tensor, "__dlpack_c_exchange_api__", None))
 
-# None in a build of torch without CUDA, where no tensor can be on a GPU. The public way,
-# torch.cuda.current_stream().cuda_stream, makes two Python objects and takes ten times as long.
+# None in a build of torch without CUDA, where no tensor can be on a GPU. The public
+# torch.cuda.current_stream().cuda_stream makes two Python objects and takes ten times as long.
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
 current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
 
 
 def _empty_functions() -> tuple[Any, Any]:
-    """(shape, strides, dtype) -> tensor, on the CPU and on the current GPU: what code that torch.compile has written
-    calls for its results. About two thirds of the time of torch.empty_like on a GPU, half of it on the CPU: that one
-    asks every layer of torch. None where this torch has none that answers as they do; the first vouches for both, as
-    asking the other would touch a GPU."""
+    """Two functions (shape, strides, dtype) -> tensor, for the CPU and for the current GPU. Code that torch.compile
+    generates allocates with them. They bypass torch's dispatcher, and take two thirds of the time of torch.empty_like
+    on a GPU and half of it on the CPU. (None, None) if this torch does not have them as we know them. Only the first is
+    tried, because trying the second would touch a GPU."""
     try:
         on_cpu, on_gpu = torch._C._dynamo.guards._empty_strided_cpu, torch._C._dynamo.guards._empty_strided_cuda
         made = on_cpu((2, 3), (3, 1), torch.bfloat16)
@@ -54,12 +54,12 @@ def _empty_functions() -> tuple[Any, Any]:
 empty_on_cpu, empty_on_gpu = _empty_functions()
 
 
-# What kernels follow: a plan, indices [batch, heads, lists, entries], or tile lists.
+# A plan, indices [batch, heads, lists, entries], or tile lists.
 Lists: TypeAlias = _core.Plan | torch.Tensor | TileLists
 
 
 def lists_view(lists: Lists) -> Any:
-    """Lists as _core takes them. Tuples do not keep tensors alive: the caller does."""
+    """Lists in the form that _core takes. The tuples do not keep the tensors alive: the caller must."""
     if isinstance(lists, torch.Tensor):
         return _index_view(lists)
     if isinstance(lists, TileLists):
@@ -69,33 +69,34 @@ def lists_view(lists: Lists) -> Any:
 
 
 def _index_view(indices: torch.Tensor) -> tuple[Any, ...]:
-    """Integers, which may have any strides."""
+    """The tuple of an integer tensor, which may have any strides."""
     return (
         indices.data_ptr(), INDEX_DTYPES[indices.dtype], indices.shape, indices.stride(), indices.get_device()
     )  # fmt: skip
 
 
 def empty_in_order_of(like: torch.Tensor, heads: int, length: int, head_dim: int) -> torch.Tensor:
-    """Memory for [batch, heads, length, head_dim], with the heads inside of the length where `like` has them so: then
-    `x.view(b, s, h, d).transpose(1, 2)` comes back in the order of x, and `out.transpose(1, 2).reshape(b, s, -1)`
-    copies nothing. Fake implementations call this too, so what they promise is what is allocated.
+    """An uninitialised tensor [batch, heads, length, head_dim]. If `like` is stored in the order [batch, length, heads,
+    head_dim], so is the result: for q from `x.view(b, s, h, d).transpose(1, 2)`, `out.transpose(1, 2).reshape(b, s,
+    -1)` copies nothing. Fake implementations call this too, so they predict the strides that are allocated.
     """
     shape = (like.shape[0], heads, length, head_dim)
     if like.stride(1) >= like.stride(2):
         return like.new_empty(shape)
-    row = max(heads, 1) * head_dim  # without elements too, strides are positive, as torch's own
+    row = max(heads, 1) * head_dim  # positive even without elements, like torch's own strides
     return like.new_empty_strided(shape, (max(length, 1) * row, head_dim, row, 1))
 
 
 def _empty_contiguous(like: torch.Tensor) -> torch.Tensor:
-    """Strides are not those of `like`: an expanded tensor without elements counts as contiguous, and has some of 0."""
+    """A contiguous tensor like `like`. Its strides would not do: an expanded tensor without elements counts
+    as contiguous and has strides of 0."""
     return torch.empty_like(like, memory_format=torch.contiguous_format)
 
 
 def empty_out(q: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Memory for [batch, q_heads, q_len, v_head_dim]."""
     if q.is_contiguous() and q.shape[3] == v.shape[3]:
-        return _empty_contiguous(q)  # the same, in half the time
+        return _empty_contiguous(q)  # the same result in half the time
     return empty_in_order_of(q, q.shape[1], q.shape[2], v.shape[3])
 
 
@@ -112,8 +113,8 @@ def empty_lse(q: torch.Tensor) -> torch.Tensor:
 
 
 def place_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """(threads, stream): torch.set_num_threads is obeyed on the CPU, and the current stream of the tensor's device
-    elsewhere. The library itself makes that device current.
+    """(threads, stream): torch's number of threads on the CPU, and torch's current stream on a GPU. The library makes
+    that GPU current by itself.
     """
     if tensor.is_cuda:
         return 0, current_stream(tensor.get_device())

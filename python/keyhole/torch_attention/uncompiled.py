@@ -1,5 +1,7 @@
 # python/keyhole/torch_attention/uncompiled.py
-"""What torch.compile runs and does not look into. Loading this loads torch's compiler: only compiled code does."""
+"""Functions that torch.compile calls without tracing them. Importing this imports torch's compiler, so only compiled
+code does.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,6 @@ import torch
 
 from . import attn_masks
 
-__all__ = ["follow_mask"]
+__all__ = ["pattern_of_mask"]
 
-follow_mask = torch.compiler.disable(attn_masks.follow_mask)
+pattern_of_mask = torch.compiler.disable(attn_masks.pattern_of_mask)

@@ -1,13 +1,13 @@
 # python/keyhole/integrations/transformers/__init__.py
-"""Attention of Hugging Face transformers on Keyhole, from release 4.56 on.
+"""Keyhole as an attention implementation of Hugging Face transformers, release 4.56 and newer.
 
     import keyhole.integrations.transformers as keyhole_hf
 
     keyhole_hf.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="keyhole")
 
-Sliding windows, chunks, packed sequences, padding, caches and learned sink logits are what the model says they are.
-`set_pattern` gives layers patterns of their own.
+The model's own sliding windows, chunks, packed sequences, padding, caches and learned sink logits are respected.
+`set_pattern` gives layers other patterns.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # python/keyhole/integrations/transformers/attention.py
-"""The two functions that transformers calls, one to make a mask and one to attend, and a pattern for each layer."""
+"""The two functions that transformers calls, one to make a mask and one for attention; and set_pattern."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ _read_matrices: ReadMasks[Mask] = ReadMasks()
 
 
 def register() -> None:
-    """Makes attn_implementation="keyhole" known to transformers; calling it again changes nothing."""
+    """Registers attn_implementation="keyhole" with transformers. Calling it again changes nothing."""
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, make_mask)
 
 
 def set_pattern(model: Any, pattern_of_layer: Callable[[int], PatternLike | None] | PatternLike | None) -> None:
-    """Gives every self-attention layer of `model` the pattern pattern_of_layer(layer_index), counted from 0; a pattern
-    or its text in place of the function is for every layer.
+    """Gives every self-attention layer of `model` the pattern pattern_of_layer(layer_index), counted from 0. A pattern
+    or its text in place of the function is for all layers.
 
-    A pattern replaces the model's own mask: write causal() where a layer must not see the future. Its positions are
-    those of the tokens, also while generating; padding stays masked, and packed sequences stay apart. None gives a
-    layer the model's own mask back.
+    A pattern replaces the model's own mask, so include causal() where a layer must not see the future. Positions are
+    those of the tokens, also during generation. Padding stays masked, and packed sequences stay separate. None restores
+    the model's own mask.
     """
     if not (isinstance(model, torch.nn.Module) and hasattr(model, "config")):
         raise TypeError(
             f"set_pattern: {type(model).__name__} is no model of transformers, which have a config; for layers of "
-            "keyhole.nn.SparseAttention there is keyhole.nn.set_patterns"
+            "keyhole.nn.SparseAttention use keyhole.nn.set_patterns"
         )
     implementation = getattr(model.config, "_attn_implementation", None)
     if implementation != NAME:
         raise ValueError(
-            f"set_pattern: this model's attention is {implementation!r}, which does not know patterns; "
+            f"set_pattern: this model's attention is {implementation!r}, which does not take patterns; "
             f'call register() and model.set_attn_implementation("{NAME}") first'
         )
     layers = [module for module in model.modules() if _is_self_attention(module)]
@@ -78,14 +78,17 @@ def make_mask(
     device: Any = "cpu",
     **_: Any,
 ) -> Mask:
-    """What transformers calls once for each kind of mask in a forward pass; the layers get the result.
+    """transformers calls this once for each kind of mask in a forward pass, and passes the result to the layers.
 
-    Releases before 5 give `cache_position` in place of q_length and q_offset.
+    Releases before 5 pass `cache_position` in place of q_length and q_offset.
     """
     if cache_position is not None:
         q_length, q_offset = len(cache_position), cache_position[0]
     if q_length is None or mask_function is None:
-        raise TypeError("keyhole: this release of transformers asks for masks in a way that is not known here")
+        raise TypeError(
+            "keyhole: this release of transformers makes masks with arguments that are not supported; expected "
+            "mask_function, and q_length or cache_position. Try another release, from 4.56 on"
+        )
     layout = Layout(batch_size, int(q_length), int(kv_length), int(q_offset), int(kv_offset))
     pattern = pattern_of(mask_function, layout, device)
     return Mask(layout, pattern, padding_of(attention_mask, layout), sequences_of(mask_function, layout))
@@ -105,8 +108,9 @@ def attention_forward(
     s_aux: torch.Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """query, key, value [batch, heads, length, head_dim] to [batch, length, heads, head_dim], for one layer."""
-    _refuse_what_is_not_there(module, dropout, kwargs)
+    """The attention of one layer. query, key, value: [batch, heads, length, head_dim]; result: [batch, length, heads,
+    head_dim]."""
+    _refuse_unsupported(module, dropout, kwargs)
     layout = Layout.of(query, key)
     mask = attention_mask if isinstance(attention_mask, Mask) else _mask_for(module, layout, attention_mask, is_causal)
     plan = mask.plan(layout, query.shape[1], getattr(module, "keyhole_pattern", None), kwargs)
@@ -123,16 +127,16 @@ def attention_forward(
     return out, None
 
 
-def _refuse_what_is_not_there(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
+def _refuse_unsupported(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
     if dropout > 0:
         raise NotImplementedError(
-            f"keyhole: attention dropout is {dropout}, and there is none here; call model.eval(), or set "
+            f"keyhole: attention dropout is {dropout}, and Keyhole has no dropout; call model.eval(), or set "
             "attention_dropout to 0 in the model's config"
         )
     if kwargs.get("output_attentions") or getattr(getattr(module, "config", None), "output_attentions", False):
         raise NotImplementedError(
-            "keyhole: output_attentions=True was asked for, and attention weights are never made here; "
-            'use attn_implementation="eager" to look at them'
+            "keyhole: output_attentions=True was passed, and Keyhole never stores attention weights; "
+            'use attn_implementation="eager" to get them'
         )
     for name, what in (("position_bias", "an additive bias"), ("cache", "a paged cache")):
         if kwargs.get(name) is not None:
@@ -140,7 +144,7 @@ def _refuse_what_is_not_there(module: torch.nn.Module, dropout: float, kwargs: d
 
 
 def _mask_for(module: torch.nn.Module, layout: Layout, given: torch.Tensor | None, is_causal: bool | None) -> Mask:
-    """Where the model made no mask with `make_mask`: none at all, or a matrix of four dimensions."""
+    """The mask for a model that did not call `make_mask`: it passed no mask at all, or a tensor of four dimensions."""
     if given is not None:
         return _read_matrices.read(given, layout, lambda: Mask.from_matrix(layout, given))
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
@@ -148,7 +152,7 @@ def _mask_for(module: torch.nn.Module, layout: Layout, given: torch.Tensor | Non
         return Mask(layout, kept.dense())
     if layout.q_length != layout.kv_length:
         raise ValueError(
-            f"keyhole: this model gave no mask for {layout.q_length} queries and {layout.kv_length} keys, and a causal "
-            "mask could stand at either end of them; pass an attention_mask"
+            f"keyhole: this model passed no mask for {layout.q_length} queries and {layout.kv_length} keys, and it is "
+            "unknown at which end a causal mask is aligned; pass an attention_mask"
         )
     return Mask(layout, kept.causal())

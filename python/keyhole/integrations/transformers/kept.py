@@ -1,6 +1,6 @@
 # python/keyhole/integrations/transformers/kept.py
-"""Patterns that come again with every forward pass, made once: one that was hashed before is found fast, and while
-generating nothing but the number of keys changes from step to step.
+"""Patterns that recur in every forward pass, made once. During generation only the number of keys changes from step to
+step, and a pattern that was hashed before is found fast.
 """
 
 from __future__ import annotations

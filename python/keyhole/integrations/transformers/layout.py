@@ -1,5 +1,5 @@
 # python/keyhole/integrations/transformers/layout.py
-"""Where the queries and keys of a call stand in the text: what a cache has dropped, what it holds, what is new."""
+"""The token positions of the queries and keys of a call: what a cache has dropped, what it holds, what is new."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Layout:
 
     @staticmethod
     def of(query: Any, key: Any) -> Layout:
-        """Of tensors [batch, heads, length, head_dim]; offsets are not in them."""
+        """The layout of tensors [batch, heads, length, head_dim], with offsets of 0."""
         return Layout(query.shape[0], query.shape[2], key.shape[2])
 
     @property
     def offset(self) -> int:
-        """The position of query 0 where keys count from 0."""
+        """The position of query 0, if the first key is at position 0."""
         return self.q_offset - self.kv_offset
 
     @property
     def seen(self) -> int:
-        """How many of the keys are tokens that were written; a static cache has room for more."""
+        """The number of keys that hold tokens; a static cache has room for more."""
         return min(self.offset + self.q_length, self.kv_length)

@@ -1,6 +1,6 @@
 # python/keyhole/integrations/transformers/mask.py
-"""Mask: what `make_mask` hands to the layers. Models let torch's BlockMasks through wherever they come from, so a Mask
-is one by name; it holds neither blocks nor numbers, but a pattern, padding, and the plans made of them.
+"""Mask: the object that `make_mask` returns and the layers receive. Models pass torch's BlockMask through unchanged, so
+Mask is a subclass of it. It has no blocks, but a pattern, padding, and the plans made from them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Mask"]
 
 
 class Mask(BlockMask):
-    """Of shape [batch, 1, q_length, kv_length] for those who ask; moving it changes nothing, and it has no parts."""
+    """A mask that reports the shape [batch, 1, q_length, kv_length]. to() returns it unchanged; it cannot be sliced."""
 
     _layout: Layout
     _pattern: Pattern
@@ -35,7 +35,7 @@ class Mask(BlockMask):
     def __init__(
         self, layout: Layout, pattern: Pattern, padding: Pattern | None = None, sequences: Sequences | None = None
     ) -> None:
-        """`pattern` and `padding` speak of keys that count from 0 in the cache; `sequences` are packed in an entry."""
+        """In `pattern` and `padding` the first key of the cache is at position 0. `sequences`: packed in each entry."""
         self._layout, self._pattern, self._padding, self._sequences = layout, pattern, padding, sequences
         self._plans = {}
 
@@ -49,8 +49,8 @@ class Mask(BlockMask):
 
     @staticmethod
     def from_matrix(layout: Layout, matrix: torch.Tensor) -> Mask:
-        """A mask that the model or the user made: [batch or 1, heads or 1, q_length or 1, kv_length or 1] of bools, or
-        of numbers that are 0 where a pair attends and hugely negative elsewhere.
+        """The Mask of a tensor that the model or the user made: [batch or 1, heads or 1, q_length or 1, kv_length or 1]
+        of bools, or of floats that are 0 where a pair attends and hugely negative elsewhere.
         """
         if matrix.ndim != 4:
             raise ValueError(f"keyhole: attention_mask has shape {list(matrix.shape)}; expected [batch, heads, q, k]")
@@ -59,12 +59,12 @@ class Mask(BlockMask):
             limit = torch.finfo(matrix.dtype).min / 4
             if not ((matrix == 0) | (matrix <= limit)).all():
                 raise NotImplementedError(
-                    "keyhole: the attention_mask adds numbers to scores, and there are no biases here; masks of bools, "
-                    "or of 0 and -inf, there are"
+                    "keyhole: the attention_mask adds numbers to scores, and Keyhole has no additive biases; accepted "
+                    'are masks of bools, or of 0 and -inf. For biases use attn_implementation="eager"'
                 )
             matrix = matrix == 0
         _check_broadcasts(matrix, layout)
-        if matrix.shape[1:3] == (1, 1) and layout.q_length > 1:  # the same keys for all: padding
+        if matrix.shape[1:3] == (1, 1) and layout.q_length > 1:  # the same keys for all queries: padding
             keys = matrix[:, 0, 0].expand(-1, layout.kv_length)
             return Mask(layout, kept.dense(), padding_of(keys, layout))
         pattern = from_dense(matrix.expand(-1, -1, layout.q_length, layout.kv_length))
@@ -73,7 +73,7 @@ class Mask(BlockMask):
         return Mask(layout, pattern)
 
     def plan(self, found: Layout, heads: int, own: Pattern | None, kwargs: dict[str, Any]) -> Plan:
-        """The plan of a layer with so many query heads, and maybe a pattern of its own; `found` is of its tensors."""
+        """The plan for a layer. `found` is the layout of its tensors, `own` the pattern that set_pattern gave it."""
         layout = self._layout
         if (found.batch, found.q_length, found.kv_length) != (layout.batch, layout.q_length, layout.kv_length):
             raise ValueError(
@@ -97,21 +97,24 @@ class Mask(BlockMask):
             pattern = self._pattern
         if self._padding is not None:
             pattern = kept.both(pattern, self._padding)
-        if layout.q_length == 1:  # the plan of one step: the next has another number of keys, so nobody asks again
+        if layout.q_length == 1:  # one decoding step. The next has another number of keys, so do not cache the plan
             shape = (layout.q_length, layout.kv_length, layout.batch, heads, layout.offset)
             return Plan(_core.make_plan(pattern.core, *shape), pattern)
         return plan(pattern, layout.q_length, layout.kv_length, batch=layout.batch, heads=heads, offset=layout.offset)
 
     def __getitem__(self, index: Any) -> Mask:
-        """All of it; some models cut masks to the length of the keys, which this one has already."""
+        """The whole mask. Some models slice masks to the number of keys, which is the size of this one already."""
         if torch.empty(self.shape, device="meta")[index].shape != self.shape:
-            raise NotImplementedError(f"keyhole: a part {index} of a mask {list(self.shape)}; a mask has no parts here")
+            raise NotImplementedError(
+                f"keyhole: [{index}] of a mask with shape {list(self.shape)} is a part of it, and a mask has no parts "
+                "here; index it as a whole"
+            )
         return self
 
     def to(self, *_: Any, **__: Any) -> Mask:
         return self
 
-    contiguous = to  # generate() asks for it where caches are static
+    contiguous = to  # generate() calls it with static caches
 
     def __repr__(self) -> str:
         return f"<keyhole mask {self._pattern}, {list(self.shape)}>"

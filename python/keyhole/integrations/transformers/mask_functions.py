@@ -1,10 +1,9 @@
 # python/keyhole/integrations/transformers/mask_functions.py
-"""From the mask functions of transformers to patterns. Those it makes itself are recognised by their code and written
-down as patterns; any other is asked about every pair.
+"""From the mask functions of transformers to patterns. Functions that transformers defines are recognised by their code
+object and translated. Any other function is evaluated for every pair.
 
-What is recognised is checked first: each entry of the table below is compared, once, with what the function of the
-installed release says on a small square. An entry that a release gave another meaning is dropped, and its functions are
-asked.
+The translations are checked once: each entry of the tables below is compared with the function of the installed release
+on a small square. An entry that does not agree is dropped, and its functions are evaluated.
 """
 
 from __future__ import annotations
@@ -29,18 +28,19 @@ from .own_pattern import Sequences
 __all__ = ["pattern_of", "sequences_of"]
 
 MaskFunction = Callable[..., Any]
-# What a function closes over, and the layout, to a pattern in which keys count from 0; None: not in this case.
+# (closure of the function, layout) -> pattern in which the first key is at position 0; None if it cannot be translated.
 Builder = Callable[[dict[str, Any], Layout], "Pattern | None"]
 
 
 def pattern_of(function: MaskFunction, layout: Layout, device: Any) -> Pattern:
-    """The pairs for which function(batch, head, query, key) holds. It speaks of tokens, the pattern of keys."""
+    """The pairs for which function(batch, head, query, key) is True. Its arguments are token positions; in the pattern
+    the first key of the cache is at position 0."""
     found = _recognised(function, layout)
-    return found if found is not None else _asked(function, layout, device)
+    return found if found is not None else _evaluated(function, layout, device)
 
 
 def sequences_of(function: MaskFunction, layout: Layout) -> Sequences | None:
-    """The lengths of the sequences packed into each batch entry, where the function says that there are several."""
+    """The lengths of the sequences packed into each batch entry, if the function masks packed sequences."""
     code: Any = getattr(function, "__code__", None)
     builder = _checked_builders().get(code)
     if builder is _packed:
@@ -53,15 +53,15 @@ def sequences_of(function: MaskFunction, layout: Layout) -> Sequences | None:
     return None
 
 
-def _asked(function: MaskFunction, layout: Layout, device: Any) -> Pattern:
+def _evaluated(function: MaskFunction, layout: Layout, device: Any) -> Pattern:
     def of_layout(b: Any, h: Any, q: Any, k: Any) -> Any:
         return function(b, h, q + layout.q_offset, k + layout.kv_offset)
 
-    # transformers asks with h = 0 alone, for all heads.
+    # transformers calls these functions with h = 0 only, for all heads.
     pattern = from_mask_mod(
         of_layout, layout.q_length, layout.kv_length, batch=layout.batch, heads=1, device=device, xp=torch
     )
-    if layout.q_length == layout.kv_length and layout.offset != 0:  # rows are positions only where query 0 stands at 0
+    if layout.q_length == layout.kv_length and layout.offset != 0:  # rows are positions only if query 0 is at 0
         return at(range(layout.q_length), range(layout.kv_length), pattern)
     return pattern
 
@@ -82,7 +82,7 @@ def _closure(function: MaskFunction) -> dict[str, Any]:
 
 
 def _chunked(closure: dict[str, Any], layout: Layout) -> Pattern:
-    """Pieces of chunk_size tokens, counted from the first that is not padding."""
+    """Chunks of chunk_size tokens, counted from the first token that is not padding."""
     chunk = closure["chunk_size"]
     left = closure.get("left_padding")
     firsts = [0] * layout.batch if left is None else left.tolist()
@@ -92,7 +92,7 @@ def _chunked(closure: dict[str, Any], layout: Layout) -> Pattern:
 def _chunks(chunk: int, first: int, layout: Layout) -> Pattern:
     if first == 0:
         return blocks(chunk)
-    if layout.offset + layout.q_length > layout.kv_length:  # documents are for queries among the keys
+    if layout.offset + layout.q_length > layout.kv_length:  # `documents` has no positions past the keys
         queries = range(layout.offset - first, layout.offset + layout.q_length - first)
         return at(queries, range(-first, layout.kv_length - first), blocks(chunk))
     first = min(first, layout.kv_length)
@@ -101,7 +101,7 @@ def _chunks(chunk: int, first: int, layout: Layout) -> Pattern:
 
 
 def _packed(closure: dict[str, Any], layout: Layout) -> Pattern | None:
-    """Sequences packed into one, by a number for each token that changes where a sequence ends."""
+    """Packed sequences, given as one number per token that changes from sequence to sequence."""
     sequences = _sequences(closure, layout)
     return None if sequences is None else joined([[documents(lengths)] for lengths in sequences])
 
@@ -133,8 +133,8 @@ _FACTORIES: dict[str, Builder] = {  # functions that make functions
 
 @lru_cache(maxsize=1)
 def _checked_builders() -> dict[CodeType, Builder]:
-    """What the installed release means by its functions, by their code; where it means something else, nothing."""
-    with torch.device("cpu"):  # where patterns are, whatever the default device
+    """Code object -> builder, for the functions of the installed release whose builder gives the same mask."""
+    with torch.device("cpu"):  # patterns are on the CPU, whatever the default device
         return _builders_that_hold()
 
 

@@ -1,5 +1,5 @@
 # python/keyhole/integrations/transformers/own_pattern.py
-"""A pattern that the user gave a layer speaks of tokens. Here it becomes one of the keys that a call has."""
+"""Converts a layer's pattern from set_pattern, which uses token positions, to the positions of a call's keys."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Sequences = list[list[int]]  # the lengths of the sequences packed into each bat
 
 
 def placed(own: Pattern, layout: Layout, sequences: Sequences | None, ends: tuple[Any, Any]) -> Pattern:
-    """`own` for the keys of this layout, counted from 0. In packed sequences it speaks of positions inside each; `ends`
-    are cu_seq_lens of queries and keys, or None.
+    """`own` for this layout, with the first key at position 0. In packed sequences it applies inside each one. `ends`
+    are the cu_seq_lens of queries and keys, or None.
     """
     if ends[0] is not None:
         return from_cu_seqlens(*ends, own)
@@ -35,10 +35,10 @@ def placed(own: Pattern, layout: Layout, sequences: Sequences | None, ends: tupl
 
 
 def _check_dropped(own: Pattern, layout: Layout) -> None:
-    """A cache of a sliding window has dropped the keys before kv_offset; nobody may want them."""
+    """A sliding-window cache has dropped the keys before kv_offset. Raises if the pattern attends to them."""
     dropped = _core.make_plan(own.core, layout.q_length, layout.kv_offset, layout.batch, 1, layout.q_offset)
     if dropped.explain(128, 128, 1, 1)["pairs"] > 0:
         raise ValueError(
             f"keyhole: {own} attends to tokens before {layout.kv_offset}, which the cache of this layer's sliding "
-            "window has dropped; pass past_key_values=DynamicCache(), which keeps all"
+            "window has dropped; pass past_key_values=DynamicCache(), which keeps all tokens"
         )

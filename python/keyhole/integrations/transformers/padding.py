@@ -1,5 +1,5 @@
 # python/keyhole/integrations/transformers/padding.py
-"""Padding: the two-dimensional attention_mask of a tokenizer as patterns of keys."""
+"""Padding: from the two-dimensional attention_mask of a tokenizer to a pattern."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .layout import Layout
 
 __all__ = ["padding_of"]
 
-_MOST_RUNS = 8  # more pieces than this are listed key by key
+_MOST_RUNS = 8  # of consecutive keys; with more, the keys are listed one by one
 
 
 def padding_of(attention_mask: torch.Tensor | None, layout: Layout) -> Pattern | None:
-    """The keys that are not padding, for each batch entry; None where none is.
+    """The pattern of the keys that are not padding, per batch entry; None if there is no padding.
 
-    Keys count from 0 in the cache. What lies behind the mask's end is not written yet, and counts as padding.
+    The first key of the cache is at position 0. Keys past the end of the mask are not written yet and count as padding.
     """
     if attention_mask is None:
         return None
@@ -35,7 +35,7 @@ def padding_of(attention_mask: torch.Tensor | None, layout: Layout) -> Pattern |
 
 
 def _spans(kept: torch.Tensor) -> list[tuple[int, int]] | None:
-    """(begin, end) of the kept keys of each entry, or None where one has holes. One small copy from the device."""
+    """(begin, end) of the kept keys of each entry, or None if one has gaps. Makes one small copy from the device."""
     batch, length = kept.shape
     if length == 0:
         return [(0, 0)] * batch
@@ -52,7 +52,7 @@ def _spans(kept: torch.Tensor) -> list[tuple[int, int]] | None:
     return spans
 
 
-# While generating, a prompt's padding stays what it is: the same pattern, step after step.
+# The padding of a prompt is the same in every step of generation.
 @lru_cache(maxsize=256)
 def _spans_pattern(spans: tuple[tuple[int, int | None], ...]) -> Pattern:
     return joined([[_span_pattern(begin, end)] for begin, end in spans])
@@ -67,7 +67,7 @@ def _span_pattern(begin: int, end: int | None) -> Pattern:
 
 
 def _listed(kept: list[bool], layout: Layout) -> Pattern:
-    """Keys with holes between them."""
+    """The pattern of kept keys with gaps between them."""
     runs: list[list[int]] = []
     for key, is_kept in enumerate(kept):
         if is_kept and runs and runs[-1][1] == key:
