@@ -43,7 +43,7 @@ Request request_for(Operation operation, const TensorView& q, const TensorView& 
   if (q.device.kind == Device::Kind::cuda) {
     request.compute_capability = gpu(q.device).compute_capability;
     request.shared_bytes = gpu(q.device).shared_bytes;
-    request.why_no_boxes = why_no_boxes(tensors);
+    request.why_no_tma = why_no_tma(tensors);
   }
   return request;
 }

@@ -102,7 +102,7 @@ struct Request {
   bool is_aligned = true;            // every row of every tensor begins at a multiple of 16 bytes
   // In words, why a GPU's copy unit (TMA) cannot read and write the tensors in place; empty when it
   // can.
-  std::string why_no_boxes = {};
+  std::string why_no_tma = {};
 };
 
 // A kernel whose CTAs stay on their processor and follow the items of their share (view.h).

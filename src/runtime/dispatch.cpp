@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/int_math.h"
-#include "kernels/sm90/row_boxes.h"
+#include "kernels/sm90/tma_tensors.h"
 #include "runtime/gpu.h"
 #include "runtime/host_lists.h"
 #include "runtime/list_facts.h"
@@ -40,10 +40,10 @@ bool rows_are_aligned(std::initializer_list<const TensorView*> tensors) {
   return true;
 }
 
-std::string why_no_boxes(std::initializer_list<const TensorView*> tensors) {
+std::string why_no_tma(std::initializer_list<const TensorView*> tensors) {
   for (const TensorView* tensor : tensors) {
     if (!tensor->is_given()) continue;
-    if (std::string why = sm90::why_no_boxes(*tensor); !why.empty()) return why;
+    if (std::string why = sm90::why_no_tma(*tensor); !why.empty()) return why;
   }
   return {};
 }

@@ -17,8 +17,8 @@ std::string to_string(const Request& request);
 // Every row of every tensor that is given begins at a multiple of 16 bytes.
 bool rows_are_aligned(std::initializer_list<const TensorView*> tensors);
 
-// Request::why_no_boxes of these tensors; those that are not given have nothing to say.
-std::string why_no_boxes(std::initializer_list<const TensorView*> tensors);
+// Request::why_no_tma of these tensors; those that are not given have nothing to say.
+std::string why_no_tma(std::initializer_list<const TensorView*> tensors);
 
 // In words, why a kernel cannot serve a request; empty when it can.
 std::string refusal(const KernelEntry& kernel, const Request& request);

@@ -202,7 +202,7 @@ __device__ void accumulate(BackwardShared<C>& shared, const Thread<C>& thread,
 }
 
 template <class Storage, class C, bool kKeysStay>
-struct Follower {
+struct Mainloop {
   static constexpr int32_t kPassing = Thread<C>::kPassing;
   const BackwardParams& p;
   BackwardShared<C>& shared;
@@ -244,8 +244,8 @@ struct Follower {
   }
 
   // One tile of pairs.
-  __device__ void follow_tile(const Side& queries, const Side& keys, int32_t q_tile, int32_t k_tile,
-                              int32_t bitmap) {
+  __device__ void do_step(const Side& queries, const Side& keys, int32_t q_tile, int32_t k_tile,
+                          int32_t bitmap) {
     // Made where they are used: four of them at once would take the registers of the sums.
     const auto q = [&] { return queries.tile_rows<C, Storage>(p.q, q_tile); };
     const auto dout = [&] { return queries.tile_rows<C, Storage>(p.dout, q_tile); };
@@ -336,7 +336,7 @@ __global__ void __launch_bounds__(kThreads<C>, C::ctas)
   Side queries = {residue.first_q, view.stride, residue.num_q, batch, first_head};
   if ((kKeysStay ? keys : queries).rows_of(tile, C::size) <= 0) return;
 
-  Follower<Storage, C, kKeysStay> follower = {
+  Mainloop<Storage, C, kKeysStay> mainloop = {
       .p = p, .shared = shared, .slice = int32_t(blockIdx.x) % slices * kSlice};
   for (int32_t i = 0; i < num_heads; ++i) {  // in a fixed order, each with its own list
     queries.head = first_head + i;
@@ -347,23 +347,23 @@ __global__ void __launch_bounds__(kThreads<C>, C::ctas)
     const TileRun* runs =
         kKeysStay ? view.t_runs + view.t_list_begin[at] : view.runs + view.list_begin[at];
     const int32_t num_runs = kKeysStay ? view.t_list_count[at] : view.list_count[at];
-    if constexpr (!kKeysStay) follower.load_queries(queries, head_index, tile);
+    if constexpr (!kKeysStay) mainloop.load_queries(queries, head_index, tile);
     for (int32_t r = 0; r < num_runs; ++r) {
       const TileRun run = runs[r];
       for (int32_t other = run.tile; other < run.tile + run.count; ++other) {
-        if constexpr (kKeysStay) follower.load_queries(queries, head_index, other);
-        follower.follow_tile(queries, keys, kKeysStay ? other : tile, kKeysStay ? tile : other,
-                             run.bitmap);
+        if constexpr (kKeysStay) mainloop.load_queries(queries, head_index, other);
+        mainloop.do_step(queries, keys, kKeysStay ? other : tile, kKeysStay ? tile : other,
+                         run.bitmap);
       }
     }
   }
   if constexpr (kKeysStay) {
-    follower.store(follower.first, p.dk, p.sums.dk, sizes.kv_heads, sizes.k_len, sizes.head_dim,
+    mainloop.store(mainloop.first, p.dk, p.sums.dk, sizes.kv_heads, sizes.k_len, sizes.head_dim,
                    keys, tile);
-    follower.store(follower.second, p.dv, p.sums.dv, sizes.kv_heads, sizes.k_len, sizes.v_head_dim,
+    mainloop.store(mainloop.second, p.dv, p.sums.dv, sizes.kv_heads, sizes.k_len, sizes.v_head_dim,
                    keys, tile);
   } else {
-    follower.store(follower.first, p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim,
+    mainloop.store(mainloop.first, p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim,
                    queries, tile);
   }
 }

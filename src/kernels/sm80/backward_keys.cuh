@@ -41,7 +41,7 @@ struct QueryList {
 };
 
 template <class T, class C>
-struct KeysFollower {
+struct KeysMainloop {
   using Shape = KeysShape<C>;
   using QueryTile = Swizzled<C::head_dim>;
   static constexpr int kM = Shape::k_blocks, kN = Shape::q_blocks, kD = Shape::d_blocks;
@@ -248,7 +248,7 @@ struct KeysFollower {
 
   // Step i of pairs. With two stages the next step is copied while this one is worked on; with
   // one, while dq is made. One thread looks two tiles ahead in the list.
-  __device__ __forceinline__ void follow_step(int32_t i, int key) {
+  __device__ __forceinline__ void do_step(int32_t i, int key) {
     const int stage = i % C::stages;
     await_copies<0>();
     __syncthreads();
@@ -300,19 +300,19 @@ struct KeysFollower {
     }
   }
 
-  __device__ __forceinline__ void follow_list(int key) {
+  __device__ __forceinline__ void run(int key) {
     copy_rows(step_at(0), 0);
     copy_numbers(step_at(0));
     commit_copies();
-    for (int32_t i = 0; i < shared.num_tiles * kPieces; ++i) follow_step(i, key);
+    for (int32_t i = 0; i < shared.num_tiles * kPieces; ++i) do_step(i, key);
     await_copies<0>();
-    __syncthreads();  // the room of the queries is free
+    __syncthreads();  // the staging of the queries is free
   }
 
-  // All of dk or dv that this CTA has: written through `room` in shared memory, stored as it is in
-  // a slot of its own, or added to sums, where several CTAs may meet.
+  // All of dk or dv that this CTA has: written through `staging` in shared memory, stored as it is
+  // in a slot of its own, or added to sums, where several CTAs may meet.
   __device__ __forceinline__ bool finish(const float (&sum)[kM][kD][4], float scale,
-                                         const void* room, const TileRows<T>& to,
+                                         const void* staging, const TileRows<T>& to,
                                          const device::KeySums& sums) const {
     using Tile = Swizzled<C::head_dim>;
     const bool is_summed = sums.rows.first != nullptr;
@@ -325,13 +325,13 @@ struct KeysFollower {
       if (is_summed) {
         sums.take(r, column, lane() % 4 * 2, first, second);
       } else {
-        store_shared(smem_address(room) + Tile::offset(r, column / 8) + uint32_t(lane() % 4 * 4),
+        store_shared(smem_address(staging) + Tile::offset(r, column / 8) + uint32_t(lane() % 4 * 4),
                      Element<T>::pack(first, second));
       }
     }
     if (is_summed) return false;
     __syncthreads();
-    return store_tile<C::step_k, C::head_dim, Shape::threads, T>(smem_address(room), to);
+    return store_tile<C::step_k, C::head_dim, Shape::threads, T>(smem_address(staging), to);
   }
 };
 
@@ -367,7 +367,7 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
     const auto my_work = [&] {
       return device::my_work<true>(p.sizes, p.view, p.heads_per_section);
     };
-    KeysFollower<T, C> follower = {p, shared};
+    KeysMainloop<T, C> mainloop = {p, shared};
     {
       const device::Work work = my_work();
       if (work.is_nothing || (follows_group && work.head % heads_per_kv != 0)) return;
@@ -385,8 +385,8 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
       const device::Work work = my_work();
       const QueryList list = list_of(p.view, work, work.head_index + i, follows_group);
       if (list.num_tiles == 0) continue;
-      follower.begin(list, work.batch, work.head + i, work.residue, work.class_index);
-      follower.follow_list(part * C::step_k);
+      mainloop.begin(list, work.batch, work.head + i, work.residue, work.class_index);
+      mainloop.run(part * C::step_k);
     }
     await_copies<0>();
     __syncthreads();  // k and v have been used: they become the way out
@@ -394,11 +394,11 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
     const device::KeyRows keys = device::key_rows<C::tile_k, C::step_k>(p, work, part);
     const int head_dim = p.sizes.head_dim, v_head_dim = p.sizes.v_head_dim;
     const bool bad_k =
-        follower.finish(follower.dk, p.sizes.scale, shared.k, keys.of<T>(p.dk, stride, head_dim),
+        mainloop.finish(mainloop.dk, p.sizes.scale, shared.k, keys.of<T>(p.dk, stride, head_dim),
                         device::key_sums<C::tile_k, C::step_k>(p, work, keys, part, p.slots.dk,
                                                                p.sums.dk, head_dim));
     const bool bad_v =
-        follower.finish(follower.dv, 1, shared.v, keys.of<T>(p.dv, stride, v_head_dim),
+        mainloop.finish(mainloop.dv, 1, shared.v, keys.of<T>(p.dv, stride, v_head_dim),
                         device::key_sums<C::tile_k, C::step_k>(p, work, keys, part, p.slots.dv,
                                                                p.sums.dv, v_head_dim));
     if (bad_k || bad_v) *p.found_nonfinite = 1;

@@ -35,7 +35,7 @@ struct QueriesShared {
 };
 
 template <class T, class C>
-struct QueriesFollower {
+struct QueriesMainloop {
   using Shape = QueriesShape<C>;
   static constexpr int kM = Shape::q_blocks, kN = Shape::k_blocks, kD = Shape::d_blocks;
   static_assert(sizeof(QueriesShared<C>) - sizeof(QueriesShared<C>::q) >=
@@ -108,7 +108,7 @@ struct QueriesFollower {
   }
 
   // One step of pairs; key: its first key, inside the tile.
-  __device__ __forceinline__ void follow_step(int stage, int32_t bitmap, int key) {
+  __device__ __forceinline__ void do_step(int stage, int32_t bitmap, int key) {
     uint32_t bits[kM];
     load_bits(bits, bitmap, key + half * Shape::half_k);
     Packed<kM, kN> ds16;
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
   const int64_t query = work.residue.first_q + stride * first_query;
   const int64_t row = work.head_index * p.sizes.q_len + query;
 
-  QueriesFollower<T, C> follower = {p, shared};
+  QueriesMainloop<T, C> mainloop = {p, shared};
   constexpr int kPieces = C::tile_k / C::step_k;  // steps of a tile
   const int32_t num_tiles = count_tiles(work.runs, work.num_runs);
   const auto copy_keys = [&](int32_t step) {
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
     if (threadIdx.x < 32) shared.list.begin(work.runs, work.num_runs, 0);
     __syncthreads();
     copy_keys(0);
-    follower.load_numbers(row, stride, count);
+    mainloop.load_numbers(row, stride, count);
   }
   for (int32_t step = 0; step < num_tiles * kPieces; ++step) {
     await_copies<0>();
@@ -220,8 +220,7 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
       shared.list.find(index + 2);  // two tiles ahead
     }
     if constexpr (C::stages == 2) copy_keys(step + 1);
-    follower.follow_step(step % C::stages, shared.list.entry(index).bitmap,
-                         step % kPieces * C::step_k);
+    mainloop.do_step(step % C::stages, shared.list.entry(index).bitmap, step % kPieces * C::step_k);
     if constexpr (C::stages == 1) {
       __syncthreads();
       copy_keys(step + 1);
@@ -231,7 +230,7 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
   __syncthreads();  // all of shared memory is free
 
   const int32_t columns = p.sizes.head_dim;
-  const bool is_bad = follower.finish(
+  const bool is_bad = mainloop.finish(
       {p.dq.row<T>(work.batch, work.head, query), stride * p.dq.row_stride, count, columns},
       {p.sums.dq == nullptr ? nullptr : p.sums.dq + row * columns, stride * columns, count,
        columns});

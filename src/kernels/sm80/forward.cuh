@@ -69,9 +69,8 @@ __device__ const char* class_row(const device::DeviceTensor& tensor, int32_t bat
 
 // The tiles of the work item, from their first copies to the last products.
 template <class T, class C>
-__device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& rule,
-                                            Control& control, uint32_t smem_q,
-                                            Accumulators<C>& acc) {
+__device__ __forceinline__ void mainloop(const ForwardParams& p, const Rule& rule, Control& control,
+                                         uint32_t smem_q, Accumulators<C>& acc) {
   using S = Shape<C>;
   const uint32_t smem_k = smem_q + S::rows * S::row_bytes;
   const uint32_t smem_v = smem_k + S::key_slots * S::step_bytes;
@@ -239,7 +238,7 @@ __global__ void __launch_bounds__(Shape<C>::threads, C::ctas_per_sm)
     acc.sum[b][0] = acc.sum[b][1] = 0;
     acc.minus_base[b][0] = acc.minus_base[b][1] = FLT_MAX;
   }
-  if (work.num_tiles > 0) follow_list<T, C>(p, rule, control, smem_q, acc);
+  if (work.num_tiles > 0) mainloop<T, C>(p, rule, control, smem_q, acc);
   const int32_t warp_row = int32_t(thread_index() / 32) * C::rows_per_warp;
   store_rows<T, C>(p, control.work, item, cta_row<C>() + warp_row, smem_q + warp_row * S::row_bytes,
                    acc);

@@ -72,7 +72,7 @@ template <class T, class C>
 __device__ __forceinline__ void put_dq(const BackwardParams& p, KeysShared<C>& shared, int slot,
                                        const float (&dq)[32], int32_t tile, int warpgroup,
                                        int thread) {
-  const DqRows place = shared.job[slot].dq;
+  const DqRows place = shared.planned[slot].dq;
   const int warp = thread / 32, lane = thread % 32;
   const int column = DqShare<C>::column(warpgroup), columns = p.sizes.head_dim - column;
   const int64_t first = int64_t{tile} * C::tile_q + DqShare<C>::row(warpgroup) + warp * 16;

@@ -37,7 +37,7 @@ std::string objection(const Request& request) {
   if (request.deterministic && !adds_in_order(request, kTile)) {
     return "adds up dq in no fixed order";
   }
-  if (!request.why_no_boxes.empty()) return request.why_no_boxes;
+  if (!request.why_no_tma.empty()) return request.why_no_tma;
   return device::row_objection(request, kKeysSharedBytes);
 }
 

@@ -279,7 +279,7 @@ struct KeysConsumer {
   __device__ __forceinline__ bool finish(const float (&sum)[kD / 2], float scale,
                                          const device::DeviceTensor& to, int columns, float* slots,
                                          float* all_sums) const {
-    const device::Work& work = shared.job[slot.stage].work;
+    const device::Work& work = shared.planned[slot.stage].work;
     const device::KeyRows keys = device::key_rows<C::tile_k, C::tile_k>(p, work, 0);
     const int first = first_key() + thread / 32 * 16;  // of the warp
     const device::KeySums sums =
@@ -302,7 +302,7 @@ struct KeysConsumer {
     while (true) {
       shared.await(shared.k_full[slot.stage], slot.parity);
       // The same for all lanes, which the compiler must see.
-      const int steps = __shfl_sync(~0u, shared.job[slot.stage].num_steps, 0);
+      const int steps = __shfl_sync(~0u, shared.planned[slot.stage].num_steps, 0);
       if (steps < 0) break;
       begin();
       if (steps > 0) mainloop(steps);
@@ -310,7 +310,7 @@ struct KeysConsumer {
       const bool bad_v = finish(dv, 1, p.dv, p.sizes.v_head_dim, p.slots.dv, p.sums.dv);
       if (bad_k || bad_v) *p.found_nonfinite = 1;
       __syncwarp();
-      arrive_as_warp(shared.job_empty[slot.stage]);
+      arrive_as_warp(shared.planned_empty[slot.stage]);
       slot.next();
     }
     await_stores();

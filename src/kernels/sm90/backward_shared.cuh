@@ -5,7 +5,7 @@
 // step the query tiles that attend to it. Two warpgroups are consumers, 64 keys each; the third is
 // the producer:
 //
-//   planner   1 thread  reads the CTA's work items and makes a Job of each
+//   planner   1 thread  reads the CTA's work items and makes a PlannedItem of each
 //   producer  1 thread  starts the copies by TMA: K, q0 dout0, V, q1 dout1, ... of one job
 //                       after the other, as room becomes free
 //   numbers   1 warp    copies lse2 and delta of each step, which in a residue class lie apart
@@ -13,7 +13,7 @@
 // Barrier       ends a phase when                                            who waits
 //   is_planned  the planner has written the job of that slot                 producer, numbers
 //   k_full      its keys have arrived (or it has no steps, or is the last)   consumers
-//   job_empty   all have used keys and job for the last time                 planner
+//   planned_empty   all have used keys and job for the last time                 planner
 //   v_full      the values of a job have arrived                             consumers
 //   v_empty     every warp has its last product with them                    producer
 //   is_full     q, dout, lse2, delta and step of that stage have arrived     consumers
@@ -52,7 +52,7 @@ struct DqRows {
   DqForm form;
 };
 // One key tile of one query head and the query tiles that attend to it, or a chunk of them.
-struct KeysJob {
+struct PlannedKeys {
   int32_t num_steps;  // -1: there is no more work
   device::Work work;
   DqRows dq;
@@ -72,8 +72,8 @@ struct KeysShared {
   alignas(128) float dq_blocks[kConsumerWarps][16 * 64];  // on their way to memory
   float lse2[C::stages][C::tile_q], delta[C::stages][C::tile_q];
   Step step[C::stages];
-  KeysJob job[kSlots];
-  uint64_t is_planned[kSlots], k_full[kSlots], job_empty[kSlots];
+  PlannedKeys planned[kSlots];
+  uint64_t is_planned[kSlots], k_full[kSlots], planned_empty[kSlots];
   uint64_t v_full, v_empty;
   uint64_t is_full[C::stages], is_empty[C::stages];
   Waits waits;
@@ -83,7 +83,7 @@ struct KeysShared {
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(is_planned[i], 1);
       init_barrier(k_full[i], 1);
-      init_barrier(job_empty[i], kConsumerWarps + kProducers);
+      init_barrier(planned_empty[i], kConsumerWarps + kProducers);
     }
     init_barrier(v_full, 1);
     init_barrier(v_empty, kConsumerWarps);

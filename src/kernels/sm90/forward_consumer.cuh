@@ -63,27 +63,27 @@ class Consumer {
     Scores scores;
     Out out;
     uint32_t bits[kMaskWords];
-    int32_t tiles = await_job();  // there is one
+    int32_t tiles = await_item();  // there is one
     uint64_t queries = start_first_scores(scores, bits, true);
     while (tiles > 0) {
       mainloop(scores, out, bits, queries, tiles);
 
-      const uint32_t ended = jobs_ - 1;
+      const uint32_t ended = num_items_ - 1;
       if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[ended % C::q_stages]);
       multiply_last_values(out, tiles);
       const RowStatistics end = row_statistics(rows_);
       if constexpr (kJoins) {
-        tiles = await_job();
+        tiles = await_item();
         queries = start_first_scores(scores, bits, tiles > 0);
       }
       await_products<kJoins ? 1 : 0>();
       is_ready(out);
       arrive_as_warp(shared_.v_empty[v_.stage]);
       v_.next();
-      store(shared_.job[ended % kJobs], ended % C::q_stages, out, end);
-      arrive_as_warp(shared_.job_empty[ended % kJobs]);
+      store(shared_.planned[ended % kPlannedItems], ended % C::q_stages, out, end);
+      arrive_as_warp(shared_.planned_empty[ended % kPlannedItems]);
       if constexpr (!kJoins) {
-        tiles = await_job();
+        tiles = await_item();
         queries = start_first_scores(scores, bits, tiles > 0);
       }
     }
@@ -112,9 +112,9 @@ class Consumer {
 
   // How many tiles the job has whose queries come next; 0: there is none. The same number for all
   // lanes, which the compiler must see: or operands would not stay in uniform registers.
-  __device__ __forceinline__ int32_t await_job() {
-    shared_.await(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2);
-    return __shfl_sync(~0u, shared_.job[jobs_ % kJobs].num_tiles, 0);
+  __device__ __forceinline__ int32_t await_item() {
+    shared_.await(shared_.q_full[num_items_ % C::q_stages], num_items_ / C::q_stages % 2);
+    return __shfl_sync(~0u, shared_.planned[num_items_ % kPlannedItems].num_tiles, 0);
   }
 
   // Warpgroups take turns at starting their products, so that one's exponentials are made while
@@ -210,15 +210,15 @@ class Consumer {
   // every border.
   __device__ __forceinline__ uint64_t start_first_scores(Scores& scores,
                                                          uint32_t (&bits)[kMaskWords],
-                                                         bool has_job) {
+                                                         bool has_item) {
     const int warpgroup = warp_now() / 4;
     const uint32_t rows =
-        smem_address(shared_.q[jobs_ % C::q_stages]) + uint32_t(warpgroup * 64 * 128);
-    ++jobs_;
-    if (has_job && call_.sign != 1) change_sign_of_queries<C>(rows, call_.sign, warpgroup);
+        smem_address(shared_.q[num_items_ % C::q_stages]) + uint32_t(warpgroup * 64 * 128);
+    ++num_items_;
+    if (has_item && call_.sign != 1) change_sign_of_queries<C>(rows, call_.sign, warpgroup);
     const uint64_t queries = operand(rows, Queries::bytes);
-    if (has_job) shared_.await(shared_.k_full[k_.stage], k_.parity);
-    bitmap_ = has_job ? shared_.bitmap[k_.stage] : kFull;
+    if (has_item) shared_.await(shared_.k_full[k_.stage], k_.parity);
+    bitmap_ = has_item ? shared_.bitmap[k_.stage] : kFull;
 #pragma unroll
     for (uint32_t& word : bits) word = 0;  // of nobody, who is always first
     load_bits(bits);
@@ -242,21 +242,21 @@ class Consumer {
     }
   }
 
-  __device__ __forceinline__ void store(const Job& job, uint32_t q_stage, Out& out,
+  __device__ __forceinline__ void store(const PlannedItem& planned, uint32_t q_stage, Out& out,
                                         const RowStatistics& end) const {
     const int32_t row = warp_now() * kWarpRows;  // the first of this warp
     if constexpr (kStoresByQueries) {
-      const StagingBuffer<C> room(smem_address(shared_.q[q_stage]) + uint32_t(row * 128));
-      if (store_rows_at_once<T>(p_, job, row, room, out, end)) return;
+      const StagingBuffer<C> staging(smem_address(shared_.q[q_stage]) + uint32_t(row * 128));
+      if (store_rows_at_once<T>(p_, planned, row, staging, out, end)) return;
     }
-    store_rows<T, C>(p_, job.result, row, out, end);
+    store_rows<T, C>(p_, planned.result, row, out, end);
   }
 
   // The place of the queries before, whose results have begun to leave it a while ago.
   __device__ __forceinline__ void give_back_queries() const {
-    if (!kStoresByQueries || jobs_ < 2 || thread() % 32 != 0) return;
+    if (!kStoresByQueries || num_items_ < 2 || thread() % 32 != 0) return;
     await_reads_of_stores();
-    arrive(shared_.q_empty[(jobs_ - 2) % C::q_stages]);
+    arrive(shared_.q_empty[(num_items_ - 2) % C::q_stages]);
   }
 
   // The first tile of a list, whose scores were started before: bases and weights.
@@ -342,9 +342,9 @@ class Consumer {
   const ForwardParams& p_;
   const CallRule<kBend>& call_;
   ForwardShared<C>& shared_;
-  const int warpgroup_;    // among the consumers
-  const uint32_t* words_;  // of this thread, in the first bitmap
-  uint32_t jobs_ = 0;      // whose first scores were started
+  const int warpgroup_;     // among the consumers
+  const uint32_t* words_;   // of this thread, in the first bitmap
+  uint32_t num_items_ = 0;  // whose first scores were started
   PipelineState<C::k_stages> k_;
   PipelineState<C::v_stages> v_;
   int32_t bitmap_;      // of the tile to come

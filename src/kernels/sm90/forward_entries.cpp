@@ -38,7 +38,7 @@ Persistence persistence(const TileShape& tile) {
 }
 
 std::string objection(const Request& request) {
-  if (!request.why_no_boxes.empty()) return request.why_no_boxes;
+  if (!request.why_no_tma.empty()) return request.why_no_tma;
   return device::row_objection(request, kForwardSharedBytes);
 }
 

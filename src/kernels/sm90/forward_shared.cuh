@@ -5,7 +5,8 @@
 // the others are consumers; a ring of stages lies between them for queries, for keys and for
 // values.
 //
-//   planner      1 thread: reads the CTA's work items, makes a Job of each, some jobs ahead, and
+//   planner      1 thread: reads the CTA's work items, makes a PlannedItem of each, some jobs
+//   ahead, and
 //                starts the copy of its queries by TMA
 //   producer     1 thread: walks the job's list and starts the copies of keys and values, keys
 //   one
@@ -19,11 +20,11 @@
 //     +---------> producer ------------------------+      |
 //       is_planned     ^   k, v and masks: k/v_full       |
 //                      +-------- k_empty, v_empty --------+   a stage may be overwritten
-//   planner <------------------- q_empty, job_empty ------+
+//   planner <------------------- q_empty, planned_empty ------+
 //
 // Barrier        ends a phase when                                       who waits
 //   is_planned   the planner has written the job                         producer
-//   job_empty    every warp has stored the results of the job            planner
+//   planned_empty    every warp has stored the results of the job            planner
 //   q_full       the queries have arrived (or there is no more job)      consumers
 //   q_empty      every warp has used the queries for the last time, and  planner
 //                its results have left their place
@@ -44,7 +45,7 @@ using device::ForwardParams;
 
 // A bitmap of a tile in which nobody attends: what the list of a query tile without keys becomes,
 // so that nothing else is special about it.
-inline constexpr int32_t kNobody = -2;
+inline constexpr int32_t kEmptyBitmap = -2;
 
 inline constexpr int kProducerWarps = 4;  // the first ones; the others multiply
 
@@ -53,10 +54,10 @@ inline constexpr int kPingPongBarrier = 1, kSignBarrier = 4;
 
 // Jobs that are planned, loaded, followed or stored at the same time: more than there are stages of
 // queries, so that a job waits for its place in shared memory and not the other way round.
-inline constexpr int kJobs = 4;
+inline constexpr int kPlannedItems = 4;
 
 // Where the result of a job goes.
-struct JobResult {
+struct PlannedResult {
   const WorkItem* item;
   int32_t head_index, slot;
   int32_t num_rows;  // of the tile that there are
@@ -65,11 +66,11 @@ struct JobResult {
   // Where its first row begins in out and in lse, in elements. Not pointers: ptxas would not know
   // that they point to global memory, and take nothing for uniform any more.
   int64_t out_at, lse_at;
-  const CUtensorMap* boxes;  // of out
+  const CUtensorMap* out_map;
 };
 
 // One query tile of one head and the tiles it attends to, or a chunk of them.
-struct alignas(16) Job {
+struct alignas(16) PlannedItem {
   int32_t num_tiles;  // 0: there is no more work
   BoxAt rows;         // the tile's: in q and in out, which have the same classes
   const CUtensorMap* queries;
@@ -77,7 +78,7 @@ struct alignas(16) Job {
   int32_t kv_head;
   TileRun run;              // where the list begins
   const TileRun* next_run;  // what follows it
-  JobResult result;
+  PlannedResult result;
 };
 
 template <class C>
@@ -89,19 +90,19 @@ struct ForwardShared {
 
   alignas(1024) unsigned char q[C::q_stages][q_bytes];  // 1024: the swizzle begins anew
   unsigned char k[C::k_stages][k_bytes], v[C::v_stages][k_bytes];
-  uint64_t is_planned[kJobs], job_empty[kJobs];
+  uint64_t is_planned[kPlannedItems], planned_empty[kPlannedItems];
   uint64_t q_full[C::q_stages], q_empty[C::q_stages];
   uint64_t k_full[C::k_stages], k_empty[C::k_stages];
   uint64_t v_full[C::v_stages], v_empty[C::v_stages];
-  Job job[kJobs];
+  PlannedItem planned[kPlannedItems];
   int32_t bitmap[C::k_stages];
   Waits waits;
 
   __device__ void init() {
     constexpr int kWarps = 4 * ForwardShape<C>::consumers;
-    for (int i = 0; i < kJobs; ++i) {
+    for (int i = 0; i < kPlannedItems; ++i) {
       init_barrier(is_planned[i], 1);
-      init_barrier(job_empty[i], kWarps);
+      init_barrier(planned_empty[i], kWarps);
     }
     for (int i = 0; i < C::q_stages; ++i) {
       init_barrier(q_full[i], 1);

@@ -221,7 +221,7 @@ __device__ __forceinline__ void arrive_at(int number) {
 }
 
 // ---- Boxes of tensors ----
-// Where a box of a tensor of five dimensions begins (row_boxes.h).
+// Where a box of a tensor of five dimensions begins (tma_tensors.h).
 struct BoxAt {
   int32_t column, row, row_class, head, batch;
 };

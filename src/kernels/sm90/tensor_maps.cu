@@ -27,7 +27,7 @@ Function find_in_driver(const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
-CUtensorMap encode(const BoxedRows& rows, DType dtype, int box_rows) {
+CUtensorMap encode(const TmaTensor& rows, DType dtype, int box_rows) {
   static const auto call =
       find_in_driver<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   const uint32_t box[kBoxDims] = {kBoxColumns, uint32_t(box_rows), 1, 1, 1};
@@ -67,7 +67,7 @@ class MapMaker {
  public:
   explicit MapMaker(DType dtype) : dtype_(dtype) {}
 
-  CUtensorMap map_of(const BoxedRows& rows, int box_rows) {
+  CUtensorMap map_of(const TmaTensor& rows, int box_rows) {
     for (const std::optional<Made>& made : made_) {
       if (made && made->is_for(rows, box_rows)) return with_base(made->map, rows.base);
     }
@@ -78,11 +78,11 @@ class MapMaker {
 
  private:
   struct Made {
-    BoxedRows rows;
+    TmaTensor rows;
     int box_rows;
     CUtensorMap map;
 
-    bool is_for(const BoxedRows& others, int other_box_rows) const {
+    bool is_for(const TmaTensor& others, int other_box_rows) const {
       return box_rows == other_box_rows && std::ranges::equal(rows.dims, others.dims) &&
              std::ranges::equal(rows.strides, others.strides);
     }
@@ -96,15 +96,15 @@ class MapMaker {
 
 RowMaps row_maps(MapMaker& maker, const TensorView& tensor, int32_t stride, int box_rows,
                  const void* some_memory) {
-  RowBoxes boxes = row_boxes(tensor, stride);
+  TmaTensors tensors = tma_tensors(tensor, stride);
   // Without a row nothing is read, but the driver wants an address.
-  if (tensor.shape[2] == 0) boxes.longer.base = boxes.shorter.base = some_memory;
+  if (tensor.shape[2] == 0) tensors.longer.base = tensors.shorter.base = some_memory;
   RowMaps maps{};
-  maps.longer = maker.map_of(boxes.longer, box_rows);
-  if (boxes.num_longer < stride) maps.shorter = maker.map_of(boxes.shorter, box_rows);
-  maps.num_longer = boxes.num_longer;
-  maps.longer_origin = boxes.longer_origin;
-  maps.shorter_origin = boxes.shorter_origin;
+  maps.longer = maker.map_of(tensors.longer, box_rows);
+  if (tensors.num_longer < stride) maps.shorter = maker.map_of(tensors.shorter, box_rows);
+  maps.num_longer = tensors.num_longer;
+  maps.longer_origin = tensors.longer_origin;
+  maps.shorter_origin = tensors.shorter_origin;
   return maps;
 }
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "kernels/device/params.h"
-#include "kernels/sm90/row_boxes.h"
+#include "kernels/sm90/tma_tensors.h"
 
 namespace keyhole::sm90 {
 
@@ -20,8 +20,8 @@ struct ClassRows {
   int32_t class_at;
 };
 
-// All rows of a tensor (row_boxes.h); boxes of 64 columns lie in shared memory as rows of 128 bytes
-// in the 128-byte swizzle.
+// All rows of a tensor (tma_tensors.h); boxes of 64 columns lie in shared memory as rows of 128
+// bytes in the 128-byte swizzle.
 struct RowMaps {
   CUtensorMap longer, shorter;
   int32_t num_longer;

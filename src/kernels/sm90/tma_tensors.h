@@ -1,4 +1,4 @@
-// src/kernels/sm90/row_boxes.h
+// src/kernels/sm90/tma_tensors.h
 // How TMA sees q, k, v or out: as a tensor of five dimensions
 //
 //   (column, row of its class, class, head, batch)
@@ -28,8 +28,8 @@ inline constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
 inline constexpr int kWarpRows = 16;    // of a product, that a warp holds
 
 // Every row of `classes` classes. Dimensions are never 0: one that has no rows is given one that
-// no coordinate meets, see RowBoxes.
-struct BoxedRows {
+// no coordinate meets, see TmaTensors.
+struct TmaTensor {
   const void* base = nullptr;
   uint64_t dims[kBoxDims] = {1, 1, 1, 1, 1};
   uint64_t strides[kBoxDims - 1] = {16, 16, 16, 16};  // of dims 1 to 4, in bytes
@@ -37,17 +37,17 @@ struct BoxedRows {
 
 // Class `first` has coordinate first - longer_origin in `longer` if first < num_longer, else
 // first - shorter_origin in `shorter`. Where there is no row at all that coordinate lies outside.
-struct RowBoxes {
-  BoxedRows longer, shorter;
+struct TmaTensors {
+  TmaTensor longer, shorter;
   int32_t num_longer = 0;
   int32_t longer_origin = 0, shorter_origin = 0;
 };
 
-// tensor: [batch, heads, length, head_dim], as why_no_boxes accepts it. `stride` residue classes.
-RowBoxes row_boxes(const TensorView& tensor, int32_t stride);
+// tensor: [batch, heads, length, head_dim], as why_no_tma accepts it. `stride` residue classes.
+TmaTensors tma_tensors(const TensorView& tensor, int32_t stride);
 
 // In words, why TMA cannot read or write the rows of a tensor in place; empty when it can. That
 // they begin at multiples of 16 bytes is Request::is_aligned.
-std::string why_no_boxes(const TensorView& tensor);
+std::string why_no_tma(const TensorView& tensor);
 
 }  // namespace keyhole::sm90

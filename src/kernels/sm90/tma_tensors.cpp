@@ -1,5 +1,5 @@
-// src/kernels/sm90/row_boxes.cpp
-#include "kernels/sm90/row_boxes.h"
+// src/kernels/sm90/tma_tensors.cpp
+#include "kernels/sm90/tma_tensors.h"
 
 #include <algorithm>
 
@@ -13,43 +13,43 @@ constexpr int64_t kSizeEnd = int64_t{1} << 31;    // coordinates are int32
 constexpr const char* kNames[] = {"batch", "heads", "length"};
 
 // Rows of classes `begin` to `end`, each of `rows`.
-BoxedRows boxed(const TensorView& tensor, int64_t stride, int64_t begin, int64_t end,
-                int64_t rows) {
+TmaTensor classes_as_tensor(const TensorView& tensor, int64_t stride, int64_t begin, int64_t end,
+                            int64_t rows) {
   const int64_t bytes = bytes_of(tensor.dtype);
-  BoxedRows boxes;
-  boxes.base = static_cast<const std::byte*>(tensor.data);
-  if (end == begin || rows == 0) return boxes;
-  boxes.base = static_cast<const std::byte*>(tensor.data) + begin * tensor.strides[2] * bytes;
+  TmaTensor result;
+  result.base = static_cast<const std::byte*>(tensor.data);
+  if (end == begin || rows == 0) return result;
+  result.base = static_cast<const std::byte*>(tensor.data) + begin * tensor.strides[2] * bytes;
   const int64_t sizes[] = {tensor.shape[3], rows, end - begin, tensor.shape[1], tensor.shape[0]};
   const int64_t steps[] = {tensor.strides[2], tensor.strides[2], tensor.strides[1],
                            tensor.strides[0]};
-  for (int d = 0; d < kBoxDims; ++d) boxes.dims[d] = uint64_t(std::max<int64_t>(1, sizes[d]));
+  for (int d = 0; d < kBoxDims; ++d) result.dims[d] = uint64_t(std::max<int64_t>(1, sizes[d]));
   for (int d = 1; d < kBoxDims; ++d) {
     // The stride of a dimension of one element is never followed, and may be anything.
-    if (boxes.dims[d] == 1) continue;
-    boxes.strides[d - 1] = uint64_t(steps[d - 1] * (d == 1 ? stride : 1) * bytes);
+    if (result.dims[d] == 1) continue;
+    result.strides[d - 1] = uint64_t(steps[d - 1] * (d == 1 ? stride : 1) * bytes);
   }
-  return boxes;
+  return result;
 }
 
 }  // namespace
 
-RowBoxes row_boxes(const TensorView& tensor, int32_t stride) {
+TmaTensors tma_tensors(const TensorView& tensor, int32_t stride) {
   const int64_t length = tensor.shape[2], rest = length % stride;
   // Where classes are equal, all of them are the longer ones.
   const int64_t num_longer = rest == 0 ? stride : rest;
   const int64_t rows = length / stride;
-  RowBoxes boxes;
-  boxes.num_longer = int32_t(num_longer);
-  boxes.longer = boxed(tensor, stride, 0, num_longer, rest == 0 ? rows : rows + 1);
-  boxes.shorter = boxed(tensor, stride, num_longer, stride, rows);
+  TmaTensors tensors;
+  tensors.num_longer = int32_t(num_longer);
+  tensors.longer = classes_as_tensor(tensor, stride, 0, num_longer, rest == 0 ? rows : rows + 1);
+  tensors.shorter = classes_as_tensor(tensor, stride, num_longer, stride, rows);
   // A tensor without rows is a row that no coordinate meets: classes count from 1 there.
-  boxes.longer_origin = length == 0 ? -1 : 0;
-  boxes.shorter_origin = int32_t(rows == 0 ? num_longer - 1 : num_longer);
-  return boxes;
+  tensors.longer_origin = length == 0 ? -1 : 0;
+  tensors.shorter_origin = int32_t(rows == 0 ? num_longer - 1 : num_longer);
+  return tensors;
 }
 
-std::string why_no_boxes(const TensorView& tensor) {
+std::string why_no_tma(const TensorView& tensor) {
   const int64_t bytes = bytes_of(tensor.dtype);
   for (int d = 0; d < 3; ++d) {
     const int64_t size = tensor.shape[d], stride = tensor.strides[d];
