@@ -1,5 +1,5 @@
 // src/kernels/sm90/backward_producer.cuh
-// The producer warpgroup: one thread plans, one loads, a warp copies the numbers of rows
+// The producer warpgroup: one thread plans, one loads tiles, one warp copies lse2 and delta
 // (backward_shared.cuh has the picture).
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace keyhole::sm90 {
 
-// All that takes divisions is done here, once for the many threads that would have to. What it
-// takes to find the next job is on its way while its slot is not free yet.
+// The planner. All divisions happen here, once, instead of in every consumer thread. The list of
+// the next item is prefetched while the planner waits for a free slot.
 template <class C>
 __device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& shared) {
   PipelineState<kSlots> slot;
@@ -21,7 +21,7 @@ __device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& sha
     shared.await(shared.planned_empty[slot.stage], slot.parity ^ 1);
     PlannedKeys& planned = shared.planned[slot.stage];
     planned.work = device::work_of<true>(p.sizes, p.view, item, item.head);
-    asm volatile("" ::: "memory");  // registers are few: the rest is made from what lies there
+    asm volatile("" ::: "memory");  // few registers: reload the rest from shared memory
     planned.num_steps = planned.work.num_tiles;
     planned.dq = dq_rows(p, planned.work);
     arrive(shared.is_planned[slot.stage]);
@@ -93,7 +93,7 @@ class KeysProducer {
   PipelineState<1> v_;
 };
 
-// lse2 and delta of every step; the lanes of a warp.
+// Copies lse2 and delta of every step; one warp.
 template <class C>
 __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared,
                                              int lane) {

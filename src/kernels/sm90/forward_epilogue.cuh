@@ -1,7 +1,7 @@
 // src/kernels/sm90/forward_epilogue.cuh
-// From a warp's sums to out and lse, to the state between parts, or to a slot: 16 rows. Those that
-// nothing joins, nearly all, take a short way where there are two stages of queries: through shared
-// memory, and by TMA. It is short lists that pay for each instruction here.
+// The epilogue: 16 rows from a warp's accumulators to out and lse, to the state between parts, or
+// to a slot. Most rows are complete (no other chunk, part or sink). With two stages of queries
+// these take a fast path through shared memory and TMA. Short lists feel every instruction here.
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
@@ -12,8 +12,8 @@
 
 namespace keyhole::sm90 {
 
-// Does rows of the tile again that came out not finite; bit i: row first_row + i. Not a function of
-// its own: where a kernel calls one, ptxas keeps nothing in uniform registers.
+// Recomputes rows that are not finite; bit i: row first_row + i. Inlined: if a kernel calls a
+// function, ptxas keeps nothing in uniform registers.
 template <class T>
 __device__ __forceinline__ void redo_rows(const ForwardParams& p, const WorkItem& item,
                                           int32_t first_row, uint32_t rows) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void redo_rows(const ForwardParams& p, const WorkItem
   }
 }
 
-// How a thread's two rows end where nothing joins them.
+// The final statistics of a thread's two rows, if the rows are complete.
 struct RowStatistics {
   device::RowEnd row[2];
 };
@@ -32,25 +32,24 @@ __device__ __forceinline__ RowStatistics row_statistics(const Rows& rows) {
            device::end_row(rows.sum[1], rows.minus_row_max[1])}};
 }
 
-// Where a warp's 16 rows lie on their way: in the place of its queries, which are not needed any
-// more.
+// The staging buffer of a warp's 16 rows: the place of its queries, which are not needed any more.
 template <class C>
 struct StagingBuffer {
   using Queries = typename ForwardShared<C>::Queries;
   uint32_t at;
-  uint32_t mine;  // where this lane's 8 columns of block 0 go
+  uint32_t mine;  // where this lane stores its 8 columns of block 0
 
   __device__ __forceinline__ explicit StagingBuffer(uint32_t at) : at(at) {
     const uint32_t lane = device::thread_index() % 32, row = lane % 16;
     mine = at + row * 128 + (lane / 16 ^ row % 8) * 16;
   }
-  // Block b: 16 columns of all rows, as products hold them.
+  // Block b: 16 columns of all rows, in the accumulator layout.
   __device__ __forceinline__ void put(int b, const uint32_t (&four)[4]) const {
     store_matrices((mine ^ uint32_t(b % 4 * 32)) + uint32_t(b / 4 * Queries::bytes), four);
   }
 };
 
-// Of rows that nothing joins.
+// For complete rows.
 __device__ __forceinline__ void store_lse(const ForwardParams& p, const PlannedResult& result,
                                           int32_t first_row, const RowStatistics& end) {
   const int lane = int(device::thread_index() % 32);
@@ -62,8 +61,8 @@ __device__ __forceinline__ void store_lse(const ForwardParams& p, const PlannedR
   if (row + 8 < result.num_rows) to[8 * step] = end.row[1].lse2 * device::kLn2;
 }
 
-// The short way. False: something joins the rows, or they must be done again; nothing is stored.
-// True: out is on its way, copied by TMA, and lane 0 has to wait until the room has been read.
+// The fast path. False: the rows are incomplete or must be recomputed, and nothing was stored.
+// True: TMA is copying out, and lane 0 must wait until the staging buffer has been read.
 template <class T, class C>
 __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p,
                                                    const PlannedItem& planned, int32_t first_row,
@@ -71,7 +70,7 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p,
                                                    const float (&out)[C::head_dim / 2],
                                                    const RowStatistics& end) {
   if (!planned.result.is_all) return false;
-  BoxAt at = planned.rows;  // read here, needed at the end
+  BoxAt at = planned.rows;  // loaded early, used at the end
   const CUtensorMap* const out_map = planned.result.out_map;
   uint32_t not_finite[2] = {};  // NaN in either half when any value is infinite or NaN
 #pragma unroll
@@ -103,7 +102,7 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p,
   return true;
 }
 
-// The long way, straight from registers.
+// The general path, straight from registers.
 //
 // Element (4 j + 2 h + e) of `out` is row first_row + lane / 4 + 8 h of the tile, column
 // 8 j + 2 (lane % 4) + e.
@@ -112,7 +111,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Planned
                                            int32_t first_row, float (&out)[C::head_dim / 2],
                                            const RowStatistics& end) {
   const int lane = int(device::thread_index() % 32), c = lane % 4;
-  // Asked anew where it matters: predicates that live long end up in registers of the main loop.
+  // Recomputed at each use: a long-lived predicate would take a register in the mainloop.
   const auto is_slot = [&] {
     int32_t slot = result.slot;
     asm volatile("" : "+r"(slot));

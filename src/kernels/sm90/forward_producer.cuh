@@ -9,8 +9,8 @@
 
 namespace keyhole::sm90 {
 
-// All that takes divisions is done here, once for the many threads that would have to. `read` is
-// what the caller has of the item in registers.
+// Fills in a planned item. All divisions happen here, once, instead of in every consumer thread.
+// `read` is a copy of the work item in registers.
 template <class C>
 __device__ __forceinline__ void write_item(const ForwardParams& p, const ForwardMaps& maps,
                                            const ShareItem& item, const WorkItem& read,
@@ -52,14 +52,13 @@ __device__ __forceinline__ void load_tile(const unsigned char* to, const CUtenso
   copy_tile<Tile>(to, map, is_full, at);
 }
 
-// What it takes to find the next job is on its way while its place is not free yet. Queries are
-// loaded here, too: the producer is held up by keys and values that are still in use.
+// The planner. The list of the next item is prefetched while the planner waits for a free slot. It
+// also loads queries, because the producer blocks on keys and values that are still in use.
 template <class C>
 __device__ __forceinline__ void plan(const ForwardParams& p, const ForwardMaps& maps,
                                      ForwardShared<C>& shared) {
   prefetch(&maps.q.longer);
-  uint32_t num_items =
-      0;  // that were planned; not a PipelineState for each ring: registers are few here
+  uint32_t num_items = 0;  // planned so far; a PipelineState per ring would take more registers
   const auto await_place = [&] {
     shared.await(shared.planned_empty[num_items % kPlannedItems],
                  num_items / kPlannedItems % 2 ^ 1);
@@ -76,7 +75,8 @@ __device__ __forceinline__ void plan(const ForwardParams& p, const ForwardMaps& 
     arrive(shared.is_planned[num_items % kPlannedItems]);
 
     await_room();
-    publish_stores();  // results have been there: here, because a warp would wait long for it
+    publish_stores();  // the stage held results; the fence is here because a consumer would wait
+                       // long
     load_tile<typename ForwardShared<C>::Queries>(
         shared.q[num_items % C::q_stages], planned.queries, shared.q_full[num_items % C::q_stages],
         planned.rows);
@@ -112,12 +112,12 @@ class Producer {
       while (true) {
         run.count = min(run.count, left);
         left -= run.count;
-        if (left > 0) next = *next_run++;  // on its way while this run is loaded
+        if (left > 0) next = *next_run++;  // loads while this run is processed
         for (const int32_t end = run.tile + run.count; ++tile < end;) {
           load_keys(head, tile, run.bitmap);
           load_values(head, tile - 1);
         }
-        --tile;  // its values are still to come
+        --tile;  // its values are not loaded yet
         if (left == 0) break;
         run = next;
         load_keys(head, run.tile, run.bitmap);

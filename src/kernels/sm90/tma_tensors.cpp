@@ -8,11 +8,11 @@
 namespace keyhole::sm90 {
 namespace {
 
-constexpr int64_t kStrideEnd = int64_t{1} << 40;  // strides are below, in bytes
+constexpr int64_t kStrideEnd = int64_t{1} << 40;  // strides are less, in bytes
 constexpr int64_t kSizeEnd = int64_t{1} << 31;    // coordinates are int32
 constexpr const char* kNames[] = {"batch", "heads", "length"};
 
-// Rows of classes `begin` to `end`, each of `rows`.
+// Classes `begin` to `end`, each with `rows` rows.
 TmaTensor classes_as_tensor(const TensorView& tensor, int64_t stride, int64_t begin, int64_t end,
                             int64_t rows) {
   const int64_t bytes = bytes_of(tensor.dtype);
@@ -25,7 +25,7 @@ TmaTensor classes_as_tensor(const TensorView& tensor, int64_t stride, int64_t be
                            tensor.strides[0]};
   for (int d = 0; d < kBoxDims; ++d) result.dims[d] = uint64_t(std::max<int64_t>(1, sizes[d]));
   for (int d = 1; d < kBoxDims; ++d) {
-    // The stride of a dimension of one element is never followed, and may be anything.
+    // The stride of a dimension of size 1 is never used and may be anything.
     if (result.dims[d] == 1) continue;
     result.strides[d - 1] = uint64_t(steps[d - 1] * (d == 1 ? stride : 1) * bytes);
   }
@@ -36,14 +36,15 @@ TmaTensor classes_as_tensor(const TensorView& tensor, int64_t stride, int64_t be
 
 TmaTensors tma_tensors(const TensorView& tensor, int32_t stride) {
   const int64_t length = tensor.shape[2], rest = length % stride;
-  // Where classes are equal, all of them are the longer ones.
+  // If all classes have the same length, all of them count as longer ones.
   const int64_t num_longer = rest == 0 ? stride : rest;
   const int64_t rows = length / stride;
   TmaTensors tensors;
   tensors.num_longer = int32_t(num_longer);
   tensors.longer = classes_as_tensor(tensor, stride, 0, num_longer, rest == 0 ? rows : rows + 1);
   tensors.shorter = classes_as_tensor(tensor, stride, num_longer, stride, rows);
-  // A tensor without rows is a row that no coordinate meets: classes count from 1 there.
+  // A tensor without rows is encoded as one row that no coordinate reaches: its classes count from
+  // 1.
   tensors.longer_origin = length == 0 ? -1 : 0;
   tensors.shorter_origin = int32_t(rows == 0 ? num_longer - 1 : num_longer);
   return tensors;
@@ -57,7 +58,7 @@ std::string why_no_tma(const TensorView& tensor) {
     if (stride <= 0) {
       return say("reads tensors whose strides are positive, not ", stride, " for ", kNames[d]);
     }
-    // A class may step from the first row to the last.
+    // A class may step from the first row directly to the last.
     if (stride >= kStrideEnd / bytes / (d == 2 ? size - 1 : 1)) {
       return d == 2
                  ? say("reads heads of less than 2^40 bytes, not ", size, " rows in steps of ",
