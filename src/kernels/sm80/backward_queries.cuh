@@ -1,9 +1,9 @@
 // src/kernels/sm80/backward_queries.cuh
-// dq alone, where its order of additions must not change. Queries stay with the CTA, steps of keys
-// pass by; rows of all products are queries:
+// dq alone, for a fixed order of additions. A CTA keeps its query tile and loops over steps of
+// keys; the rows of all products are queries:
 //   dq += ds k        p = 2^(factor * q k' - lse2)     ds = p (dout v' - delta)     ' is transposed
-// A warp follows one half of the keys of each step: its ds goes from registers straight into the
-// next product, and warps meet only at the end, where the halves are added.
+// A warp processes one half of the keys of each step. Its ds goes from registers straight into the
+// next product. Warps meet only at the end, where the halves are added.
 #pragma once
 
 #include "kernels/device/work.cuh"
@@ -28,8 +28,8 @@ struct QueriesShape {
 
 template <class C>
 struct QueriesShared {
-  alignas(128) uint16_t q[C::tile_q][C::head_dim];  // later dq
-  uint16_t dout[C::tile_q][C::head_dim];            // from here on: later one half of dq, fp32
+  alignas(128) uint16_t q[C::tile_q][C::head_dim];  // staging buffer of dq at the end
+  uint16_t dout[C::tile_q][C::head_dim];  // from here on: one half of dq in fp32 at the end
   uint16_t k[C::stages][C::step_k][C::head_dim], v[C::stages][C::step_k][C::head_dim];
   ListWalk list;
 };
@@ -51,7 +51,7 @@ struct QueriesMainloop {
   RowNumbers lse2 = {}, delta = {};
   float dq[kM][kD][4] = {};
 
-  // first, step, count: the queries of the CTA in lse2 and delta
+  // first, step, count: the CTA's queries in lse2 and delta
   __device__ __forceinline__ void load_numbers(int64_t first, int64_t step, int count) {
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
@@ -84,7 +84,7 @@ struct QueriesMainloop {
         [&](auto& to, int d, int n) { load_matrices(to, right.at(16 * n, 2 * d)); }, Nothing());
   }
 
-  // From q . k and dout . v to ds; pairs that do not attend get 0, selected.
+  // From q . k and dout . v to ds. Pairs that do not attend get 0, by selection.
   __device__ __forceinline__ void make_ds(Scores& score, Scores& grad, bool is_partial,
                                           const uint32_t (&bits)[kM]) const {
     const Rule rule{p.rule};
@@ -107,7 +107,7 @@ struct QueriesMainloop {
     }
   }
 
-  // One step of pairs; key: its first key, inside the tile.
+  // One step; key: its first key inside the tile.
   __device__ __forceinline__ void do_step(int stage, int32_t bitmap, int key) {
     uint32_t bits[kM];
     load_bits(bits, bitmap, key + half * Shape::half_k);
@@ -127,7 +127,7 @@ struct QueriesMainloop {
         Nothing());
   }
 
-  // The halves are added; then dq is written through `q` in shared memory, or added to `sums`.
+  // Epilogue: adds the halves, then writes dq through `q` in shared memory, or adds it to `sums`.
   __device__ __forceinline__ bool finish(const TileRows<T>& to, const TileRows<float>& sums) {
     using Tile = Swizzled<C::head_dim>;
     const uint32_t other_half =
@@ -165,8 +165,8 @@ struct QueriesMainloop {
   }
 };
 
-// One CTA per list of each head, longest first as the work items have it. Lists are followed whole:
-// where they were dealt out in chunks, the CTA of the first chunk does it.
+// One CTA per list of each head, in the order of the work items: longest first. Lists are processed
+// whole: if they are split into chunks, the CTA of the first chunk does all of it.
 template <class T, class C>
 __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
     backward_queries(const __grid_constant__ BackwardParams p) {
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
   const int64_t row = work.head_index * p.sizes.q_len + query;
 
   QueriesMainloop<T, C> mainloop = {p, shared};
-  constexpr int kPieces = C::tile_k / C::step_k;  // steps of a tile
+  constexpr int kPieces = C::tile_k / C::step_k;  // steps per tile
   const int32_t num_tiles = count_tiles(work.runs, work.num_runs);
   const auto copy_keys = [&](int32_t step) {
     const int stage = step % C::stages;
