@@ -242,7 +242,7 @@ __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Prefetches 128 bytes of global memory to the L2 cache.
+// Prefetches 128 bytes of global memory to the L1 cache.
 __device__ __forceinline__ void prefetch(const void* global) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(global) : "memory");
 }
