@@ -1,6 +1,6 @@
 // src/plan/gather_keys.cpp
-// A part as lists of keys, one list a query: the form for patterns so thin that a tile would hold
-// only a few pairs (random tokens, powers of two).
+// A part as lists of keys, one list per query: for patterns so thin that a tile would hold only a
+// few pairs (random tokens, powers of two).
 #include "base/int_math.h"
 #include "pattern/node.h"
 #include "plan/compile.h"

@@ -1,5 +1,5 @@
 // src/plan/plan.cpp
-// The public face of plans: making one, asking it, checking it.
+// The public API of plans: compiling, explaining, verifying.
 #include "keyhole/plan.h"
 
 #include <cstdint>
@@ -27,7 +27,7 @@ void check_shape(const Shape& shape) {
                 kMaxPlanOffset, ": count positions from nearer to the queries");
   KEYHOLE_CHECK(checked_mul(shape.batch, shape.heads, "plan: batch x heads") <= int64_t{1} << 31,
                 "plan: ", shape.batch, " x ", shape.heads, " heads pass the limit of 2147483648");
-  // explain() counts the pairs of all heads. The product of two lengths always fits.
+  // explain() counts the pairs of all heads. The product of two lengths always fits in int64.
   const int64_t heads = shape.batch * shape.heads, pairs = shape.q_len * shape.k_len;
   KEYHOLE_CHECK(heads == 0 || pairs <= INT64_MAX / heads, "plan: ", heads, " heads x ", shape.q_len,
                 " queries x ", shape.k_len,
