@@ -87,7 +87,7 @@ std::vector<std::string> objections_of(const KernelEntry& kernel) {
   with_softcap.has_softcap = true;
   in_order.deterministic = kernel.operation == Operation::backward;
   unaligned.is_aligned = false;
-  // Heads that are one and the same in memory.
+  // Heads that share memory, as expanded tensors have.
   repeated.why_no_tma =
       sm90::why_no_tma(TensorView(nullptr, kernel.dtype, {1, 2, 1, 8}, {8, 0, 8, 1}));
   std::vector<std::string> objections;
