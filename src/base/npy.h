@@ -2,8 +2,8 @@
 // Arrays in numpy's .npy files: read whole, checked against their header, never unpickled; written
 // completely or not at all.
 //
-// numpy has no bf16. Such arrays travel as "<u2" (the 16 bits of each number); whoever reads them
-// says that they are bf16.
+// numpy has no bf16. Such arrays are stored as "<u2" (the 16 bits of each number); the reader must
+// know that they are bf16.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,21 @@
 namespace keyhole {
 
 struct NpyArray {
-  std::string dtype;           // "<f4", "|b1", ...: numpy's own names, little-endian
-  std::vector<int64_t> shape;  // row-major; empty: one number
+  std::string dtype;           // "<f4", "|b1", ...: numpy's names, little-endian
+  std::vector<int64_t> shape;  // row-major; empty: a scalar
   std::vector<std::byte> data;
 };
 
-// Bytes of one element; 0 for a dtype that is not read or written here.
+// Bytes of one element; 0 for an unsupported dtype.
 int64_t npy_item_bytes(const std::string& dtype);
 
-// Throws Error(usage) that begins with the path. Only regular files: no pipes, no devices.
+// Throws Error(usage) with the path first. Only regular files: no pipes, no devices.
 NpyArray read_npy(const std::string& path);
 
 // The same from memory; `name` stands for the path in errors.
 NpyArray parse_npy(std::span<const std::byte> bytes, const std::string& name);
 
-// Replaces the file at once: a reader sees the old content or the new, never half of it.
+// Replaces the file atomically: a reader sees the old content or the new, never half of it.
 void write_npy(const std::string& path, const std::string& dtype, std::span<const int64_t> shape,
                std::span<const std::byte> bytes);
 
