@@ -103,7 +103,7 @@ void check_output(const TensorView& tensor, const char* name) {
     KEYHOLE_CHECK(tensor.strides[next] > reach, "attention: ", name,
                   " is written but its elements overlap: ", "stride ", tensor.strides[next],
                   " in dimension ", next,
-                  " is smaller than what lies inside it; pass memory of its own");
+                  " is smaller than the span of the dimensions inside it; pass memory of its own");
     reach += (tensor.shape[next] - 1) * tensor.strides[next];
   }
 }

@@ -109,7 +109,8 @@ void check(const TileListView& lists, const TensorView& q, const TensorView& k) 
   check_beside(lists.bitmap_of, "bitmap_of", lists.tiles.shape[3]);
   KEYHOLE_CHECK(lists.num_bitmaps >= 0 && (lists.num_bitmaps == 0 || lists.bitmaps != nullptr),
                 "attention: the lists have ", lists.num_bitmaps, " bitmaps at address ",
-                reinterpret_cast<uintptr_t>(lists.bitmaps));
+                reinterpret_cast<uintptr_t>(lists.bitmaps),
+                "; pass their number and where they are, or 0 for none");
   KEYHOLE_CHECK(reinterpret_cast<uintptr_t>(lists.bitmaps) % 8 == 0,
                 "attention: bitmaps are not aligned to 8 bytes");
   constexpr int64_t kMostBitmaps = int64_t{1} << 20;

@@ -79,7 +79,7 @@ void classify(Draft& draft) {
     }
     KEYHOLE_CHECK(int64_t(lists.runs.size() * sizeof(TileRun)) <= kMaxPlanBytes,
                   "plan: the lists of ", lists.q_len, " queries and ", lists.k_len, " keys in ",
-                  to_string(lists.tile), " tiles pass ", kMaxPlanBytes,
+                  to_string(lists.tile), " tiles exceed ", kMaxPlanBytes,
                   " bytes; use a pattern that keeps less, or shorter sequences");
   }
 }

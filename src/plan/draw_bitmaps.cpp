@@ -32,7 +32,7 @@ class BitmapStore {
       if (std::memcmp(known, bitmap, size_ * sizeof(uint64_t)) == 0) return entry->second;
     }
     KEYHOLE_CHECK(int64_t((words_.size() + size_) * sizeof(uint64_t)) <= kMaxPlanBytes,
-                  "plan: the bitmaps of its partial tiles pass ", kMaxPlanBytes,
+                  "plan: the bitmaps of its partial tiles exceed ", kMaxPlanBytes,
                   " bytes; use a pattern that is coarser, or shorter sequences");
     words_.insert(words_.end(), bitmap, bitmap + size_);
     const int32_t index = int32_t(words_.size() / size_ - 1);

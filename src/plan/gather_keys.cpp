@@ -39,7 +39,7 @@ KeyLists compile_keys(const PartSpec& part, const Shape& shape) {
       });
       lists.list_count.push_back(int32_t(int64_t(lists.keys.size()) - lists.list_begin.back()));
       KEYHOLE_CHECK(int64_t(lists.keys.size() * sizeof(int32_t)) <= kMaxPlanBytes,
-                    "plan: the key lists of ", shape.q_len, " queries pass ", kMaxPlanBytes,
+                    "plan: the key lists of ", shape.q_len, " queries exceed ", kMaxPlanBytes,
                     " bytes; use a pattern that keeps less, or shorter sequences");
     }
   }

@@ -260,7 +260,7 @@ void check_fits(const PartSpec& part, const TileLists& lists, const std::string&
                                lists.group_of.end(),
                                [&](int32_t a, int32_t b) { return has_head(a) == has_head(b); }),
                 "plan file ", path, ": lists of tile ", to_string(lists.tile),
-                " are not of the parts that the file tells");
+                " do not match the parts that the file describes");
 }
 
 }  // namespace
@@ -371,19 +371,19 @@ Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {
         if (!parts) continue;
         const size_t index = compiled.parts.size() - 1;
         KEYHOLE_CHECK(index < parts->size(), "plan file ", path, ": tile ", to_string(tile),
-                      " has more parts than the ", parts->size(), " that the file tells");
+                      " has more parts than the ", parts->size(), " that the file describes");
         check_fits((*parts)[index], compiled.parts.back(), path);
       }
       KEYHOLE_CHECK(!parts || compiled.parts.size() == parts->size(), "plan file ", path, ": tile ",
                     to_string(tile), " has ", compiled.parts.size(), " of the ", parts->size(),
-                    " parts that the file tells");
+                    " parts that the file describes");
       tiles[tile] = std::move(compiled);
     }
     std::vector<KeyLists> gathers;
     for (const Json& part : header.at("gathers")) {
       gathers.push_back(read_keys(reader, part, shape, source));
     }
-    KEYHOLE_CHECK(reader.at_end(), "plan file ", path, " has bytes behind its last array");
+    KEYHOLE_CHECK(reader.at_end(), "plan file ", path, " has bytes after its last array");
     KEYHOLE_CHECK(!tiles.empty(), "plan file ", path, " holds no lists");
     return Plan(std::make_shared<PlanState>(text, shape, std::move(parts), std::move(tiles),
                                             std::move(gathers)));

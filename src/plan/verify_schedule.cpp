@@ -173,7 +173,7 @@ class WalkedShares {
   void reach(int32_t at, int32_t cta) {
     KEYHOLE_ASSERT(at >= 0 && size_t(at) < shares_.items.size() && !is_reached_[size_t(at)],
                    "deal_shares: CTA ", cta, " goes on with item ", at, " of ",
-                   shares_.items.size(), ", which does not exist or was followed before");
+                   shares_.items.size(), ", which does not exist or was visited before");
     is_reached_[size_t(at)] = true;
     const WorkItem& item = shares_.items[size_t(at)].work;
     KEYHOLE_ASSERT(item.head >= 0 && size_t(item.head) < amounts_.size() && item.list >= 0 &&

@@ -65,7 +65,7 @@ Problem describe(const TensorView& q, const TensorView& k, const TensorView& v,
   KEYHOLE_CHECK(q.shape[0] == k.shape[0] && k.shape[0] == v.shape[0] && k.shape[1] == v.shape[1] &&
                     k.shape[2] == v.shape[2] && q.shape[3] == k.shape[3],
                 "reference: the shapes of q ", to_string(q), ", k ", to_string(k), " and v ",
-                to_string(v), " do not fit each other");
+                to_string(v), " do not match");
   KEYHOLE_CHECK(q.shape[1] == 0 || (k.shape[1] > 0 && q.shape[1] % k.shape[1] == 0),
                 "reference: q has ", q.shape[1], " heads and k has ", k.shape[1],
                 "; the heads of q must be a multiple of those of k");

@@ -65,7 +65,7 @@ std::string why_no_tma(const TensorView& tensor) {
                        stride, " elements")
                  : say("takes strides below 2^40 bytes, not ", stride, " elements for ", kNames[d]);
     }
-    if (size >= kSizeEnd) return say("counts below 2^31, not ", size, " ", kNames[d]);
+    if (size >= kSizeEnd) return say("reads sizes below 2^31, not ", size, " for ", kNames[d]);
   }
   return {};
 }

@@ -75,7 +75,7 @@ std::string why_refused(const Gpu& gpu) {
 
 const Gpu& gpu(const Device& device) {
   if (!why_no_gpu().empty()) {
-    throw Error(ErrorKind::usage, say("a tensor lies on GPU ", device.ordinal,
+    throw Error(ErrorKind::usage, say("a tensor is on GPU ", device.ordinal,
                                       ", but there is none to use here: ", why_no_gpu(),
                                       "; pass tensors in host memory"));
   }
@@ -86,7 +86,7 @@ const Gpu& gpu(const Device& device) {
   const Gpu& chosen = gpus()[size_t(device.ordinal)];
   if (const std::string why = why_refused(chosen); !why.empty()) {
     throw Error(ErrorKind::unsupported,
-                say("a tensor lies on GPU ", device.ordinal, ", which has no kernels: ", why,
+                say("a tensor is on GPU ", device.ordinal, ", which has no kernels: ", why,
                     "; use another GPU, or pass tensors in host memory"));
   }
   return chosen;

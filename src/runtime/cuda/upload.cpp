@@ -161,8 +161,8 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
         ErrorKind::usage,
         say("attention: the plan ", plan.pattern_text(),
             " is not yet on the GPU, and lists cannot be copied there while a CUDA graph is "
-            "captured; call once before the capture, where a plan keeps what its ",
-            kMostUploads, " most recent kinds of calls need"));
+            "captured; call once before the capture (a plan keeps the lists of its ",
+            kMostUploads, " most recent kinds of calls)"));
   }
   const Target& target = key.target;
   const int64_t planned_heads = plan.shape().batch * plan.shape().heads;
