@@ -15,9 +15,8 @@ using LaunchGatherBackward = void (*)(const BackwardParams& params, const Gather
 
 // Launches over one tiles part. params.dq_order says which launch computes dq, and in which order.
 // For each gradient x that a launch computes:
-//   sums.x null   it writes every row of x, zeros where no pair attends. It sets *found_nonfinite
-//   if
-//                 a value is not finite as stored (70,000 is not, in fp16). Of dq, `keys` writes
+//   sums.x null   it writes every row of x, zeros where no pair attends, and sets *found_nonfinite
+//                 if a value is not finite as stored (70,000 is not, in fp16). Of dq, `keys` writes
 //                 only the query tiles it visits; the others are cleared before.
 //   sums.x given  it adds to sums.x and checks nothing. If dq_rows_per_class is not 0, sums.dq is
 //                 stored in blocks (query_blocks.cuh), not yet multiplied by the scale.

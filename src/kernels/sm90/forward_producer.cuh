@@ -75,8 +75,7 @@ __device__ __forceinline__ void plan(const ForwardParams& p, const ForwardMaps& 
     arrive(shared.is_planned[num_items % kPlannedItems]);
 
     await_room();
-    publish_stores();  // the stage held results; the fence is here because a consumer would wait
-                       // long
+    publish_stores();  // the stage held results; done here, because consumers would wait long
     load_tile<typename ForwardShared<C>::Queries>(
         shared.q[num_items % C::q_stages], planned.queries, shared.q_full[num_items % C::q_stages],
         planned.rows);

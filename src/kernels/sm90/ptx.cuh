@@ -89,11 +89,10 @@ struct Product;
 // of_shared: both operands in shared memory; kLeftRows, kRightRows: their rows are terms; kBegins:
 //   the product overwrites the accumulator.
 // of_registers: the left operand in registers, packed like two neighbouring blocks of 8 columns of
-// an
-//   accumulator: {block 0 h 0, block 0 h 1, block 1 h 0, block 1 h 1}. Rows of the right one are
-//   terms.
+//   an accumulator: {block 0 h 0, block 0 h 1, block 1 h 0, block 1 h 1}. Rows of the right operand
+//   are terms.
 // columns: of the right operand and of the accumulator, of which a thread holds `count` elements;
-// a0 to a4: the names of the operands after the accumulator.
+//   a0 to a4: the names of the operands after the accumulator.
 #define KEYHOLE_DEFINE_PRODUCT(type, count, columns, a0, a1, a2, a3, a4)                          \
   template <bool kBegins, bool kLeftRows, bool kRightRows>                                        \
   static __device__ __forceinline__ void of_shared(float(&sum)[count], uint64_t left,             \
