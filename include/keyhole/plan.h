@@ -77,7 +77,7 @@ class Plan {
   // Checks every list compiled so far. Throws Error(internal) that names the first violation.
   void verify() const;
 
-  // Writes a temporary file, then renames it: the path always holds a complete plan, old or new.
+  // Writes to a temporary file and renames it: the path holds the old plan or the new one.
   void save(const std::string& path) const;
   static Plan load(const std::string& path);
 

@@ -75,7 +75,7 @@ void write_file_atomically(const std::string& path, std::span<const std::byte> b
   KEYHOLE_CHECK(file.get() >= 0, "cannot write ", path, ": ", reason());
   try {
     write_all(file.get(), bytes, path);
-    // mkstemp creates files for the owner alone; use the mode that a plain open would give.
+    // mkstemp makes files for the owner alone; give what a plain open would have given.
     const mode_t mask = ::umask(0);
     ::umask(mask);
     ::fchmod(file.get(), 0666 & ~mask);

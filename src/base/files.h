@@ -14,9 +14,8 @@ namespace keyhole {
 // problem: missing, a directory, a pipe, not readable, too large.
 std::vector<std::byte> read_file(const std::string& path, int64_t limit);
 
-// Writes a temporary file beside `path`, flushes it to disk and renames it. After a crash or with a
-// full disk the path keeps its old contents. On failure throws Error(usage) and removes the
-// temporary file.
+// Writes a temporary file beside `path`, flushes it to the disk and renames it: after a crash or a
+// full disk the path holds what it held before. Throws Error(usage) and leaves no temporary behind.
 void write_file_atomically(const std::string& path, std::span<const std::byte> bytes);
 
 }  // namespace keyhole

@@ -15,8 +15,8 @@
 namespace keyhole {
 
 struct NpyArray {
-  std::string dtype;           // "<f4", "|b1", ...: numpy's names, little-endian
-  std::vector<int64_t> shape;  // row-major; empty: a scalar
+  std::string dtype;           // "<f4", "|b1", ...: numpy's own names, little-endian
+  std::vector<int64_t> shape;  // row-major; empty: one number
   std::vector<std::byte> data;
 };
 
@@ -29,7 +29,7 @@ NpyArray read_npy(const std::string& path);
 // The same from memory; `name` stands for the path in errors.
 NpyArray parse_npy(std::span<const std::byte> bytes, const std::string& name);
 
-// Replaces the file atomically: a reader sees the old content or the new, never half of it.
+// Replaces the file at once: a reader sees the old content or the new, never half of it.
 void write_npy(const std::string& path, const std::string& dtype, std::span<const int64_t> shape,
                std::span<const std::byte> bytes);
 

@@ -12,10 +12,10 @@
 
 namespace keyhole {
 
-// The cost of gathering, in pairs computed in a large tile. There is a cost per query, and a cost
-// per pair for fetching rows that only one query uses; the latter grows as keys and values outgrow
-// the caches. From the sweeps of records/cpu/, where a gathered pair costs 4 to 6 with 2,048 keys,
-// and 3 (the same few keys for all) to 25 (scattered) with 131,072.
+// What gathering costs, in pairs computed in a large tile: some for every query, and for each pair
+// what fetching its rows for one query alone takes, which grows as keys and values outgrow the
+// caches. From the sweeps of records/cpu/, whose patterns gather at 4 to 6 for 2,048 keys and at 3
+// (the same few keys for all) to 25 (scattered) for 131,072.
 double gather_row_cost(double pairs_per_query, int64_t k_len);
 
 enum class PartForm : uint8_t { tiles, gather };

@@ -12,10 +12,10 @@
 namespace keyhole::cpu {
 namespace {
 
-// The cost of a pair in a tile of each height, relative to the tallest. Small tiles use the
-// registers of the matrix product less well, even more so in the backward pass, which adds to dq
-// and dk once per tile. Measured with dense attention, 4 heads of 1,024 x 128, in each tile on
-// AVX-512 (bench/cpu_kernels measures the effect).
+// What a pair costs in a tile of each height, against a pair in the tallest: small tiles fill the
+// registers of the matrix product less well, and more so the backward pass, which adds to dq and dk
+// once per tile. From dense attention, 4 heads of 1,024 x 128, followed in each tile on AVX-512
+// (bench/cpu_kernels measures what follows from it).
 double forward_cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   const double pair = tile.q >= 64 ? 1 : tile.q >= 32 ? 1.1 : 1.35;
   return num_tiles * tile.q * tile.k * pair;
