@@ -144,7 +144,7 @@ void log_passed_over(const Environment& environment, const AttentionOptions& att
   request.backend = attention.backend;
   request.has_softcap = attention.softcap > 0;
   request.is_aligned = rows_are_aligned({&q, &k, &v, &out});
-  request.why_no_boxes = why_no_boxes({&q, &k, &v});
+  request.why_no_tma = why_no_tma({&q, &k, &v});
   for (const std::string& kernel : passed_over(kernel_table(), request)) {
     environment.log("not {}", kernel);
   }

@@ -1,5 +1,5 @@
 // include/keyhole/attention.h
-// Attention that follows lists: forward, backward, and the merge of partial results.
+// Attention over lists: forward, backward, and the merge of partial results.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct AttentionOptions {
   int threads = 0;               // cpu: at most this many; 0: all the machine has
   void* stream = nullptr;        // GPU: the cudaStream_t to queue on; null: the default stream
   Workspace workspace = {};      // GPU: optional; taken from the driver's pool when not given
-  // An index tensor on a GPU: wait for the stream and look at every index before anything is
-  // computed. Not while a CUDA graph is captured.
+  // For an index tensor on a GPU: check every index before anything is computed. The call then
+  // waits for the stream, so it cannot be captured into a CUDA graph.
   bool check_indices = false;
 };
 
@@ -38,7 +38,7 @@ struct AttentionOptions {
 // lse  [batch, q_heads, q_len]                 optional, written; f32 (f64 for f64 inputs)
 //
 // A query that attends to nothing gets out = 0 and lse = -inf. lse is the natural logarithm of the
-// sum of exp(score) over the attended keys, and the sink where there is one.
+// sum of exp(score) over the attended keys; a sink adds its own term to that sum.
 void attention_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                        const Lists& lists, const TensorView& out, const TensorView& lse = {},
                        const AttentionOptions& options = {});
@@ -48,16 +48,18 @@ struct Gradients {
   TensorView dsink;       // optional, [q_heads] f32; needs options.sink
 };
 
-// out and lse are taken as given (not recomputed), so that gradients over disjoint parts of the
-// keys add up: pass the merged out and lse to each part.
+// out and lse are used as given, not recomputed. Gradients over disjoint parts of the keys
+// therefore add up: pass the merged out and lse to each part.
 void attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
                         const TensorView& v, const TensorView& out, const TensorView& lse,
                         const Lists& lists, const Gradients& gradients,
                         const AttentionOptions& options = {});
 
-// How large a workspace these very calls need (0 on the cpu): where a tensor lies decides which
-// kernel runs. Arguments are checked as in the calls. It depends on a plan, whose lists are copied
-// to the GPU by the first question, and never on what index tensors and tile lists hold.
+// The workspace these calls need, in bytes; 0 on the cpu. Pass the tensors of the real call: their
+// addresses and strides decide which kernel runs. Arguments are checked as in the calls.
+//
+// The size depends on the plan, and the first query copies the plan's lists to the GPU. It never
+// depends on the contents of index tensors or tile lists.
 int64_t forward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,
                                 const Lists& lists, const TensorView& out,
                                 const TensorView& lse = {}, const AttentionOptions& options = {});
@@ -66,16 +68,17 @@ int64_t backward_workspace_bytes(const TensorView& dout, const TensorView& q, co
                                  const Lists& lists, const Gradients& gradients,
                                  const AttentionOptions& options = {});
 
-// Folds the result (from_out, from_lse) over other keys into (into_out, into_lse), in place. For
-// results of softmax, whose statistics add up.
-// Rows that attended to nothing (lse -inf) are neutral. On a GPU it is queued on the stream.
+// Merges the result (from_out, from_lse) over other keys into (into_out, into_lse), in place. Only
+// for softmax, whose row statistics add up. Rows that attended to nothing (lse -inf) change
+// nothing. On a GPU the merge is queued on the stream.
 void merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
            const TensorView& from_lse, void* stream = nullptr);
 
-// What would run: kernel, tile and schedule, or an Error(unsupported) with every kernel's
-// objection.
+// Which kernel would run, with its tile and schedule. Throws Error(unsupported) with every kernel's
+// objection when none can.
 //   "sm90.backward.bf16.d128, tiles 64x128, dq atomic, dk and dv in order, workspace 1024 bytes"
-// k and v have equal heads and lengths; what is not given lies as a kernel wants it.
+// k is assumed to have the heads and the length of v. Tensors that are not given are assumed to
+// have the alignment and strides a kernel wants.
 std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Lists& lists,
                                const AttentionOptions& options = {});
 std::string kernel_for_backward(const TensorView& q, const TensorView& v, const Lists& lists,

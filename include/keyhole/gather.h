@@ -1,6 +1,6 @@
 // include/keyhole/gather.h
-// Attention over an index tensor by its older names: keyhole/attention.h takes one like any other
-// lists.
+// Older names for attention over an index tensor. attention_forward and attention_backward take an
+// index tensor like any other lists.
 #pragma once
 
 #include "keyhole/attention.h"

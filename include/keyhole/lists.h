@@ -1,7 +1,7 @@
 // include/keyhole/lists.h
-// What attention follows: lists of key tiles, or lists of keys. Three make them: a plan compiled
-// from a pattern, an index tensor of the caller, and tile lists that a kernel filled a moment ago.
-// Every function that attends takes any of them.
+// What a query attends to, as lists of key tiles or lists of keys. There are three sources: a plan
+// compiled from a pattern, an index tensor of the caller, and tile lists that a kernel has filled.
+// Every attention function takes any of them.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace keyhole {
 
-// A tensor of integers, read where it lies. As an argument of attention: which keys each query
-// attends to.
+// A view of a tensor of integers; nothing is copied. As an argument of attention it holds the keys
+// each query attends to.
 //   [batch, heads, ceil(q_len / rows_per_list), entries]
 //
-// heads are those of k (the query heads of one kv head share a list), those of q, or 1. Entries are
-// keys in any order. A key that is named twice counts twice: its value has twice the weight. -1 is
-// padding and may stand anywhere; a list of nothing else is an empty row.
+// heads is kv_heads (the query heads of one kv head share a list), q_heads, or 1. Entries are keys
+// in any order. A key that is listed twice counts twice: its value has twice the weight. -1 is
+// padding and may stand anywhere; a list of padding alone is an empty row.
 //
-// In host memory any other entry is an error. On a GPU it is treated as padding, because an error
-// would have to wait for the GPU; AttentionOptions::check_indices waits.
+// Any other entry is an error in host memory. On a GPU it is treated as padding, because an error
+// would have to wait for the GPU; with AttentionOptions::check_indices the call waits and throws.
 struct IndexView {
   const void* data = nullptr;
   bool is_wide = false;  // int64_t; else int32_t
@@ -33,7 +33,7 @@ struct IndexView {
   int64_t rows_per_list = 1;  // neighbouring queries that share a list
 
   IndexView() = default;
-  // Elements follow one another in memory, last dimension fastest.
+  // Contiguous, last dimension fastest.
   IndexView(const int32_t* data, std::initializer_list<int64_t> shape);
   IndexView(const int64_t* data, std::initializer_list<int64_t> shape);
 
@@ -42,27 +42,28 @@ struct IndexView {
 
 std::string to_string(const IndexView& indices);  // "int32 [1, 2, 2048, 64]"
 
-// Lists of key tiles, of equal capacity. On a GPU nothing of them returns to the host: what kernels
-// follow is made on the device, in the order of the stream and in the workspace, so that a
-// selection may fill them inside the CUDA graph that follows them.
+// Lists of key tiles, all of the same capacity. On a GPU the lists never return to the host: what
+// the kernels read is derived from them on the device, in stream order, in the workspace. A
+// selection kernel may therefore fill them inside the same CUDA graph.
 //
-// Kernels have tiles of their own, which must divide these: 128x128 suits every backend, smaller
-// ones may leave the call to a slower kernel.
+// A kernel's own tile must divide this tile. 128x128 suits every backend; a smaller tile may leave
+// the call to a slower kernel.
 struct TileListView {
   TileShape tile;
   // [batch, heads, ceil(q_len / tile.q), capacity]: key tiles in any order; heads as in IndexView.
-  // On a GPU an entry that is no tile of k counts nothing; in host memory only -1 may do so.
+  // On a GPU an entry that is not a tile of k is ignored. In host memory only -1 is.
   IndexView tiles;
-  // Optional, [batch, heads, ceil(q_len / tile.q), 1]: only so many entries of a list count.
+  // Optional, [batch, heads, ceil(q_len / tile.q), 1]: how many entries of each list are used.
   IndexView counts;
-  // Optional, shaped as `tiles`: which bitmap masks the tile, -1 where every pair attends.
+  // Optional, same shape as `tiles`: the bitmap that masks the tile, -1 for a full tile.
   IndexView bitmap_of;
-  // [num_bitmaps][tile.q][ceil(tile.k / 64)]: bit set, the pair attends. Where the tensors are.
+  // [num_bitmaps][tile.q][ceil(tile.k / 64)], on the device of the tensors. A set bit: the pair
+  // attends.
   const uint64_t* bitmaps = nullptr;
   int64_t num_bitmaps = 0;
 };
 
-// One of the three.
+// A plan, an index tensor or tile lists.
 class Lists {
  public:
   Lists(const Plan& plan) : lists_(plan) {}             // NOLINT: meant to convert

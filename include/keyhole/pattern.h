@@ -4,8 +4,8 @@
 //   Pattern p = causal() & (window(1023) | sinks(4));
 //   Pattern q = parse("causal & (window(1023) | sinks(4))");   // the same pattern
 //
-// A pattern speaks of positions: q is the position of a query, k that of a key. Query i of q_len
-// stands at position i + (k_len - q_len) unless the shape gives another offset.
+// A pattern is defined over positions: q is the position of a query, k that of a key. Query i of
+// q_len stands at position i + (k_len - q_len) unless the shape gives another offset.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,8 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// A pattern as one head of one batch entry sees it: all that depends on lengths, head or batch
-// entry (random, per_head, per_batch, at) is settled.
+// A pattern as one head of one batch entry sees it. Whatever depends on lengths, head or batch
+// entry (random, per_head, per_batch, at) is resolved.
 class HeadPattern {
  public:
   HeadPattern(NodePtr node, int64_t q_offset) : node_(std::move(node)), q_offset_(q_offset) {}
@@ -56,10 +56,10 @@ class Pattern {
   explicit Pattern(NodePtr node) : node_(std::move(node)) {}
 
   std::string text() const;  // what parse() reads
-  // Throws Error(usage) where the pattern was made for other sizes.
+  // Throws Error(usage) when the pattern was made for other sizes.
   HeadPattern for_head(const Shape& shape, int64_t batch = 0, int64_t head = 0) const;
   // Whether heads or batch entries of these lengths may see different pairs (per_head, per_batch,
-  // `at` with positions for each of them). Where not, a plan for one head of one batch entry serves
+  // `at` with positions for each of them). If not, a plan for one head of one batch entry serves
   // any number of them.
   bool depends_on_heads(int64_t q_len, int64_t k_len) const;
   const NodePtr& node() const { return node_; }
@@ -76,13 +76,14 @@ class Pattern {
 std::ostream& operator<<(std::ostream& stream, const Pattern& pattern);
 
 // Text to pattern. Throws Error(usage) with a caret under the place, what was expected there and,
-// for a misspelt name, the nearest one. Text may come from a stranger: length, nesting and numbers
-// are bounded. `allow_files` lets mask(file=m.npy) and its like read files.
+// for a misspelt name, the nearest one. Length, nesting and numbers are bounded, so untrusted text
+// is safe to parse. `allow_files` lets mask(file=m.npy) and the like read files.
 Pattern parse(std::string_view text, bool allow_files = false);
 
-// Leaves. Definitions in docs/patterns.md; q/s is floor division. What is made from lengths or
-// arrays (documents, tree, grid, and those from arrays below) is for so many positions: for_head()
-// and plan() refuse a shape with another k_len, or with queries elsewhere, and say the way out.
+// Leaves. Definitions are in docs/patterns.md; q/s is floor division. Leaves made from lengths or
+// arrays (documents, tree, grid, and those from arrays below) hold for a fixed number of positions.
+// for_head() and plan() refuse any other k_len, or queries at other positions; the error names the
+// way out.
 Pattern dense();                                    // always
 Pattern causal();                                   // k <= q
 Pattern window(int64_t left, int64_t right);        // -left <= k - q <= right
@@ -114,23 +115,23 @@ Pattern streaming(int64_t sinks, int64_t window);     // causal & (window(window
 Pattern longformer(int64_t window, int64_t globals);  // window(window/2) | global(globals)
 Pattern bigbird(int64_t block, int64_t window, int64_t randoms, int64_t globals, int64_t seed);
 
-// From arrays; each is copied. Rows are positions, as for every pattern: of fewer queries than rows
-// the last one is the last row. Where row i is query i and there are fewer rows than keys, set
+// From arrays, which are copied. Rows are positions, as for every pattern: with fewer queries than
+// rows, the last query is the last row. If row i is query i and there are fewer rows than keys, set
 // Shape::offset to 0.
 // BSR: query tile i attends to the key tiles keys[offsets[i] .. offsets[i+1]).
 Pattern tiles(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets,
               std::vector<int64_t> keys);
 // CSR: query i attends to keys[offsets[i] .. offsets[i+1]).
 Pattern csr(std::vector<int64_t> offsets, std::vector<int64_t> keys);
-// BSR with partial tiles: tile e is full where bitmap[e] is -1, else it has the pairs of that
-// bitmap. `allowed` holds the bitmaps, one byte per pair, [bitmaps][tile_q][tile_k]; non-zero
+// BSR with partial tiles: tile e is full if bitmap[e] is -1; otherwise bitmap[e] is the index of
+// its bitmap. `allowed` holds the bitmaps, one byte per pair, [bitmaps][tile_q][tile_k]; non-zero
 // attends.
 Pattern bitmaps(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets,
                 std::vector<int64_t> keys, std::vector<int64_t> bitmap,
                 std::span<const uint8_t> allowed);
 // One byte per pair, row-major [q_len][k_len]; non-zero attends.
 Pattern mask(std::span<const uint8_t> allowed, int64_t q_len, int64_t k_len);
-// Any function of positions. Slower to compile than a leaf: it is asked for every pair.
+// Any function of positions. Slower to compile than a leaf: it is called for every pair.
 Pattern lambda(std::function<bool(Position q, Position k)> allows, std::string name = "lambda");
 
 // One pattern per query head, or per batch entry.
@@ -139,21 +140,20 @@ Pattern per_batch(std::vector<Pattern> patterns);
 
 // Explicit positions: query i stands at q_positions[i], key j at k_positions[j].
 // Each array is [length], [batch, length] or [batch, heads, length], told apart by its size.
-// Inside, a pattern that has lengths refuses positions behind its end; those below 0 are outside of
-// it, and attend to nothing there.
+// A pattern made for fixed lengths refuses positions past its end. Positions below 0 are outside of
+// it: they attend to nothing there.
 Pattern at(std::vector<int64_t> q_positions, std::vector<int64_t> k_positions,
            const Pattern& pattern);
 
-// Documents packed one behind the other: document d holds the next q_lengths[d] queries and the
-// next k_lengths[d] keys, and the pattern is asked about positions inside it, as if it were alone.
-// The lengths add up to q_len and k_len; padding is a document of queries without keys.
+// Packed documents: document d holds the next q_lengths[d] queries and the next k_lengths[d] keys.
+// The pattern sees positions inside the document, as if it were alone. The lengths must add up to
+// q_len and k_len; padding is a document that has queries and no keys.
 Pattern packed(std::vector<int64_t> q_lengths, std::vector<int64_t> k_lengths,
                const Pattern& pattern);
 
 // A picture in text: '#' attends, '.' does not. One row a query.
 std::string picture(const Pattern& pattern, int64_t q_len, int64_t k_len);
-// How many pairs attend, for head 0 of batch entry 0; without visiting them one by one where it
-// can.
+// How many pairs attend, for head 0 of batch entry 0. Counts ranges where it can, not single pairs.
 int64_t count_pairs(const Pattern& pattern, int64_t q_len, int64_t k_len);
 
 }  // namespace keyhole

@@ -1,6 +1,6 @@
 // include/keyhole/plan.h
-// Plan: a pattern compiled for a shape. Made once, followed by every kernel, printed, saved,
-// loaded.
+// Plan: a pattern compiled for a shape. Compiled once, used by every kernel; it can be printed,
+// saved and loaded.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace keyhole {
 
-// Rows (queries) and columns (keys) of one tile. Users never choose one: kernels do.
+// Rows (queries) and columns (keys) of one tile. The kernel chooses it, never the user.
 struct TileShape {
   int32_t q = 0, k = 0;
   bool operator==(const TileShape&) const = default;
@@ -21,12 +21,12 @@ struct TileShape {
 
 std::string to_string(const TileShape& tile);  // "128x128"
 
-// What explain() tells of one part of a plan.
+// What explain() reports about one part of a plan.
 struct PartReport {
   std::string form;    // "tiles" or "gather"
   int64_t stride = 1;  // > 1: compiled inside residue classes modulo stride
   int64_t pairs = 0;   // pairs that attend, over all heads and batch entries
-  int64_t groups = 0;  // distinct lists of heads
+  int64_t groups = 0;  // groups of heads with equal lists
   int64_t heads = 0;   // (batch entry, head) combinations that have this part
   int64_t tiles = 0, full_tiles = 0, partial_tiles = 0,
           grid_tiles = 0;                           // tiles form; over all heads
@@ -52,7 +52,7 @@ struct PlanReport {
   double predicted_speedup = 0;  // over dense attention of the same shape, by visited pairs
   double compile_ms = 0;
   int64_t plan_bytes = 0;
-  bool draws_pair_by_pair = false;  // a lambda or a mask made the compiler look at every pair
+  bool draws_pair_by_pair = false;  // a lambda or a mask made the compiler visit every pair
 
   std::string text() const;
   std::string json() const;
@@ -70,11 +70,11 @@ class Plan {
 
   // What the plan costs in tiles of this shape, per call with this head_dim and element size.
   PlanReport explain(TileShape tile, int64_t head_dim = 128, int64_t element_bytes = 4) const;
-  // In tiles of 128x128, or of a shape that a plan from a file has, where it cannot have these.
+  // With tiles of 128x128. A plan loaded from a file may lack them; then with tiles it has.
   PlanReport explain() const;
   std::string text() const { return explain().text(); }
 
-  // Checks every list compiled so far; throws Error(internal) naming the first that breaks a rule.
+  // Checks every list compiled so far. Throws Error(internal) that names the first violation.
   void verify() const;
 
   // Writes to a temporary file and renames it: the path holds the old plan or the new one. A pipe or
@@ -88,7 +88,7 @@ class Plan {
   std::shared_ptr<PlanState> state_;
 };
 
-// Compiles what does not depend on a tile shape; tile lists follow on first use.
+// Compiles what does not depend on a tile shape. Tile lists are compiled on first use.
 Plan plan(const Pattern& pattern, const Shape& shape);
 Plan plan(const Pattern& pattern, int64_t q_len, int64_t k_len);
 

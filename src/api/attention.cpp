@@ -1,6 +1,6 @@
 // src/api/attention.cpp
-// The public functions: check the arguments once, choose what runs, run it. Lists of every owner
-// take the same road.
+// The public functions: check the arguments once, choose what runs, run it. All kinds of lists take
+// the same path.
 #include "keyhole/attention.h"
 
 #include <cmath>
@@ -43,13 +43,13 @@ Request request_for(Operation operation, const TensorView& q, const TensorView& 
   if (q.device.kind == Device::Kind::cuda) {
     request.compute_capability = gpu(q.device).compute_capability;
     request.shared_bytes = gpu(q.device).shared_bytes;
-    request.why_no_boxes = why_no_boxes(tensors);
+    request.why_no_tma = why_no_tma(tensors);
   }
   return request;
 }
 
-// What joins results over different keys holds for rules whose statistics add up. Split lists do,
-// too: without that nothing is split (runtime/cuda/launch.cpp).
+// Combining results over different keys is valid only for rules whose statistics add up. Split
+// lists need that too: without it nothing is split (runtime/cuda/launch.cpp).
 void check_rule(const WeightRule& rule, const Lists& lists, const AttentionOptions& options) {
   const RuleFacts facts = facts_of(rule.normalizer);
   if (options.sink.is_given()) check_statistics_add_up(facts, "a sink", "leave the sink out");
@@ -180,7 +180,7 @@ int64_t backward_workspace_bytes(const TensorView& dout, const TensorView& q, co
 
 namespace {
 
-// Of a question: what decides which kernel runs. Tensors need no memory.
+// For kernel_for_*: checks what decides which kernel runs. Tensors need no memory.
 void check_question(const TensorView& q, const TensorView& v, const Lists& lists) {
   KEYHOLE_CHECK(q.rank == 4 && v.rank == 4, "attention: q has ", q.rank, " and v ", v.rank,
                 " dimensions; expected 4: [batch, heads, length, head_dim]");
@@ -190,7 +190,7 @@ void check_question(const TensorView& q, const TensorView& v, const Lists& lists
   check_lists(lists, q, v);
 }
 
-// A tensor that lies as kernels want it; of a question, whose memory nobody touches.
+// A tensor with the layout kernels want. For kernel_for_*: its memory is never touched.
 TensorView like(const TensorView& tensor, int64_t heads, int64_t length, int64_t columns) {
   TensorView other(tensor.data, tensor.dtype, {tensor.shape[0], heads, length, columns});
   other.device = tensor.device;

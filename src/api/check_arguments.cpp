@@ -20,8 +20,8 @@ std::string shape_text(const TensorView& tensor) {
   return text + "]";
 }
 
-// First and one-past-last byte that a tensor can touch, equal where there are none; checked against
-// overflow on the way.
+// First and one-past-last byte that a tensor can touch, equal if there are none. Computed with
+// overflow checks.
 struct Extent {
   uintptr_t begin = 0, end = 0;
 };
@@ -37,7 +37,7 @@ Extent extent_of(const TensorView& tensor, const char* name) {
   return {begin, begin + uintptr_t(bytes)};
 }
 
-// What every tensor must be, whatever its role. Gives its extent: not to be computed twice.
+// The rules for every tensor, whatever its role. Returns its extent, so that it is computed once.
 Extent check_tensor(const TensorView& tensor, const char* name, int rank, const char* expected) {
   KEYHOLE_CHECK(tensor.rank == rank, "attention: ", name, " has ", tensor.rank,
                 " dimensions; expected ", rank, ": ", expected);
@@ -88,9 +88,9 @@ void check_same_dtype(const TensorView& tensor, const char* name, const TensorVi
                 name, " is ", to_string(tensor.dtype), "; they must be equal");
 }
 
-// Two places of an output that share memory would be written twice.
+// An output must not have two elements at the same address.
 void check_output(const TensorView& tensor, const char* name) {
-  if (tensor.num_elements() == 0) return;  // whatever its strides are
+  if (tensor.num_elements() == 0) return;  // any strides are fine
   int64_t reach = 0;  // elements spanned by the dimensions seen so far, narrowest stride first
   bool used[TensorView::kMaxRank] = {};
   for (int round = 0; round < tensor.rank; ++round) {
@@ -103,7 +103,7 @@ void check_output(const TensorView& tensor, const char* name) {
     KEYHOLE_CHECK(tensor.strides[next] > reach, "attention: ", name,
                   " is written but its elements overlap: ", "stride ", tensor.strides[next],
                   " in dimension ", next,
-                  " is smaller than what lies inside it; pass memory of its own");
+                  " is smaller than the span of the dimensions inside it; pass memory of its own");
     reach += (tensor.shape[next] - 1) * tensor.strides[next];
   }
 }
@@ -138,7 +138,8 @@ InputExtents check_inputs(const TensorView& q, const TensorView& k, const Tensor
   extents.v = check_tensor(v, "v", 4, kFour);
   check_same_dtype(k, "k", q);
   check_same_dtype(v, "v", q);
-  if (q.device.kind == Device::Kind::cuda) gpu(q.device);  // exists, or says why not
+  if (q.device.kind == Device::Kind::cuda)
+    gpu(q.device);  // throws with a reason if it does not exist
   check_same_device(k, "k", q);
   check_same_device(v, "v", q);
   check_same_device(options.sink, "sink", q);
@@ -175,7 +176,7 @@ InputExtents check_inputs(const TensorView& q, const TensorView& k, const Tensor
   return extents;
 }
 
-// `like`: q, or the out that it belongs to where there is no q.
+// `like`: q, or the matching out if there is no q.
 Extent check_lse(const TensorView& lse, const char* name, const TensorView& like,
                  const char* like_name) {
   const Extent extent = check_tensor(lse, name, 3, "[batch, heads, length]");

@@ -6,8 +6,8 @@
 
 namespace keyhole {
 
-// Throws Error(usage or unsupported) saying what was passed, what is accepted and the way out,
-// before anything is written.
+// Throws Error(usage or unsupported) before anything is written. The text says what was passed,
+// what is accepted and the way out.
 void check_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const AttentionOptions& options);
 void check_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
@@ -16,7 +16,7 @@ void check_backward(const TensorView& dout, const TensorView& q, const TensorVie
 void check_merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
                  const TensorView& from_lse);
 
-// Nothing where one of them was not given.
+// Does nothing if one of them was not given.
 void check_no_overlap(const TensorView& output, const char* output_name, const TensorView& other,
                       const char* other_name);
 

@@ -11,7 +11,7 @@
 namespace keyhole {
 namespace {
 
-constexpr int64_t kMostEntries = int64_t{1} << 30;  // of a list
+constexpr int64_t kMostEntries = int64_t{1} << 30;  // per list
 
 std::string place_text(const Device& device) {
   return device.kind == Device::Kind::cpu ? "in host memory" : say("on GPU ", device.ordinal);
@@ -64,7 +64,7 @@ void check(const Plan& plan, const TensorView& q, const TensorView& k) {
                 "attention: the plan was made for ", shape.q_len, " queries and ", shape.k_len,
                 " keys but got ", q.shape[2], " and ", k.shape[2],
                 "; make it again for these: plan(pattern, ", q.shape[2], ", ", k.shape[2], ")");
-  // A plan made for one head of one batch entry serves all of them: every head follows it.
+  // A plan made for one head of one batch entry serves all heads.
   const bool is_for_all = shape.batch == 1 && shape.heads == 1;
   KEYHOLE_CHECK(is_for_all || (shape.batch == q.shape[0] && shape.heads == q.shape[1]),
                 "attention: the plan was made for batch ", shape.batch, " and ", shape.heads,
@@ -109,7 +109,8 @@ void check(const TileListView& lists, const TensorView& q, const TensorView& k) 
   check_beside(lists.bitmap_of, "bitmap_of", lists.tiles.shape[3]);
   KEYHOLE_CHECK(lists.num_bitmaps >= 0 && (lists.num_bitmaps == 0 || lists.bitmaps != nullptr),
                 "attention: the lists have ", lists.num_bitmaps, " bitmaps at address ",
-                reinterpret_cast<uintptr_t>(lists.bitmaps));
+                reinterpret_cast<uintptr_t>(lists.bitmaps),
+                "; pass their number and where they are, or 0 for none");
   KEYHOLE_CHECK(reinterpret_cast<uintptr_t>(lists.bitmaps) % 8 == 0,
                 "attention: bitmaps are not aligned to 8 bytes");
   constexpr int64_t kMostBitmaps = int64_t{1} << 20;
@@ -120,7 +121,7 @@ void check(const TileListView& lists, const TensorView& q, const TensorView& k) 
 TensorView memory_of(const IndexView& indices) {
   TensorView memory;
   memory.data = const_cast<void*>(indices.data);
-  memory.dtype = indices.is_wide ? DType::f64 : DType::f32;  // as wide
+  memory.dtype = indices.is_wide ? DType::f64 : DType::f32;  // the same element size
   memory.rank = indices.is_given() ? 4 : 0;
   std::copy_n(indices.shape, 4, memory.shape);
   std::copy_n(indices.strides, 4, memory.strides);

@@ -1,6 +1,6 @@
 // src/api/check_lists.h
-// What lists must be to fit q and k: a plan its lengths and heads, the tensors of a caller their
-// place, sizes and strides. What their entries say is looked at where they lie, by the runtime.
+// Checks that lists match q and k: a plan by its lengths and heads, tensors of a caller by their
+// device, sizes and strides. The runtime checks their entries, on the device where they are.
 #pragma once
 
 #include <utility>
@@ -13,8 +13,7 @@ namespace keyhole {
 // Throws Error(usage) as check_arguments.h does. q and k have been checked.
 void check_lists(const Lists& lists, const TensorView& q, const TensorView& k);
 
-// The memory that lists of a caller are read from, by name, as TensorView: for questions of memory
-// alone.
+// The memory of a caller's lists, by name, as TensorViews: only for checks of memory.
 std::vector<std::pair<TensorView, const char*>> memory_of(const Lists& lists);
 
 }  // namespace keyhole

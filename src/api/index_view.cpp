@@ -16,7 +16,7 @@ void set_shape(IndexView& indices, std::initializer_list<int64_t> shape) {
   int64_t stride = 1;
   for (int d = 3; d >= 0; --d) {
     indices.strides[d] = stride;
-    // An empty dimension must not make the others' strides meaningless, hence the 1.
+    // The 1 keeps an empty dimension from making the other strides 0.
     stride = checked_mul(stride, std::max<int64_t>(indices.shape[d], 1), "IndexView");
   }
 }

@@ -1,6 +1,5 @@
 // src/api/merge.cpp
-// Two results over disjoint keys become one: each weighs as much as the sum of exponentials behind
-// it.
+// Merges two results over disjoint keys: each is weighted by its sum of exponentials.
 #include <cmath>
 #include <limits>
 
@@ -14,8 +13,8 @@ namespace keyhole {
 namespace {
 
 // Weights of a and b, and the common lse. A row that attended to nothing has lse -inf and is
-// neutral: the other side stays as it is, whatever it holds, a NaN too. Without that rule (-inf) -
-// (-inf) would make a NaN of two empty rows.
+// neutral: the other side stays as it is, even a NaN. Without this rule (-inf) - (-inf) would turn
+// two empty rows into NaN.
 struct Weights {
   double a, b, lse;
 };
@@ -43,7 +42,7 @@ void merge_row(const TensorView& into_out, const TensorView& into_lse, const Ten
   const Weights weight = weigh(lse, from);
   for (int64_t d = 0; d < into_out.shape[3]; ++d) {
     Storage& out = element<Storage>(into_out, b, h, i, d);
-    // A side without weight is left out, not multiplied by 0: it may hold anything.
+    // A side without weight is skipped, not multiplied by 0: it may hold anything.
     double sum = 0;
     if (weight.a != 0) sum += weight.a * double(to_f32(out));
     if (weight.b != 0) sum += weight.b * double(to_f32(element<Storage>(from_out, b, h, i, d)));

@@ -1,7 +1,7 @@
 // src/base/bits.h
-// A bitmap of tile_q x tile_k pairs: one bit per pair, rows of 64-bit words, bit c % 64 of word
-// c / 64 is column c. Host and device read the same layout. Below, the layout that kernels with
-// tensor cores read instead. What is constexpr may be called on a GPU.
+// A bitmap of tile_q x tile_k pairs: one bit per pair, rows of 64-bit words; bit c % 64 of word c /
+// 64 is column c. Host and device read the same layout. Below is the layout that tensor-core
+// kernels read instead. constexpr functions may be called on a GPU.
 #pragma once
 
 #include <bit>
@@ -27,14 +27,13 @@ inline bool get_bit(const uint64_t* row, int64_t column) {
   return row[column >> 6] >> (column & 63) & 1;
 }
 
-// The mma layout (docs/gpu.md has the picture): 32-bit words of a lane for 16 rows, and of a whole
-// bitmap.
+// The mma layout (docs/gpu.md has the picture): 32-bit words per lane for 16 rows, and per bitmap.
 constexpr int32_t mma_lane_words(int32_t cols) { return (cols + 63) / 64; }
 constexpr int64_t mma_words(int32_t rows, int32_t cols) {
   return int64_t{rows / 16} * 32 * mma_lane_words(cols);
 }
 
-// Where the bit of (row, col) lies in the mma layout of a tile of `cols` columns.
+// The position of the bit of (row, col) in the mma layout of a tile of `cols` columns.
 struct MmaBit {
   int32_t word, bit;
 };
@@ -45,7 +44,7 @@ constexpr MmaBit mma_bit(int32_t row, int32_t col, int32_t cols) {
   return {word, col % 64 / 8 * 4 + element};
 }
 
-// An owning bitmap of rows x columns, all bits clear at first.
+// An owning bitmap of rows x columns, initially all clear.
 class BitRows {
  public:
   BitRows(int32_t rows, int32_t columns)

@@ -1,6 +1,6 @@
 // src/base/check.h
-// How the library says that something is wrong: say(...) builds the text, KEYHOLE_CHECK throws the
-// caller's mistakes, KEYHOLE_ASSERT our own.
+// How the library reports errors: say(...) builds the text, KEYHOLE_CHECK throws for mistakes of
+// the caller, KEYHOLE_ASSERT for our own.
 #pragma once
 
 #include <charconv>
@@ -13,8 +13,8 @@
 
 namespace keyhole {
 
-// As a stream writes it in the classic locale (1048576, never 1.048.576), without making a stream
-// for what needs none: that takes longer than the text of a whole sentence.
+// Formats like a stream in the classic locale (1048576, never 1.048.576). It avoids creating a
+// stream where possible: that takes longer than the text of a whole sentence.
 template <class Part>
 void append_to(std::string& text, const Part& part) {
   if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
@@ -34,7 +34,7 @@ void append_to(std::string& text, const Part& part) {
   }
 }
 
-// All of it in one string.
+// Concatenates all parts.
 template <class... Parts>
 std::string say(const Parts&... parts) {
   std::string text;
@@ -51,7 +51,7 @@ std::string say(const Parts&... parts) {
       throw ::keyhole::Error(::keyhole::ErrorKind::usage, ::keyhole::say(__VA_ARGS__)); \
   } while (false)
 
-// Ours; on in every build, because each is cheap beside the work it guards.
+// Our own mistake; on in every build, because each check is cheap beside the work it guards.
 #define KEYHOLE_ASSERT(condition, ...)                                                             \
   do {                                                                                             \
     if (!(condition)) [[unlikely]]                                                                 \

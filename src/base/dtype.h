@@ -18,7 +18,7 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// Half the distance from 1 to the next number above it: what one rounding costs at most.
+// Half the distance from 1 to the next larger number: the largest error of one rounding.
 constexpr double rounding_unit(DType dtype) {
   switch (dtype) {
     case DType::f16:
@@ -35,7 +35,7 @@ constexpr double rounding_unit(DType dtype) {
 
 constexpr float to_f32(BFloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
 constexpr float to_f32(float x) { return x; }
-constexpr double to_f32(double x) { return x; }  // fp64 stays fp64: it is computed in fp64
+constexpr double to_f32(double x) { return x; }  // fp64 is computed in fp64
 
 constexpr float to_f32(Half x) {
   const uint32_t sign = uint32_t(x.bits & 0x8000u) << 16;
@@ -66,7 +66,7 @@ constexpr Half to_f16(float x) {
   return {uint16_t(sign | (rounded - 0x38000000u) >> 13)};
 }
 
-// The storage type of each dtype, the type it is computed in, and the way back from the latter.
+// The storage type of each dtype, its compute type, and the conversion back.
 template <class Storage>
 struct Traits;
 template <>

@@ -14,7 +14,7 @@
 namespace keyhole {
 namespace {
 
-// Closes on every way out.
+// Closes the file on every path.
 class Descriptor {
  public:
   explicit Descriptor(int fd) : fd_(fd) {}
@@ -84,7 +84,7 @@ void write_through(const std::string& path, std::span<const std::byte> bytes) {
 }  // namespace
 
 std::vector<std::byte> read_file(const std::string& path, int64_t limit) {
-  // O_NONBLOCK: opening a pipe that nobody writes to must not wait for ever.
+  // O_NONBLOCK: opening a pipe without a writer must not block forever.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   KEYHOLE_CHECK(file.get() >= 0, "cannot read ", path, ": ", reason());
   struct stat status{};
@@ -99,7 +99,7 @@ std::vector<std::byte> read_file(const std::string& path, int64_t limit) {
     const ssize_t got = ::read(file.get(), bytes.data() + filled, bytes.size() - filled);
     if (got < 0 && errno == EINTR) continue;
     KEYHOLE_CHECK(got >= 0, "cannot read ", path, ": ", reason());
-    if (got == 0) break;  // it shrank while we read; the format's own checks will say so
+    if (got == 0) break;  // it shrank while we read; the format's own checks report that
     filled += size_t(got);
   }
   bytes.resize(filled);

@@ -10,8 +10,8 @@
 
 namespace keyhole {
 
-// The bytes of a regular file of at most `limit` bytes. Throws Error(usage) naming the path and
-// what is wrong: missing, a directory, a pipe, not readable, too large.
+// The bytes of a regular file of at most `limit` bytes. Throws Error(usage) with the path and the
+// problem: missing, a directory, a pipe, not readable, too large.
 std::vector<std::byte> read_file(const std::string& path, int64_t limit);
 
 // Puts `bytes` where `path` leads; a link stays a link. A regular file is replaced: a temporary

@@ -1,6 +1,6 @@
 // src/base/hash.h
-// FNV-1a, 64 bits: names arrays in printed patterns and guards plan files. Not for hostile input.
-// Numbers are hashed as eight little-endian bytes, so that every machine prints the same.
+// FNV-1a, 64 bits: identifies arrays in printed patterns and guards plan files. Not for hostile
+// input. Numbers are hashed as eight little-endian bytes, so that every machine prints the same.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // src/base/int_math.h
-// Integer arithmetic that says so when it would overflow, and division that rounds one way.
+// Integer arithmetic that reports overflow, and division with a defined rounding.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr int64_t round_up(int64_t a, int64_t multiple) { return ceil_div(a, mul
 
 static_assert(floor_div(-1, 4) == -1 && floor_mod(-1, 4) == 3 && ceil_div(-1, 4) == 0);
 
-// Throws Error(usage) naming `what` instead of wrapping.
+// Throws Error(usage) that names `what` instead of overflowing.
 inline int64_t checked_mul(int64_t a, int64_t b, const char* what) {
   int64_t product;
   KEYHOLE_CHECK(!__builtin_mul_overflow(a, b, &product), what, ": ", a, " x ", b,

@@ -1,7 +1,7 @@
 // src/base/keyed_permutation.h
-// A permutation of [0, size) chosen by two numbers, computed one element at a time: forward(i) is
-// where i goes, inverse(x) where x came from. Integer arithmetic only: every machine draws the
-// same.
+// A permutation of [0, size) chosen by two numbers and computed one element at a time: forward(i)
+// is where i goes, inverse(x) is where x came from. Integer arithmetic only, so every machine gets
+// the same.
 //
 // Definition. mix is the finaliser of splitmix64:
 //   mix(z):  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9

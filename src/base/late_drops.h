@@ -1,6 +1,7 @@
 // src/base/late_drops.h
-// Objects whose last owner must not destroy them where it is: handed over here, and destroyed by
-// whoever comes by and may. It holds an object once, however often that is handed over.
+// Objects that their last owner must not destroy in its current context (for example a callback).
+// They are handed over here and destroyed later by a caller that may. An object is held once,
+// however often it is handed over.
 #pragma once
 
 #include <algorithm>
@@ -14,23 +15,23 @@ namespace keyhole {
 
 class LateDrops {
  public:
-  // Destroys nothing.
+  // Does not destroy anything.
   void hand_over(std::shared_ptr<void> object) {
     const std::lock_guard lock(mutex_);
     if (std::ranges::find(objects_, object) == objects_.end()) {
       objects_.push_back(std::move(object));
     } else {
-      object.reset();  // under the lock: the one that is kept cannot go meanwhile
+      object.reset();  // under the lock, so that the kept reference cannot be dropped meanwhile
     }
     is_empty_.store(false, std::memory_order_release);
   }
 
-  // Cheap: for every call.
+  // Cheap enough for every call.
   bool is_empty() const { return is_empty_.load(std::memory_order_acquire); }
 
-  // Destroys what nobody else holds.
+  // Destroys the objects that have no other owner.
   void drop_all() {
-    std::vector<std::shared_ptr<void>> dropped;  // goes after the lock
+    std::vector<std::shared_ptr<void>> dropped;  // destroyed after the lock is released
     const std::lock_guard lock(mutex_);
     dropped.swap(objects_);
     is_empty_.store(true, std::memory_order_release);

@@ -1,6 +1,6 @@
 // src/base/npy.cpp
-// Reads and writes .npy. The layout: magic, version, header length, a header that is one Python
-// dictionary of three known keys, then the numbers.
+// Reads and writes .npy files: magic, version, header length, a header that is one Python
+// dictionary with three known keys, then the numbers.
 #include "base/npy.h"
 
 #include <algorithm>
@@ -38,8 +38,8 @@ struct Header {
   std::string dtype;
   bool is_fortran = false;  // the first index moves fastest: column order
   std::vector<int64_t> shape;
-  size_t data_begin = 0;   // from the start of the file
-  int64_t data_bytes = 0;  // that must follow
+  size_t data_begin = 0;   // offset in the file
+  int64_t data_bytes = 0;  // expected after the header
 };
 
 void check_dtype(const std::string& dtype, const std::string& name) {
@@ -55,8 +55,8 @@ void check_dtype(const std::string& dtype, const std::string& name) {
               say(name, ": dtype \"", dtype, "\" is not accepted; these are: ", accepted));
 }
 
-// {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }: just these keys and these kinds of
-// values. Every failure is the same sentence with the place in it; no header is worth more.
+// {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }: only these keys and these kinds of
+// values. Every failure gives the same sentence with the position.
 class HeaderParser {
  public:
   HeaderParser(std::string_view text, const std::string& name) : text_(text), name_(name) {}
@@ -137,7 +137,7 @@ class HeaderParser {
     return false;
   }
 
-  // (), (3,) or (3, 4): a comma is what makes one number a tuple.
+  // (), (3,) or (3, 4): the comma makes a single number a tuple.
   std::vector<int64_t> tuple() {
     std::vector<int64_t> numbers;
     expect('(');
@@ -175,7 +175,7 @@ uint32_t little_endian(std::span<const std::byte> bytes) {
   return value;
 }
 
-// All of a file's bytes: what the header announces must follow it, no less and no more.
+// bytes: the whole file. Exactly as much data as the header announces must follow it.
 Header parse_header(std::span<const std::byte> bytes, const std::string& name) {
   KEYHOLE_CHECK(!bytes.empty(), name, ": is empty; expected a .npy file");
   KEYHOLE_CHECK(bytes.size() >= 10 && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0,
@@ -194,8 +194,8 @@ Header parse_header(std::span<const std::byte> bytes, const std::string& name) {
   check_dtype(header.dtype, name);
   header.data_begin = begin + length;
   header.data_bytes = npy_item_bytes(header.dtype);
-  // An empty dimension makes the product 0 whatever the others say; they are checked all the same,
-  // because somebody will multiply them in another order.
+  // An empty dimension makes the product 0 whatever the others are. They are still checked, because
+  // other code multiplies them in another order.
   int64_t checked = header.data_bytes;
   for (const int64_t size : header.shape) {
     KEYHOLE_CHECK(!__builtin_mul_overflow(checked, std::max<int64_t>(size, 1), &checked), name,

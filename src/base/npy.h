@@ -2,8 +2,8 @@
 // Arrays in numpy's .npy files: read whole, checked against their header, never unpickled; written
 // completely or not at all.
 //
-// numpy has no bf16. Such arrays travel as "<u2" (the 16 bits of each number); whoever reads them
-// says that they are bf16.
+// numpy has no bf16. Such arrays are stored as "<u2" (the 16 bits of each number); the reader must
+// know that they are bf16.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,10 @@ struct NpyArray {
   std::vector<std::byte> data;  // row by row, whatever the order in the file
 };
 
-// Bytes of one element; 0 for a dtype that is not read or written here.
+// Bytes of one element; 0 for an unsupported dtype.
 int64_t npy_item_bytes(const std::string& dtype);
 
-// Throws Error(usage) that begins with the path. Only regular files: no pipes, no devices.
+// Throws Error(usage) with the path first. Only regular files: no pipes, no devices.
 NpyArray read_npy(const std::string& path);
 
 // The same from memory; `name` stands for the path in errors.

@@ -1,5 +1,5 @@
 // src/base/parallel.cpp
-// parallel_for by OpenMP, or by a plain loop where there is none. The only file that knows OpenMP.
+// parallel_for with OpenMP, or with a plain loop if there is none. The only file that uses OpenMP.
 #include "base/parallel.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 namespace keyhole {
 namespace {
 
-// Keeps the exception of the lowest item. Items are handed out in order and every started item
-// ends, so that one is the same for any number of threads.
+// Keeps the exception of the lowest item. Items start in order and every started item ends, so the
+// result is the same for any number of threads.
 class FirstFailure {
  public:
   bool happened() const { return happened_.load(std::memory_order_relaxed); }
@@ -40,7 +40,7 @@ class FirstFailure {
 };
 
 #ifdef _OPENMP
-// A child of fork() has none of its parent's threads, and OpenMP would wait for them for ever.
+// A child of fork() has none of its parent's threads, and OpenMP would wait for them forever.
 std::atomic<bool> are_threads_lost = false;
 
 void know_of_forks_from_now_on() {
@@ -57,7 +57,7 @@ int usable_threads(int64_t count, int threads) {
   return int(std::min<int64_t>(wanted, count));
 #else
   (void)count, (void)threads;
-  return 1;  // however many were asked for
+  return 1;  // whatever was requested
 #endif
 }
 
@@ -81,7 +81,7 @@ void parallel_for(int64_t count, int threads,
 #ifdef _OPENMP
   know_of_forks_from_now_on();
   FirstFailure failure;
-  std::atomic<int64_t> next = 0;  // schedule(dynamic, 1) does not promise the order; this does
+  std::atomic<int64_t> next = 0;  // schedule(dynamic, 1) does not guarantee the order; this does
 #pragma omp parallel num_threads(num_threads)
   while (!failure.happened()) {
     const int64_t item = next.fetch_add(1, std::memory_order_relaxed);

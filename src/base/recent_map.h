@@ -1,6 +1,6 @@
 // src/base/recent_map.h
-// The values of a cache that were used most recently, by key, and no more than so many. Few and
-// looked up often: a vector, searched from its most recent end.
+// An LRU cache with a bounded number of entries. They are few and looked up often, so it is a
+// vector, searched from its most recent end.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ class RecentMap {
     KEYHOLE_ASSERT(capacity > 0, "a cache of nothing");
   }
 
-  // Null: it is not there. From now on it is the most recent one; the pointer is good until then.
+  // Null if absent. The entry becomes the most recent one; the pointer is valid until the next
+  // call.
   Value* find(const Key& key) {
     const auto known = std::find_if(entries_.rbegin(), entries_.rend(),
                                     [&](const Entry& entry) { return entry.first == key; });
@@ -29,8 +30,8 @@ class RecentMap {
     return &entries_.back().second;
   }
 
-  // A key that is not there. Gives back the least recent value where there is no room for it, so
-  // that the caller decides when that goes.
+  // Inserts a key that is absent. If there is no room it returns the least recent value, so that
+  // the caller decides when to destroy it.
   [[nodiscard]] std::optional<Value> insert(const Key& key, Value value) {
     KEYHOLE_ASSERT(find(key) == nullptr, "a key is inserted twice");
     std::optional<Value> evicted;
@@ -47,7 +48,7 @@ class RecentMap {
  private:
   using Entry = std::pair<Key, Value>;
   size_t capacity_;
-  std::vector<Entry> entries_;  // the most recent last
+  std::vector<Entry> entries_;  // most recent last
 };
 
 }  // namespace keyhole

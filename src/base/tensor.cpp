@@ -57,7 +57,7 @@ TensorView::TensorView(const void* memory, DType element, std::initializer_list<
   int64_t stride = 1;
   for (int i = rank - 1; i >= 0; --i) {
     strides[i] = stride;
-    // An empty dimension must not make the others' strides meaningless, hence the 1.
+    // The 1 keeps an empty dimension from making the other strides 0.
     stride = checked_mul(stride, std::max<int64_t>(shape[i], 1), "TensorView");
   }
 }

@@ -1,6 +1,6 @@
 // src/base/weight_rule-inl.h
-// SoftmaxRule: the verbs of the rule. Without an include guard and inside the namespace of whoever
-// includes it: code for several instruction sets compiles it for each of them.
+// SoftmaxRule: the functions of the rule. No include guard, and included inside the caller's
+// namespace: code for several instruction sets compiles it for each of them.
 
 template <class Math, Bend kBend = Bend::either>
 struct SoftmaxRule : RuleNumbers<typename Math::Real> {
@@ -16,8 +16,8 @@ struct SoftmaxRule : RuleNumbers<typename Math::Real> {
     return kBend == Bend::softcap || (kBend == Bend::either && inner != 0);
   }
 
-  // A kernel may multiply fold_factor() into the rows of k, or of q, before it multiplies them with
-  // each other. Then folded() is the rule of their products; steepness stays d score / d (q . k).
+  // A kernel may apply fold_factor() to the rows of k or of q before the product. folded() is then
+  // the rule for these products; steepness stays d score / d (q . k).
   KEYHOLE_RULE Real fold_factor() const { return is_bent() ? inner : factor; }
   KEYHOLE_RULE SoftmaxRule folded() const {
     return is_bent() ? SoftmaxRule{{Real(1), factor, scale}}
@@ -37,7 +37,7 @@ struct SoftmaxRule : RuleNumbers<typename Math::Real> {
   KEYHOLE_RULE Number weight(Number score, Number statistic) const {
     return Math::power(Math::minus(score, statistic));
   }
-  // weight(score(bent), statistic) by one multiply-add and one power.
+  // weight(score(bent), statistic) with one multiply-add and one power.
   template <class Number>
   KEYHOLE_RULE Number weight_of_bent(Number bent, Number minus_statistic) const {
     return Math::power(Math::times_plus(bent, factor, minus_statistic));

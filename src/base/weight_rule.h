@@ -8,8 +8,8 @@
 //   softmax    weight = base^(score - lse), slope = weight; the statistic of a row is its lse
 //   softcap    bends the product: score = softcap * tanh(scale * product / softcap)
 //
-// Written once: the reference and every backend compute by SoftmaxRule (weight_rule-inl.h). `Math`
-// says with which numbers: fp64, the fp32 of a GPU, the vectors of a CPU.
+// Written once: the reference and every backend use SoftmaxRule (weight_rule-inl.h). `Math` is the
+// arithmetic: fp64, fp32 on a GPU, or vectors on a CPU.
 #pragma once
 
 #include <cmath>
@@ -26,31 +26,31 @@
 
 namespace keyhole {
 
-// How weights are made of scores.
+// How weights are computed from scores.
 enum class Normalizer : uint8_t { softmax };
 
-// The rule of a call, as its options say it.
+// The rule of a call, from its options.
 struct WeightRule {
   Normalizer normalizer = Normalizer::softmax;
   double scale = 1;    // of q . k
   double softcap = 0;  // 0: none
 
   KEYHOLE_RULE bool has_softcap() const { return softcap > 0; }
-  // A softcap that is so large against the scale that fp32 does not see it bends nothing.
+  // Also false if the softcap is so large relative to the scale that it has no effect in fp32.
   bool bends_in_fp32() const {
     return has_softcap() && (scale == 0 || float(scale / softcap) != 0);
   }
 };
 
-// What others must know of a rule.
+// Properties of a rule.
 struct RuleFacts {
   const char* name;
-  // Results over disjoint sets of keys can be joined from their statistics alone.
+  // Results over disjoint sets of keys can be combined from their statistics alone.
   bool statistics_add_up;
 };
 constexpr RuleFacts facts_of(Normalizer) { return {"softmax", true}; }
 
-// For what joins results: split lists, plans of several parts, merge, sinks.
+// For code that combines results: split lists, plans of several parts, merge, sinks.
 inline void check_statistics_add_up(const RuleFacts& rule, const char* who, const char* way_out) {
   if (rule.statistics_add_up) return;
   throw Error(ErrorKind::unsupported,
@@ -58,11 +58,11 @@ inline void check_statistics_add_up(const RuleFacts& rule, const char* who, cons
                   rule.name, " cannot be joined; ", way_out));
 }
 
-// What a kernel is compiled for.
+// Which calls a kernel is compiled for.
 enum class Bend : uint8_t {
   none,     // calls without a softcap
   softcap,  // calls with one
-  either,   // a look at each product tells
+  either,   // decided at run time, per product
 };
 
 // Arithmetic on plain numbers. A Math adds to it
@@ -79,18 +79,18 @@ struct PlainArithmetic {
   static KEYHOLE_RULE Number one_minus_square(Number x) { return 1 - x * x; }
 };
 
-// Scores in base e, by the functions of the standard library.
+// Scores in base e, with the functions of the standard library.
 template <class Number>
 struct NaturalMath : PlainArithmetic<Number> {
   static constexpr double kLogE = 1;       // log(e) in the base of the scores
-  static constexpr double kTanhScale = 1;  // what tanh's argument is multiplied with beforehand
+  static constexpr double kTanhScale = 1;  // the factor that tanh expects its argument to have
   static Number power(Number x) { return std::exp(x); }
   static Number tanh(Number x) { return std::tanh(x); }
 };
 
 inline constexpr double kLog2E = std::numbers::log2e;
 
-// Scores in base 2: a power of 2 takes the least work.
+// Scores in base 2: powers of 2 are the cheapest.
 template <class Number>
 struct Base2Math : PlainArithmetic<Number> {
   static constexpr double kLogE = kLog2E;
@@ -99,20 +99,20 @@ struct Base2Math : PlainArithmetic<Number> {
   static Number tanh(Number x) { return std::tanh(x); }
 };
 
-// A rule in the few numbers that a loop keeps.
+// The rule as the few numbers that a loop keeps.
 template <class Real>
 struct RuleNumbers {
   Real inner;   // tanh takes inner * product; 0: no softcap
   Real factor;  // score = factor * bent
-  Real scale;   // d score / d product in base e, where nothing is bent
+  Real scale;   // d score / d product in base e, without a softcap
 };
 template <class Math>
 KEYHOLE_RULE RuleNumbers<typename Math::Real> numbers_of(const WeightRule& rule) {
   using Real = typename Math::Real;
-  using Wide = decltype(Real() + double());  // a Real of more digits than a double keeps them
+  using Wide = decltype(Real() + double());  // keeps the digits of a Real wider than double
   const Wide bend = rule.has_softcap() ? Wide(rule.scale) / Wide(rule.softcap) : Wide(0);
   const Real inner = Real(bend * Wide(Math::kTanhScale));
-  // A softcap bends nothing where the scale is 0, or 0 beside it in the precision of Real.
+  // A softcap has no effect if the scale is 0, or negligible beside it in the precision of Real.
   const double factor = inner != 0 ? rule.softcap : rule.scale;
   return {inner, Real(factor * Math::kLogE), Real(rule.scale)};
 }

@@ -1,6 +1,6 @@
 // src/kernels/contract.h
-// The only types a kernel receives. Every tensor has been checked by the API: ranks, sizes, dtypes
-// and head counts fit each other, lengths fit the plan.
+// The only types a kernel receives. The API has checked every tensor: ranks, sizes, dtypes and head
+// counts match each other, lengths match the plan.
 #pragma once
 
 #include <climits>
@@ -15,13 +15,13 @@
 
 namespace keyhole {
 
-// Where a GPU kernel runs: its launches are queued on the stream, its scratch memory is brought.
+// Where a GPU kernel runs: the stream for its launches, and the scratch memory it is given.
 struct Launch {
   void* stream = nullptr;     // cudaStream_t
-  void* workspace = nullptr;  // 256-byte aligned, at least as large as the entry asks for
+  void* workspace = nullptr;  // 256-byte aligned, at least as large as the entry requires
   int64_t workspace_bytes = 0;
   int num_processors = 0;    // SMs of the GPU
-  int64_t shared_bytes = 0;  // the most that a CTA may ask for
+  int64_t shared_bytes = 0;  // the maximum per CTA
   int64_t l2_cache_bytes = 0;
 };
 
@@ -36,7 +36,8 @@ struct ForwardArgs {
   Launch launch;    // gpu
 };
 
-// Who adds up the gradients, and in which order: chosen once, in dispatch (runtime/dispatch.h).
+// How the gradients are added up, and in which order. Dispatch decides it once
+// (runtime/dispatch.h).
 enum class DqOrder : uint8_t {
   by_queries,  // a launch of its own, by query tile: always the same order
   written,     // the launch by key tile writes it: no query tile is visited twice
@@ -47,7 +48,7 @@ struct BackwardSchedule {
   DqOrder dq = DqOrder::by_queries;
   SumOrder heads = SumOrder::fixed;      // dk and dv of query heads that share a kv head
   SumOrder key_lists = SumOrder::fixed;  // dk and dv of key lists
-  bool splits_lists = false;             // chunks of long lists by key tile, added up in order
+  bool splits_lists = false;  // long lists by key tile are split into chunks, combined in order
   bool operator==(const BackwardSchedule&) const = default;
 };
 std::string to_string(const BackwardSchedule& schedule);  // "dq atomic, dk and dv in order"
@@ -66,50 +67,50 @@ struct BackwardArgs {
 enum class Operation : uint8_t { forward, backward };
 const char* to_string(Operation operation);
 
-// What dispatch may ask of lists before a kernel is chosen, whoever owns them.
+// What dispatch needs to know about lists before a kernel is chosen, whatever their source.
 class ListFacts {
  public:
   virtual bool has_tiles() const = 0;
   virtual bool has_key_lists() const = 0;
-  // Of query tiles of this shape, over all heads of the lists.
+  // The number of lists for query tiles of this shape, over all heads of the lists.
   virtual double num_lists(const TileShape& tile) const = 0;
-  // How many tiles of this shape they name, by an estimate; negative: they cannot be had in it.
+  // An estimate of how many tiles of this shape they contain; negative: they do not support the
+  // shape.
   virtual double num_tiles(const TileShape& tile) const = 0;
-  // In words, which shapes they can be had in; empty: any.
+  // Which shapes they support, as text; empty: any.
   virtual std::string shapes() const = 0;
-  // There are no key lists, and no query tile has two key tiles.
+  // True if there are no key lists and no query tile has two key tiles.
   virtual bool visits_queries_once(const TileShape& tile) const = 0;
 
  protected:
   ~ListFacts() = default;
 };
 
-// What is asked of a kernel.
+// A request for a kernel.
 struct Request {
   std::string backend;  // "auto" or a backend's name
   Operation operation = Operation::forward;
   DType dtype = DType::f32;
   int64_t head_dim = 0, v_head_dim = 0;
-  Device device = {};          // where the tensors lie
+  Device device = {};          // where the tensors are
   int compute_capability = 0;  // of a GPU: 10 * major + minor
   int64_t shared_bytes = 0;    // of a GPU, per CTA
   bool has_softcap = false;
   double softcap = 0;
   bool has_sink = false;
-  bool deterministic = false;        // a backward pass: the same bits every time
-  bool shares_kv_heads = false;      // several query heads have one kv head
+  bool deterministic = false;        // for a backward pass: the same bits every time
+  bool shares_kv_heads = false;      // several query heads share a kv head
   const ListFacts* lists = nullptr;  // null: any
   bool is_aligned = true;            // every row of every tensor begins at a multiple of 16 bytes
-  // In words, why a GPU's copy unit (TMA) cannot read and write the tensors in place; empty when it
-  // can.
-  std::string why_no_boxes = {};
+  // Why TMA cannot read and write the tensors in place, as text; empty when it can.
+  std::string why_no_tma = {};
 };
 
-// A kernel whose CTAs stay on their processor and follow the items of their share (view.h).
+// A kernel with persistent CTAs, each of which processes its share of the work items (view.h).
 struct Persistence {
-  int ctas_per_processor = 1;  // 0: for this tile there is a CTA for each item
-  double tiles_per_item = 0;   // what an item costs beside its tiles, in tiles
-  double cache_share = 0;      // of the second-level cache, that a section of heads may fill
+  int ctas_per_processor = 1;  // 0: one CTA per item for this tile
+  double tiles_per_item = 0;   // the fixed cost of an item, in tiles
+  double cache_share = 0;      // the share of the L2 cache that a section of heads may fill
 };
 
 // One row of the kernel table.
@@ -120,31 +121,31 @@ struct KernelEntry {
   Operation operation;
   DType dtype;
   int64_t max_head_dim;          // of q, k and of v
-  std::vector<TileShape> tiles;  // it can follow; the runtime takes the cheapest for the lists
-  // What `num_tiles` tiles in `num_lists` lists cost, in units of a pair in the best tile of the
+  std::vector<TileShape> tiles;  // it supports; the runtime takes the cheapest for the lists
+  // The cost of `num_tiles` tiles in `num_lists` lists. The unit is a pair in the best tile of the
   // best kernel of its rank.
   double (*cost)(const TileShape& tile, double num_tiles, double num_lists);
   void (*forward)(const ForwardArgs& args);    // null unless operation == forward
   void (*backward)(const BackwardArgs& args);  // null unless operation == backward
 
-  // Of kernels without an objection those of the lowest rank are taken, the cheapest among them.
+  // Among kernels without an objection, the lowest rank wins, then the lowest cost.
   int rank = 0;
-  Bend bend = Bend::either;  // which calls it is compiled for: with a softcap, without, both
-  // How a backward pass adds up; null: in a fixed order.
+  Bend bend = Bend::either;  // the calls it is compiled for: with a softcap, without, or both
+  // How a backward pass adds up gradients; null: in a fixed order.
   BackwardSchedule (*schedule)(const Request& request, const TileShape& tile) = nullptr;
 
   // GPU kernels.
   BitmapLayout bitmaps = BitmapLayout::row_major;
   int min_compute_capability = 0;
-  int max_compute_capability = INT_MAX;  // instructions of one generation end with it
+  int max_compute_capability = INT_MAX;  // for instructions that only one generation has
   // Tensor cores: weights and score gradients are rounded to the dtype before they are multiplied.
   bool rounds_weights = false;
-  // What else it cannot do, in words; null: nothing.
+  // Other requests it refuses, with the reason as text; null: none.
   std::string (*objection)(const Request& request) = nullptr;
-  // For the tile that is followed; null: a CTA for each item.
+  // For the chosen tile; null: one CTA per item.
   Persistence (*persistence)(const TileShape& tile) = nullptr;
-  // Scratch memory of a call, whose plan's structs are filled and whose pointers need not be
-  // valid; null: none.
+  // The workspace of a call. The structs of its plan are filled in, but its pointers need not be
+  // valid. Null: none.
   int64_t (*forward_workspace)(const ForwardArgs& args) = nullptr;
   int64_t (*backward_workspace)(const BackwardArgs& args) = nullptr;
 };

@@ -1,7 +1,6 @@
 // src/plan/classify.cpp
-// Pattern x tile grid -> for each query tile a list of runs: full tiles, and partial ones still
-// without a bitmap. Asks the pattern for strips, one a query tile; never walks the tiles that are
-// absent.
+// Pattern x tile grid -> a list of runs for each query tile: full tiles, and partial ones that have
+// no bitmap yet. Asks the pattern for one strip per query tile, and never visits absent tiles.
 #include "plan/classify.h"
 
 #include "base/int_math.h"
@@ -17,7 +16,7 @@ class ListMaker {
       : tile_(tile), runs_(runs), first_(runs.size()) {}
 
   void add_partial(int64_t begin_tile, int64_t end_tile) {
-    // Two segments may end and begin in one tile.
+    // One segment may end in the tile where the next one begins.
     if (runs_.size() > first_) begin_tile = std::max<int64_t>(begin_tile, last_tile() + 1);
     for (int64_t tile = begin_tile; tile < end_tile; ++tile) {
       runs_.push_back({int32_t(tile), 1, kUnnamed});
@@ -48,8 +47,7 @@ void list_tiles(const Node& node, Span q, int64_t num_k, TileShape tile, bool is
   for (const Segment& segment : strip) {
     const int64_t first = segment.begin / tile.k, end = ceil_div(segment.end, tile.k);
     if (segment.cover == Cover::all && is_whole) {
-      // Tiles inside the segment are full; those at its ends (or hanging over the last key) are
-      // not.
+      // Tiles inside the segment are full. Those at its ends, or past the last key, are not.
       const int64_t full_begin = ceil_div(segment.begin, tile.k);
       const int64_t full_end = std::max(full_begin, segment.end / tile.k);
       list.add_partial(first, std::min(full_begin, end));
@@ -81,7 +79,7 @@ void classify(Draft& draft) {
     }
     KEYHOLE_CHECK(int64_t(lists.runs.size() * sizeof(TileRun)) <= kMaxPlanBytes,
                   "plan: the lists of ", lists.q_len, " queries and ", lists.k_len, " keys in ",
-                  to_string(lists.tile), " tiles pass ", kMaxPlanBytes,
+                  to_string(lists.tile), " tiles exceed ", kMaxPlanBytes,
                   " bytes; use a pattern that keeps less, or shorter sequences");
   }
 }

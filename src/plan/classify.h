@@ -8,9 +8,8 @@
 
 namespace keyhole {
 
-// The list of one query tile: the key tiles that the band of queries `q` (positions) may see, full
-// ones as runs, others one by one with bitmap kUnnamed. `is_whole` says that the band fills its
-// tile.
+// The list of one query tile: the key tiles that the band of queries `q` (positions) may see. Full
+// ones are runs, others single with bitmap kUnnamed. is_whole: the band fills its tile.
 void list_tiles(const Node& node, Span q, int64_t num_k, TileShape tile, bool is_whole,
                 std::vector<TileRun>& runs);
 

@@ -21,8 +21,8 @@ constexpr Pass kPasses[] = {
     {"group_heads", group_heads}, {"order_lists", order_lists},
 };
 
-// Two nodes that are the same expression draw the same bits. An opaque node (a function) has only
-// its name as text, which proves nothing.
+// Two nodes with the same expression draw the same bits. An opaque node (a function) has only a
+// name as text, which proves nothing.
 bool are_equal(const NodePtr& a, const NodePtr& b) {
   return a == b || (!a->is_opaque() && !b->is_opaque() && a->text() == b->text());
 }
@@ -33,7 +33,7 @@ void number_nodes(Draft& draft) {
     std::vector<int32_t>& ids = draft.node_ids.emplace_back();
     for (const NodePtr& node : nodes) {
       size_t id = 0;
-      // Residue classes are alike or differ from class to class; few distinct nodes are the rule.
+      // Residue classes are equal or all different; usually there are few distinct nodes.
       while (id < distinct.size() && id < 64 && !are_equal(distinct[id], node)) ++id;
       if (id == 64) id = distinct.size();
       if (id == distinct.size()) distinct.push_back(node);

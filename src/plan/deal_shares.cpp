@@ -16,10 +16,10 @@
 namespace keyhole {
 namespace {
 
-// Costs are counted in hundredths of a tile: whole numbers, so that equal loads are equal.
+// Costs are integers, in hundredths of a tile, so that equal loads compare equal.
 constexpr int64_t kTileCost = 100;
 
-// Items of which the longest is so small a part of a CTA's load may come in any order.
+// If the longest item is less than 1/kSmallPart of a CTA's load, items may come in any order.
 constexpr int64_t kSmallPart = 50;
 
 bool is_longer(const WorkItem& a, const WorkItem& b) { return a.num_tiles > b.num_tiles; }
@@ -28,13 +28,13 @@ bool is_before(const WorkItem& a, const WorkItem& b) {
 }
 bool is_behind(const WorkItem& a, const WorkItem& b) { return is_before(b, a); }
 
-// The CTAs by what they have to do so far; the first of equals comes first.
+// The CTAs by load so far; ties go to the lower CTA.
 class Loads {
  public:
   explicit Loads(int32_t num_ctas) {
     for (int32_t cta = 0; cta < num_ctas; ++cta) heap_.push_back({0, cta});
   }
-  // Gives work to the CTA that has least.
+  // Assigns work to the CTA with the least load.
   int32_t add(int64_t cost) {
     std::pop_heap(heap_.begin(), heap_.end(), comes_later);
     heap_.back().load += cost;
@@ -60,7 +60,7 @@ class Dealer {
       : lists_(view, deal.is_transposed),
         work_(work),
         deal_(deal),
-        // At least something: every CTA must get an item, also of empty lists.
+        // At least 1: every CTA must get an item, even of empty lists.
         item_cost_(std::max<int64_t>(1, std::llround(deal.tiles_per_item * kTileCost))),
         items_(work.items) {
     for (WorkItem& item : items_) skip_runs(item);
@@ -71,9 +71,9 @@ class Dealer {
     const int64_t per_section = deal_.heads_per_section / deal_.heads_per_kv_head;
     const int64_t sections = ceil_div(kv_heads, per_section);
     std::vector<WorkItem> all;
-    std::vector<size_t> begins = {0};  // of the sections
+    std::vector<size_t> begins = {0};  // of each section
     for (int64_t s = 0; s < sections; ++s) {
-      // As equal as they can be: a last section of one head would leave CTAs without work.
+      // Sections of nearly equal size: a last section of one head would leave CTAs idle.
       const int64_t first = kv_heads * s / sections, end = kv_heads * (s + 1) / sections;
       add_section(int32_t(first * deal_.heads_per_kv_head), int32_t(end * deal_.heads_per_kv_head),
                   all);
@@ -92,7 +92,8 @@ class Dealer {
   }
 
  private:
-  // A chunk is given the run it begins in: the one thread that reads lists should not walk there.
+  // Lets a chunk begin at the run it starts in: the single thread that reads lists should not walk
+  // there.
   void skip_runs(WorkItem& item) const {
     while (item.num_runs > 0 && lists_.runs[item.first_run].count <= item.first_tile) {
       item.first_tile -= lists_.runs[item.first_run].count;
@@ -104,8 +105,8 @@ class Dealer {
   using Order = bool (*)(const WorkItem&, const WorkItem&);
   int64_t cost_of(const WorkItem& item) const { return kTileCost * item.num_tiles + item_cost_; }
 
-  // Longest first; but where the longest matters little, list after list, from the end that has
-  // more to do: neighbours read the same, and a cache that does not hold a whole section holds what
+  // Longest first. But if the longest matters little, list after list from the end that has more
+  // work: neighbours read the same keys, and a cache too small for a whole section still holds what
   // some neighbours read.
   Order order_of(const std::vector<WorkItem>& all) const {
     int64_t longest = 0, total = 0, behind_the_middle = 0;
@@ -119,7 +120,7 @@ class Dealer {
     return behind_the_middle > 0 ? is_behind : is_before;
   }
 
-  // Of items that come equally early the same list of every head comes before the next, so that
+  // Among items of equal rank, the same list of every head comes before the next list, so that
   // heads stay together.
   void add_section(int32_t first_head, int32_t end_head, std::vector<WorkItem>& all) const {
     for (int32_t place = 0; place < work_.items_per_group; ++place) {
@@ -132,12 +133,12 @@ class Dealer {
     }
   }
 
-  // About one item for each CTA, the shortest of all sections, to even out what the longer ones
-  // leave.
+  // Moves about one item per CTA, the shortest of all sections, to the end: they even out the loads
+  // that the longer ones leave.
   void move_short_to_the_end(std::vector<WorkItem>& all) const {
     if (all.empty()) return;
     const int32_t longest = std::ranges::max_element(all, {}, &WorkItem::num_tiles)->num_tiles;
-    std::vector<size_t> places;  // of shorter ones
+    std::vector<size_t> places;  // of the shorter ones
     for (size_t i = 0; i < all.size(); ++i) {
       if (all[i].num_tiles < longest) places.push_back(i);
     }
@@ -153,7 +154,7 @@ class Dealer {
     all = std::move(moved);
   }
 
-  // Equals stay in their order. By places, since std::stable_sort's memory is deprecated in C++20.
+  // A stable sort. By indices, since std::stable_sort uses what is deprecated in C++20.
   static void sort_in_place(std::span<WorkItem> section, Order comes_first) {
     if (std::ranges::is_sorted(section, comes_first)) return;
     const std::vector<WorkItem> unsorted(section.begin(), section.end());
@@ -166,7 +167,7 @@ class Dealer {
     for (size_t i = 0; i < places.size(); ++i) section[i] = unsorted[places[i]];
   }
 
-  // A head without lists here has as many empty ones: its rows must still be finished.
+  // A head without lists in this part has as many empty ones: its rows must still be finished.
   WorkItem item_of(int32_t head, int32_t place) const {
     const int32_t group = deal_.group_of[size_t(head)];
     if (group >= 0) return items_[size_t(group) * size_t(work_.items_per_group) + size_t(place)];
@@ -186,7 +187,7 @@ class Dealer {
     for (size_t cta = 0; cta < num_ctas; ++cta) {
       auto last = int32_t(cta);
       for (const WorkItem& item : std::span(share_of[cta]).subspan(1)) {
-        const int32_t at = add(item);  // first: the items may move
+        const int32_t at = add(item);  // before indexing: the items may be reallocated
         shares.items[size_t(last)].next = at;
         last = at;
       }
@@ -203,7 +204,7 @@ class Dealer {
   const DealtWork& work_;
   const ShareDeal& deal_;
   const int64_t item_cost_;
-  std::vector<WorkItem> items_;  // as in work_, chunks with their own runs
+  std::vector<WorkItem> items_;  // as in work_; chunks with their own runs
 };
 
 }  // namespace
@@ -216,7 +217,7 @@ DealtShares deal_shares(const TileView& view, const DealtWork& work, const Share
   return Dealer(view, work, deal).deal();
 }
 
-// A kernel whose CTAs stay follows the lists of one direction.
+// A kernel with persistent CTAs processes the lists of one direction.
 void deal_shares(ScheduleDraft& draft) {
   const Target& target = draft.target;
   if (target.ctas.num_ctas == 0) return;

@@ -11,15 +11,15 @@
 namespace keyhole {
 namespace {
 
-// Shorter chunks would spend more on their partial results than they save: 16 tiles of 64 keys.
+// Shorter chunks would cost more for their partial results than they save: 16 tiles of 64 keys.
 constexpr int64_t kShortestChunk = 16;
-// Chunks are this many times as long as the mean list, and only lists of more than one and a half
-// of them are cut: causal attention, whose longest list is twice the mean, is not.
+// A chunk is this many times as long as the mean list, and only lists longer than one and a half
+// chunks are split. Causal attention, whose longest list is twice the mean, is not split.
 constexpr int64_t kOutlier = 4;
-// Chunks per processor when there are too few lists to go round.
+// Chunks per SM when there are fewer lists than SMs can use.
 constexpr int64_t kChunksPerProcessor = 2;
 
-// Longer than any list, and half as much again still fits.
+// Longer than any list; one and a half times this still fits in int64.
 constexpr int64_t kUncut = int64_t{1} << 60;
 
 int64_t chunk_tiles(const TileView& view, const Direction& lists, const Deal& deal) {
@@ -55,7 +55,7 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
     Group& group = groups[size_t(g)];
     for (int64_t list = 0; list < lists.lists_per_group; ++list) {
       const int64_t index = g * lists.lists_per_group + list, tiles = lists.num_tiles(index);
-      // A little over one chunk is not worth two partial results.
+      // Slightly more than one chunk is not worth two partial results.
       const int64_t pieces = tiles <= chunk + chunk / 2 ? 1 : ceil_div(tiles, chunk);
       if (pieces > 1) group.splits.push_back({int32_t(list), group.slots, int32_t(pieces)});
       for (int64_t piece = 0; piece < pieces; ++piece) {
@@ -73,7 +73,7 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
     dealt.splits_per_group = std::max(dealt.splits_per_group, int32_t(group.splits.size()));
     dealt.slots_per_group = std::max(dealt.slots_per_group, group.slots);
   }
-  // Heads of no group still have their (empty) lists to finish.
+  // Heads without a group still have their (empty) lists to finish.
   dealt.items_per_group = std::max(dealt.items_per_group, int32_t(lists.lists_per_group));
   for (Group& group : groups) {
     group.items.resize(size_t(dealt.items_per_group), {-1, 0, 0, -1});

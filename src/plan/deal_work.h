@@ -1,6 +1,6 @@
 // src/plan/deal_work.h
-// Deals the lists of a part out to the processors of a GPU: longest first, and lists that would
-// keep one processor busy long after the others are cut into chunks.
+// Turns the lists of a part into work items: longest first. Lists that would keep one SM busy long
+// after the others are split into chunks.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct DealtWork {
 };
 
 struct Deal {
-  std::span<const int32_t> group_of;  // of all heads that will run
+  std::span<const int32_t> group_of;  // of all heads of the call
   int64_t num_processors = 1;
   bool is_transposed = false;  // the lists of a backward pass, by key tile
   bool may_split = true;

@@ -1,6 +1,6 @@
 // src/plan/direction.h
-// The lists of one direction of a part: those of query tiles or, for a backward pass, those of key
-// tiles. The passes that deal work out treat both alike.
+// The lists of one direction of a part: by query tile or, for a backward pass, by key tile. The
+// scheduling passes treat both alike.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ class Direction {
     return total;
   }
 
-  // Whether the tile that a list of a group belongs to has rows: classes have room for the longest
-  // of them.
+  // Whether the tile of a list has rows. Every class has as many tiles as the longest one, so some
+  // tiles are empty.
   bool has_rows(int32_t list) const {
     const int32_t tiles = is_transposed_ ? view_.k_tiles : view_.q_tiles;
     const int32_t tile_rows = is_transposed_ ? view_.tile.k : view_.tile.q;

@@ -1,7 +1,7 @@
 // src/plan/draw_bitmaps.cpp
-// One bitmap per name, one bit per pair. Settles every `some`: a tile that turns out full becomes
-// part of a run, one that turns out empty leaves its list, and bitmaps that came out equal under
-// different names are stored once.
+// One bitmap per name, one bit per pair. Resolves every `some`: a tile that turns out full joins a
+// run, one that turns out empty leaves its list. Equal bitmaps under different names are stored
+// once.
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
@@ -16,9 +16,9 @@
 namespace keyhole {
 namespace {
 
-constexpr int32_t kAbsent = -3;  // what a name stands for when nothing attends in its tile
+constexpr int32_t kAbsent = -3;  // the value of a name if nothing attends in its tile
 
-// Bitmaps by content.
+// Bitmaps, deduplicated by content.
 class BitmapStore {
  public:
   BitmapStore(std::vector<uint64_t>& words, int64_t words_per_bitmap)
@@ -32,7 +32,7 @@ class BitmapStore {
       if (std::memcmp(known, bitmap, size_ * sizeof(uint64_t)) == 0) return entry->second;
     }
     KEYHOLE_CHECK(int64_t((words_.size() + size_) * sizeof(uint64_t)) <= kMaxPlanBytes,
-                  "plan: the bitmaps of its partial tiles pass ", kMaxPlanBytes,
+                  "plan: the bitmaps of its partial tiles exceed ", kMaxPlanBytes,
                   " bytes; use a pattern that is coarser, or shorter sequences");
     words_.insert(words_.end(), bitmap, bitmap + size_);
     const int32_t index = int32_t(words_.size() / size_ - 1);
@@ -60,7 +60,7 @@ int64_t draw(const Draft& draft, const TileName& name, std::vector<uint64_t>& bi
   return bits.count();
 }
 
-// Absent tiles go, and full tiles that now touch become one run.
+// Removes absent tiles, and joins full tiles that are now adjacent into one run.
 void settle_lists(TileLists& lists, const std::vector<int32_t>& bitmap_of_name) {
   size_t written = 0;
   for (size_t list = 0; list < lists.list_begin.size(); ++list) {

@@ -1,5 +1,6 @@
 // src/plan/estimate.cpp
-// Samples spread queries (or query tiles) and scales up. Small plans are counted whole.
+// Samples queries (or query tiles) spread over the sequence and scales up. Small plans are counted
+// exactly.
 #include "plan/estimate.h"
 
 #include <algorithm>
@@ -17,15 +18,14 @@
 namespace keyhole {
 namespace {
 
-constexpr int64_t kSampledTiles =
-    48;  // query tiles; a prime-ish stride through them avoids resonance
-constexpr int64_t kFirstRows = 512;  // of which no query tile is left out
+constexpr int64_t kSampledTiles = 48;
+constexpr int64_t kFirstRows = 512;  // the query tiles of the first rows are all counted
 constexpr int64_t kSampledRows = 32;
-constexpr int64_t kDrawnTiles = 256;  // partial tiles of opaque nodes that are really drawn
+constexpr int64_t kDrawnTiles = 256;  // partial tiles of opaque nodes that are actually drawn
 
-// Calls visit(i) for at most `wanted` values spread over [0, count); returns how many. Steps of the
-// golden ratio: an even spacing would resonate with patterns that repeat (every 256th row of
-// blocks(16) begins a block and keeps one key under causal).
+// Calls visit(i) for at most `wanted` values spread over [0, count); returns how many. Steps by the
+// golden ratio: even spacing would resonate with periodic patterns (every 256th row of blocks(16)
+// begins a block and keeps one key under causal).
 template <class Visit>
 int64_t sample(int64_t count, int64_t wanted, Visit visit) {
   if (count <= wanted) {
@@ -84,8 +84,8 @@ double listed_tiles(const Node& node, const Shape& shape, int64_t stride, TileSh
       if (is_listed) listed += run.count;
     }
   };
-  // The first ones are all counted: global tokens make them as long as a hundred others, and a
-  // sample that meets one of them takes it for many.
+  // The first lists are all counted. Global tokens make them as long as a hundred others, and a
+  // sample that includes one would count it for many.
   const int64_t lists = q_tiles * stride;
   const int64_t first = std::min(lists, ceil_div(kFirstRows, tile.q));
   for (int64_t i = 0; i < first; ++i) visit(i);

@@ -1,6 +1,6 @@
 // src/plan/estimate.h
-// What a pattern would cost in one form or another, from a sample of its queries. Choosing a form
-// must not cost more than the plan itself.
+// Estimates what a pattern would cost in one form or another, from a sample of its queries.
+// Choosing a form must not cost more than the plan itself.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace keyhole {
 double estimate_pairs(const Node& node, const Shape& shape);
 // Tiles of this shape that a part with this stride would list, for one head.
 double estimate_tiles(const Node& node, const Shape& shape, int64_t stride, TileShape tile);
-// The tiles of plain coordinates that hold any pair, every query tile asked, all heads.
+// The tiles in plain coordinates that hold any pair, exactly: every query tile of all heads.
 double count_tiles(const Pattern& pattern, const Shape& shape, TileShape tile);
 
 }  // namespace keyhole

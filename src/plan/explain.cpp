@@ -123,7 +123,7 @@ PlanReport Plan::explain(TileShape tile, int64_t head_dim, int64_t element_bytes
   }
 
   const double row_bytes = double(head_dim * element_bytes);
-  // q is read and out written once a part; K and V once for every list that visits them.
+  // q is read and out written once per part; K and V once for every list that visits them.
   for (const PartReport& part : report.parts) {
     report.pairs += part.pairs;
     report.visited_pairs += part.visited_pairs;
@@ -143,7 +143,7 @@ PlanReport Plan::explain(TileShape tile, int64_t head_dim, int64_t element_bytes
   report.flops_backward = 2.5 * report.flops_forward;
   report.flops_per_token = shape.q_len > 0 ? report.flops_forward / double(shape.q_len) : 0;
   report.dense_flops_forward = 4.0 * double(report.all_pairs) * double(head_dim);
-  // A gathered pair costs several times a pair in a tile; split_parts.cpp knows how many.
+  // A gathered pair costs several times a pair in a tile; split_parts.cpp has the factor.
   double visited_cost = 0;
   for (const PartReport& part : report.parts) {
     const double queries = double(part.heads) * double(report.shape.q_len);

@@ -1,6 +1,6 @@
 // src/plan/gather_keys.cpp
-// A part as lists of keys, one list a query: the form for patterns so thin that a tile would hold
-// only a few pairs (random tokens, powers of two).
+// A part as lists of keys, one list per query: for patterns so thin that a tile would hold only a
+// few pairs (random tokens, powers of two).
 #include "base/int_math.h"
 #include "pattern/node.h"
 #include "plan/compile.h"
@@ -39,7 +39,7 @@ KeyLists compile_keys(const PartSpec& part, const Shape& shape) {
       });
       lists.list_count.push_back(int32_t(int64_t(lists.keys.size()) - lists.list_begin.back()));
       KEYHOLE_CHECK(int64_t(lists.keys.size() * sizeof(int32_t)) <= kMaxPlanBytes,
-                    "plan: the key lists of ", shape.q_len, " queries pass ", kMaxPlanBytes,
+                    "plan: the key lists of ", shape.q_len, " queries exceed ", kMaxPlanBytes,
                     " bytes; use a pattern that keeps less, or shorter sequences");
     }
   }

@@ -1,6 +1,6 @@
 // src/plan/group_heads.cpp
-// Heads whose patterns differ in words may still have equal lists (window(5000) and window(9000) on
-// 4,096 tokens). They become one group.
+// Heads whose patterns have different texts may still have equal lists (window(5000) and
+// window(9000) on 4,096 tokens). They become one group.
 #include <algorithm>
 
 #include "plan/draft.h"

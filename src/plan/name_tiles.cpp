@@ -1,7 +1,7 @@
 // src/plan/name_tiles.cpp
-// Partial tiles that must be equal get one name, before anything is drawn: a tile's signature is
-// all that the pattern depends on inside it (the offset of the diagonal, say). A causal plan of
-// 8,192 diagonal tiles has one name.
+// Partial tiles that must be equal get one name, before anything is drawn. A tile's signature is
+// all that the pattern depends on inside it (for example the offset of the diagonal). A causal plan
+// of 8,192 diagonal tiles has one name.
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -15,8 +15,8 @@ namespace keyhole {
 void name_tiles(Draft& draft) {
   TileLists& lists = draft.lists;
   std::unordered_map<std::string, int32_t> name_of;
-  // What the list before had, partial tile by partial tile. Mostly this one has the same: comparing
-  // costs less than a look into the map.
+  // The partial tiles of the previous list. This list usually has the same ones, and comparing
+  // costs less than a map lookup.
   struct Known {
     std::string signature;
     int32_t name;
@@ -42,7 +42,7 @@ void name_tiles(Draft& draft) {
           signature.add(draft.node_ids[size_t(group)][size_t(c)]);
           signature.add(rect.q.size());
           signature.add(rect.k.size());
-          // A rectangle that is all or none has no signature of its own; the size says it all.
+          // A rectangle that is all or none has no signature; its size is enough.
           const Cover cover = node.cover(rect);
           signature.add(int64_t(cover));
           if (cover == Cover::some && !node.sign(rect, signature)) {

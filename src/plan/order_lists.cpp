@@ -1,6 +1,5 @@
 // src/plan/order_lists.cpp
-// Longest lists first, per group: the threads or CTAs that finish early then find only short work
-// left.
+// Longest lists first, per group: threads or CTAs that finish early then find only short work left.
 #include <algorithm>
 #include <vector>
 
@@ -11,8 +10,8 @@ namespace keyhole {
 void order_lists(Draft& draft) {
   TileLists& lists = draft.lists;
   const int64_t per_group = lists.lists_per_group();
-  // A number for each list, smaller for one that comes before: by its tiles, of which it has less
-  // than 2^31, then by its place, so that the order does not depend on the sorting algorithm.
+  // A sort key for each list: first by its number of tiles (below 2^31), longest first, then by its
+  // index, so that the order does not depend on the sorting algorithm.
   std::vector<uint64_t> keys(static_cast<size_t>(per_group));
   lists.order.resize(size_t(lists.groups * per_group));
   for (int32_t group = 0; group < lists.groups; ++group) {

@@ -1,5 +1,5 @@
 // src/plan/permute_bitmaps.cpp
-// Bitmaps are drawn in rows of 64-bit words; a kernel names the layout it reads them in.
+// Bitmaps are drawn as rows of 64-bit words. Each kernel names the layout in which it reads them;
 // docs/gpu.md has the picture.
 #include <bit>
 
@@ -26,7 +26,7 @@ std::vector<uint64_t> mma_bitmaps(const TileView& view, bool is_transposed) {
         for (uint64_t left = in [q * row_words + w]; left != 0; left &= left - 1) {
           const int32_t k = int32_t(w * 64 + std::countr_zero(left));
           const MmaBit place = is_transposed ? mma_bit(k, q, cols) : mma_bit(q, k, cols);
-          const int64_t word = b * words + place.word;  // of 32 bits, the lower one first
+          const int64_t word = b * words + place.word;  // in 32-bit words, the lower half first
           permuted[size_t(word / 2)] |= uint64_t{1} << (word % 2 * 32 + place.bit);
         }
       }

@@ -1,5 +1,5 @@
 // src/plan/plan.cpp
-// The public face of plans: making one, asking it, checking it.
+// The public API of plans: compiling, explaining, verifying.
 #include "keyhole/plan.h"
 
 #include <cstdint>
@@ -20,19 +20,20 @@ void check_shape(const Shape& shape) {
   KEYHOLE_CHECK(
       shape.q_len <= kMaxPlanLength && shape.k_len <= kMaxPlanLength, "plan: q_len is ",
       shape.q_len, " and k_len is ", shape.k_len, "; accepted are 0 to ", kMaxPlanLength,
-      "; plan longer sequences in pieces: some of the queries at a time (offset places them), and "
-      "pieces of the keys whose results merge joins");
+      "; plan longer sequences in pieces: some of the queries at a time (set their offset), and "
+      "some of the keys at a time (combine the results with merge)");
   KEYHOLE_CHECK(shape.q_offset() >= -kMaxPlanOffset && shape.q_offset() <= kMaxPlanOffset,
                 "plan: offset is ", shape.q_offset(), "; accepted are -", kMaxPlanOffset, " to ",
-                kMaxPlanOffset, ": count positions from nearer to the queries");
+                kMaxPlanOffset, ": choose an origin of positions nearer to the queries");
   KEYHOLE_CHECK(checked_mul(shape.batch, shape.heads, "plan: batch x heads") <= int64_t{1} << 31,
-                "plan: ", shape.batch, " x ", shape.heads, " heads pass the limit of 2147483648");
-  // explain() counts the pairs of all heads. The product of two lengths always fits.
+                "plan: ", shape.batch, " x ", shape.heads, " heads exceed the limit of 2147483648");
+  // explain() counts the pairs of all heads. The product of two lengths always fits in int64.
   const int64_t heads = shape.batch * shape.heads, pairs = shape.q_len * shape.k_len;
-  KEYHOLE_CHECK(heads == 0 || pairs <= INT64_MAX / heads, "plan: ", heads, " heads x ", shape.q_len,
-                " queries x ", shape.k_len,
-                " keys are more pairs than 64 bits count; plan fewer heads or batch entries at a "
-                "time, and pass parts of the tensors");
+  KEYHOLE_CHECK(
+      heads == 0 || pairs <= INT64_MAX / heads, "plan: ", heads, " heads x ", shape.q_len,
+      " queries x ", shape.k_len,
+      " keys are more pairs than 64 bits can count; plan fewer heads or batch entries at a "
+      "time, and pass parts of the tensors");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // src/plan/plan_file.cpp
-// Plans as files. A checksum finds accidents; it proves nothing about who wrote the file, so every
-// field is checked whether or not the checksum fits.
+// Plans as files. The checksum detects accidental damage. It proves nothing about who wrote the
+// file, so every field is checked even if the checksum is right.
 //
 //   "khplan\r\n"   8 bytes
 //   version        uint32, kVersion
@@ -61,7 +61,7 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-// Takes arrays off the file one after the other; never allocates more than the file holds.
+// Reads arrays from the file one after another; never allocates more than the file holds.
 class Reader {
  public:
   Reader(std::span<const std::byte> bytes, std::string path)
@@ -113,7 +113,7 @@ Json describe(const TileLists& part) {
           {"bitmaps", part.num_bitmaps()}};
 }
 
-// Lists lie one behind the other in a file; their counts say where each begins.
+// In a file lists are contiguous; their counts give where each begins.
 std::vector<int64_t> begins_of(const std::vector<int32_t>& counts, size_t num_entries,
                                const Source& source) {
   std::vector<int64_t> begins;
@@ -151,7 +151,7 @@ TileLists read_tiles(Reader& reader, const Json& json, const Shape& shape, TileS
   lists.bitmaps = reader.take_array<uint64_t>(
       checked_mul(json.at("bitmaps").get<int64_t>(), lists.bitmap_words(), "plan file: bitmaps"),
       "bitmaps");
-  // Only now: the file has been seen to hold an entry for each of them.
+  // Only here, because the file is now known to hold an entry for each of them.
   for (int64_t c = 0; c < lists.stride; ++c) {
     lists.residues.push_back(residue_class(shape, lists.stride, c));
   }
@@ -190,13 +190,13 @@ Shape read_shape(const Json& json, const std::string& path) {
   return shape;
 }
 
-// The node that a group of a part follows, from its text. A resolved node speaks of one head.
+// The node of a group of a part, from its text. A resolved node belongs to one head.
 NodePtr node_of(const std::string& text, const Shape& shape) {
   const Shape one_head{1, 1, shape.q_len, shape.k_len, shape.q_offset()};
   return parse(text).for_head(one_head).node();
 }
 
-// Arrays and functions have names in a node's text, and are not in it.
+// Whether the text determines the node. Arrays and functions appear in it only by name.
 bool tells_the_node(const std::string& text, const Shape& shape) {
   try {
     return node_of(text, shape)->text() == text;
@@ -205,7 +205,7 @@ bool tells_the_node(const std::string& text, const Shape& shape) {
   }
 }
 
-// The parts in tiles form, or null where a text would not tell one of their nodes. The other parts
+// The parts in tiles form, or null if a text does not determine one of their nodes. The other parts
 // need no text: all their lists are in the file.
 Json describe_parts(const PlanState& state) {
   if (!state.parts()) return nullptr;
@@ -252,7 +252,7 @@ PartSpec read_part(Reader& reader, const Json& json, const Shape& shape, const s
   return part;
 }
 
-// Lists in the file and lists compiled from its parts must be about the same heads and classes.
+// Lists in the file and lists compiled from its parts must have the same heads and classes.
 void check_fits(const PartSpec& part, const TileLists& lists, const std::string& path) {
   const auto has_head = [](int32_t group) { return group >= 0; };
   KEYHOLE_CHECK(part.key.stride == lists.stride &&
@@ -260,15 +260,16 @@ void check_fits(const PartSpec& part, const TileLists& lists, const std::string&
                                lists.group_of.end(),
                                [&](int32_t a, int32_t b) { return has_head(a) == has_head(b); }),
                 "plan file ", path, ": lists of tile ", to_string(lists.tile),
-                " are not of the parts that the file tells");
+                " do not match the parts that the file describes");
 }
 
 }  // namespace
 
 std::vector<std::byte> plan_file_bytes(const Plan& plan) {
   PlanState& state = plan.state();
-  // Lists of a shape that every backend can follow: a plan nobody has used yet has none at all, and
-  // one that was only looked at may have others, from which no reader of the file gets these.
+  // Makes sure the file has lists in a shape that every backend supports. A plan that was never
+  // used has none, and one that was only explained may have others, from which a reader cannot
+  // derive these.
   constexpr TileShape kEverybodys = {64, 64};
   const Json parts = describe_parts(state);
   const bool needs_lists = state.compiled_shapes().empty() || parts.is_null();
@@ -281,7 +282,7 @@ std::vector<std::byte> plan_file_bytes(const Plan& plan) {
                      {"q_len", shape.q_len},
                      {"k_len", shape.k_len},
                      {"offset", shape.q_offset()}};
-  // Lists of another tile shape, compiled after loading, must be of the same split.
+  // Lists of another tile shape, compiled after loading, must come from the same split.
   header["parts"] = parts;
   header["tiles"] = Json::array();
   header["gathers"] = Json::array();
@@ -370,19 +371,19 @@ Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {
         if (!parts) continue;
         const size_t index = compiled.parts.size() - 1;
         KEYHOLE_CHECK(index < parts->size(), "plan file ", path, ": tile ", to_string(tile),
-                      " has more parts than the ", parts->size(), " that the file tells");
+                      " has more parts than the ", parts->size(), " that the file describes");
         check_fits((*parts)[index], compiled.parts.back(), path);
       }
       KEYHOLE_CHECK(!parts || compiled.parts.size() == parts->size(), "plan file ", path, ": tile ",
                     to_string(tile), " has ", compiled.parts.size(), " of the ", parts->size(),
-                    " parts that the file tells");
+                    " parts that the file describes");
       tiles[tile] = std::move(compiled);
     }
     std::vector<KeyLists> gathers;
     for (const Json& part : header.at("gathers")) {
       gathers.push_back(read_keys(reader, part, shape, source));
     }
-    KEYHOLE_CHECK(reader.at_end(), "plan file ", path, " has bytes behind its last array");
+    KEYHOLE_CHECK(reader.at_end(), "plan file ", path, " has bytes after its last array");
     KEYHOLE_CHECK(!tiles.empty(), "plan file ", path, " holds no lists");
     return Plan(std::make_shared<PlanState>(text, shape, std::move(parts), std::move(tiles),
                                             std::move(gathers)));

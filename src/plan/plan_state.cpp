@@ -1,5 +1,5 @@
 // src/plan/plan_state.cpp
-// Compiles lists on first use, under one lock; what was compiled is never moved or changed
+// Compiles lists on first use, under one lock. Compiled lists are never moved or changed
 // afterwards, except that transposed lists are added once.
 #include "plan/plan_state.h"
 

@@ -1,5 +1,5 @@
 // src/plan/repeat_groups.cpp
-// A plan that was made for one head serves all heads of a call; another was made for just these.
+// A plan made for one head serves all heads of a call. Any other plan serves exactly its own heads.
 #include <algorithm>
 
 #include "base/check.h"

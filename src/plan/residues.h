@@ -1,6 +1,6 @@
 // src/plan/residues.h
-// The coordinates of a part: queries and keys cut into residue classes modulo a stride. A plain
-// part is the case of stride 1.
+// The coordinates of a part: queries and keys divided into residue classes modulo a stride. A plain
+// part has stride 1.
 //
 //   stride 3, 7 keys      class 0: keys 0 3 6     class 1: keys 1 4     class 2: keys 2 5
 #pragma once
@@ -17,8 +17,8 @@ namespace keyhole {
 // Class c holds the keys c, c + stride, ... and the queries whose position has the same residue.
 inline ResidueClass residue_class(const Shape& shape, int64_t stride, int64_t c);
 
-// Inside class c, positions count in steps of the stride: the position p = c + stride * p' is p'.
-// This is p' of the class's first query.
+// Inside class c, positions count in steps of the stride: position p = c + stride * p' becomes p'.
+// Returns p' of the class's first query.
 inline int64_t class_offset(const Shape& shape, int64_t stride, int64_t c);
 
 // ---

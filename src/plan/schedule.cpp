@@ -1,6 +1,6 @@
 // src/plan/schedule.cpp
-// Scheduling is a straight list of passes over one draft, as compiling is. Each pass is a plain
-// function in the file of its name, and what it made is verified before the next one runs.
+// Scheduling is a straight list of passes over one draft, like compiling. Each pass is a plain
+// function in the file of its name, and its result is verified before the next one runs.
 #include "plan/schedule.h"
 
 #include <utility>

@@ -1,7 +1,7 @@
 // src/plan/split_parts.cpp
-// A union such as `causal & (window(127) | dilated(128))` is taken apart: its window in plain
-// tiles, its dilated rest inside residue classes, where it is a plain triangle. Thin terms (random
-// tokens) become lists of keys. What an earlier part has is taken out of the later ones, so that
+// Splits a union such as `causal & (window(127) | dilated(128))`: its window becomes plain tiles,
+// its dilated rest tiles inside residue classes, where it is a plain triangle. Thin terms (random
+// tokens) become lists of keys. Pairs of an earlier part are removed from the later ones, so that
 // parts are disjoint and their results can be merged. Every choice is by estimated cost.
 #include "plan/split_parts.h"
 
@@ -19,14 +19,14 @@ namespace {
 
 // Costs are in pairs computed at the rate of a large tile.
 
-constexpr double kMergeRowCost = 24;  // folding one more part into a row of the output
+constexpr double kMergeRowCost = 24;  // merging one more part into a row of the output
 constexpr double kSmallPlan = 16384;  // below this, plain tiles: the choice would cost more
-constexpr double kMostlyFull = 2.2;   // cost over pairs that no split is worth trying to beat
-constexpr size_t kMaxTerms = 8;       // a longer union is compiled as it stands
+constexpr double kMostlyFull = 2.2;   // cost over pairs below which no split is tried
+constexpr size_t kMaxTerms = 8;       // a longer union is compiled as one part
 constexpr TileShape kLargeTile{64, 64}, kSmallTile{16, 16};
 constexpr double kLargeTilePairCost = 1.1, kSmallTilePairCost = 1.8;
 
-// A named composition is taken apart like what it stands for.
+// Replaces a named composition by its definition.
 NodePtr unnamed(NodePtr node) {
   while (node->kind() == Node::Kind::named) node = node->children().front();
   return node;
@@ -43,8 +43,8 @@ NodePtr any_of(const std::vector<NodePtr>& nodes) {
   return result;
 }
 
-// The terms of a union. A conjunction with a union inside is multiplied out, one union at a time:
-// a & (b | c) gives a & b, a & c.
+// The terms of a union. A conjunction that contains a union is expanded, one union at a time: a &
+// (b | c) gives a & b, a & c.
 void collect_terms(const NodePtr& node, std::vector<NodePtr>& terms) {
   const NodePtr plain = unnamed(node);
   if (terms.size() > kMaxTerms) return;
@@ -75,7 +75,7 @@ std::vector<NodePtr> terms_of(const NodePtr& node) {
   return terms;
 }
 
-// The stride inside whose residue classes a term lives: that of its widest dilated factor.
+// The stride of the residue classes for a term: that of its widest dilated factor.
 int64_t stride_of(const NodePtr& term) {
   const NodePtr plain = unnamed(term);
   if (plain->kind() != Node::Kind::conjunction) return plain->dilation();
@@ -113,7 +113,7 @@ struct Costed {
 Costed best_form(const NodePtr& term, const Shape& shape) {
   Costed best{{PartForm::tiles, 1}, tiles_cost(*term, shape, 1)};
   const int64_t stride = stride_of(term);
-  // More classes than queries or keys would be mostly empty ones.
+  // With more classes than queries or keys, most would be empty.
   if (stride > 1 && stride <= std::max(shape.q_len, shape.k_len)) {
     const double cost = tiles_cost(*term, shape, stride);
     if (cost < best.cost) best = {{PartForm::tiles, stride}, cost};
@@ -123,7 +123,7 @@ Costed best_form(const NodePtr& term, const Shape& shape) {
   return best;
 }
 
-// Terms of equal form together, plain tiles first; each without what the ones before it hold.
+// Groups terms of equal form, plain tiles first; each without the pairs of those before it.
 std::vector<Term> make_disjoint(const std::vector<NodePtr>& terms,
                                 const std::vector<Costed>& forms) {
   std::vector<PartKey> keys;
@@ -149,7 +149,8 @@ std::vector<Term> make_disjoint(const std::vector<NodePtr>& terms,
 std::vector<Term> split_by_cost(const NodePtr& node, const Shape& shape) {
   const std::vector<Term> plain = {{{PartForm::tiles, 1}, node}};
   const double whole_cost = tiles_cost(*node, shape, 1);
-  // Nothing to gain: a handful of tiles (or a sample that saw none), or tiles that are mostly full.
+  // Nothing to gain: a handful of tiles (or a sample that found none), or tiles that are mostly
+  // full.
   if (whole_cost <= kSmallPlan) return plain;
   if (whole_cost <= kMostlyFull * estimate_pairs(*node, shape)) return plain;
 
@@ -224,7 +225,7 @@ std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape, Sp
     if (found == distinct.size()) distinct.push_back({node, {}, split_head(node, shape, policy)});
     distinct_of.push_back(found);
   }
-  // One part per (form, stride); a head that has no such term is not in it.
+  // One part per (form, stride). A head without such a term has no lists in it.
   for (size_t d = 0; d < distinct.size(); ++d) {
     for (const Term& term : distinct[d].terms) {
       auto part = std::find_if(parts.begin(), parts.end(),

@@ -1,6 +1,6 @@
 // src/plan/split_parts.h
-// Takes a pattern apart into disjoint parts, each in the coordinates and the form that make it
-// cheap: plain tiles, tiles inside residue classes, or lists of keys.
+// Splits a pattern into disjoint parts, each in the coordinates and the form that make it cheap:
+// plain tiles, tiles inside residue classes, or lists of keys.
 #pragma once
 
 #include <compare>
@@ -26,15 +26,15 @@ struct PartKey {
   auto operator<=>(const PartKey&) const = default;
 };
 
-// One part of a plan before any list is made: which pattern each group of heads follows there.
+// One part of a plan before any list is made: the pattern of each group of heads.
 struct PartSpec {
   PartKey key;
   std::vector<NodePtr> group_nodes;  // resolved; in plain coordinates whatever the stride
   std::vector<int32_t> group_of;  // [batch * heads] -> group, or -1: nothing of this head is here
 };
 
-// How the form of a term is chosen. Users get by_cost; the others make every form happen at every
-// size, so that tests reach all of them on small shapes.
+// How the form of a term is chosen. Users get by_cost. The others force every form at every size,
+// so that tests reach all of them on small shapes.
 enum class SplitPolicy : uint8_t {
   by_cost,
   plain,     // one part of plain tiles
@@ -43,7 +43,7 @@ enum class SplitPolicy : uint8_t {
   mixed,     // dilated terms in residue classes; of the others every second one as key lists
 };
 
-// The parts of a pattern for a shape; equal heads are found before anything is compiled.
+// The parts of a pattern for a shape. Equal heads are found before anything is compiled.
 std::vector<PartSpec> split_parts(const Pattern& pattern, const Shape& shape,
                                   SplitPolicy policy = SplitPolicy::by_cost);
 

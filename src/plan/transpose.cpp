@@ -1,8 +1,8 @@
 // src/plan/transpose.cpp
-// The same lists by key tile (or by key), for the backward pass. Runs stay runs: only where the
-// full tiles of one query tile differ from those of the one before does a run begin or end, so
-// transposing the causal plan of 1,048,576 tokens touches thousands of entries, not the 33 million
-// tiles it covers.
+// The same lists by key tile (or by key), for the backward pass. Runs stay runs: a run begins or
+// ends only where the full tiles of one query tile differ from those of the previous one.
+// Transposing the causal plan of 1,048,576 tokens therefore touches thousands of entries, not the
+// 33 million tiles it covers.
 #include <algorithm>
 
 #include "plan/compile.h"
@@ -11,11 +11,11 @@ namespace keyhole {
 namespace {
 
 struct Event {
-  int64_t list;  // transposed list it belongs to
+  int64_t list;  // the transposed list it belongs to
   TileRun run;
 };
 
-// Walks the key tiles covered by the full runs of `a` but not by those of `b`; both ascending.
+// Visits the key tiles covered by the full runs of `a` but not by those of `b`; both are ascending.
 template <class Visit>
 void for_each_only_in(std::span<const TileRun> a, std::span<const TileRun> b, Visit visit) {
   size_t j = 0;
@@ -33,7 +33,7 @@ void for_each_only_in(std::span<const TileRun> a, std::span<const TileRun> b, Vi
 }
 
 // The lists of one group and class, by key tile. A run of full tiles is open from the query tile
-// where it began until one that does not have it.
+// where it began until the first one without it.
 void transpose_class(const TileLists& lists, int64_t first_list, int64_t first_t_list,
                      std::vector<Event>& events) {
   std::vector<int32_t> open_since(size_t(lists.k_tiles), -1);
@@ -56,7 +56,7 @@ void transpose_class(const TileLists& lists, int64_t first_list, int64_t first_t
   }
 }
 
-// begin and count of each list, from how many entries it has.
+// Sets begin and count of each list from its number of entries.
 template <class Lists>
 void begin_lists(const std::vector<int32_t>& count, Lists& begin) {
   begin.resize(count.size());

@@ -1,6 +1,6 @@
 // src/plan/verify.cpp
-// What must hold of lists: after each pass, when compiling is done, and when they come from a file
-// (a stranger may have written it, so nothing is taken on trust: every index is bounded here).
+// The invariants of lists: after each pass, after compiling, and when they come from a file. A file
+// is untrusted, so every index is checked here.
 #include <algorithm>
 
 #include "base/bits.h"
@@ -53,8 +53,8 @@ void verify_frame(const TileLists& lists, const Shape& shape, const Source& sour
   KEYHOLE_RULE(lists.bitmaps.size() % size_t(lists.bitmap_words()) == 0, "a broken bitmap array");
 }
 
-// Runs of one list: inside the grid, ascending, disjoint, partial ones single, bitmaps known.
-// min_bitmap: kUnnamed while names are still missing.
+// The runs of one list: inside the grid, ascending, disjoint; partial ones single; bitmaps valid.
+// min_bitmap: kUnnamed before name_tiles.
 void verify_runs(std::span<const TileRun> runs, int32_t num_tiles, int64_t num_bitmaps,
                  int32_t min_bitmap, const Source& source) {
   int64_t next = 0;
@@ -78,8 +78,8 @@ std::span<const Entry> list_of(const std::vector<Entry>& entries, int64_t begin,
   return {entries.data() + begin, size_t(count)};
 }
 
-// A tile that hangs over an end is never full, and its bits beyond the end are clear: kernels have
-// no length code, so such a bit would be a phantom key.
+// A tile that extends past an end is never full, and its bits past the end are clear. Kernels do
+// not check lengths when masking, so such a bit would be a phantom key.
 void verify_ends(const TileLists& lists, const ResidueClass& residue, int32_t q_tile,
                  std::span<const TileRun> runs, const Source& source) {
   const int64_t rows = residue.num_q - int64_t{q_tile} * lists.tile.q;

@@ -1,6 +1,6 @@
 // src/plan/verify_schedule.cpp
-// What must hold of a schedule after each pass: every head has a group, no bit is lost, and every
-// tile of every list is dealt to one work item, every work item of every head to one CTA.
+// The invariants of a schedule after each pass: every head has a group, no bit is lost, every tile
+// of every list is in one work item, and every work item of every head belongs to one CTA.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -19,7 +19,7 @@ int64_t num_bits(std::span<const uint64_t> words) {
                                [](uint64_t word) { return int64_t{std::popcount(word)}; });
 }
 
-// As many bits as were drawn, in as much room as the layout has. (Where each one lies is tested:
+// The number of bits and the size of the arrays. (The position of each bit is tested in
 // tests/plan/permute_bitmaps_test.cpp.)
 void verify_mma(const TileView& lists, std::span<const uint64_t> drawn,
                 const std::vector<uint64_t>& permuted, int32_t rows, int32_t cols) {
@@ -30,8 +30,8 @@ void verify_mma(const TileView& lists, std::span<const uint64_t> drawn,
                  " bits became ", num_bits(permuted));
 }
 
-// The items of one group: each list whole in one item, or in chunks that follow one another in
-// slots of their own.
+// The items of one group: each list is whole in one item, or in consecutive chunks with slots of
+// their own.
 class GroupOfWork {
  public:
   GroupOfWork(const Direction& lists, const DealtWork& work, int32_t group)
@@ -46,7 +46,7 @@ class GroupOfWork {
 
   void verify() {
     for (const WorkItem& item : items_) {
-      if (item.list == -1) continue;  // fills the room of the group
+      if (item.list == -1) continue;  // padding
       require(item.list >= 0 && item.list < lists_.lists_per_group, item, "there is no such list");
       const int64_t index = group_ * lists_.lists_per_group + item.list;
       require(
@@ -96,7 +96,7 @@ class GroupOfWork {
       covered += chunk.num_tiles;
       in_slot_[size_t(slot)] = nullptr;
     }
-    if (split.num_slots == 0) return;  // fills the room of the group
+    if (split.num_slots == 0) return;  // padding
     KEYHOLE_ASSERT(covered == lists_.num_tiles(group_ * lists_.lists_per_group + split.list),
                    "deal_work: group ", group_, ", list ", split.list, ": its chunks have ",
                    covered, " tiles");
@@ -107,7 +107,7 @@ class GroupOfWork {
   std::span<const SplitList> splits_;
   const int32_t group_;
   std::vector<bool> is_dealt_;            // [lists_per_group]
-  std::vector<const WorkItem*> in_slot_;  // [slots_per_group]; those of lists seen are taken out
+  std::vector<const WorkItem*> in_slot_;  // [slots_per_group]; removed once their list was checked
 };
 
 void verify_direction(const TileView& view, const DealtWork& work, bool is_transposed) {
@@ -116,13 +116,13 @@ void verify_direction(const TileView& view, const DealtWork& work, bool is_trans
                  "deal_work: ", work.items.size(), " items and ", work.splits.size(),
                  " split lists of ", view.groups, " groups");
   const Direction lists(view, is_transposed);
-  // A head of no group has an empty list for each of these.
+  // A head without a group has an empty list for each of these.
   KEYHOLE_ASSERT(work.items_per_group >= lists.lists_per_group, "deal_work: room for ",
                  work.items_per_group, " items in a group of ", lists.lists_per_group, " lists");
   for (int32_t group = 0; group < view.groups; ++group) GroupOfWork(lists, work, group).verify();
 }
 
-// How many items and tiles each group gives a head; lists without rows are passed over.
+// How many items and tiles each group gives a head; lists without rows are skipped.
 struct Amount {
   int64_t items = 0, tiles = 0;
   bool operator==(const Amount&) const = default;
@@ -143,7 +143,7 @@ Amount amount_without_group(const Direction& lists) {
   return amount;
 }
 
-// All items of all CTAs, each reached once, in as much memory as they have.
+// Walks all items of all CTAs: each must be reached once, inside the array.
 class WalkedShares {
  public:
   WalkedShares(const DealtShares& shares, const Direction& lists, const DealtWork& work,
@@ -173,7 +173,7 @@ class WalkedShares {
   void reach(int32_t at, int32_t cta) {
     KEYHOLE_ASSERT(at >= 0 && size_t(at) < shares_.items.size() && !is_reached_[size_t(at)],
                    "deal_shares: CTA ", cta, " goes on with item ", at, " of ",
-                   shares_.items.size(), ", which does not exist or was followed before");
+                   shares_.items.size(), ", which does not exist or was visited before");
     is_reached_[size_t(at)] = true;
     const WorkItem& item = shares_.items[size_t(at)].work;
     KEYHOLE_ASSERT(item.head >= 0 && size_t(item.head) < amounts_.size() && item.list >= 0 &&
@@ -181,7 +181,7 @@ class WalkedShares {
                        item.slot < work_.slots_per_group && lists_.has_rows(item.list),
                    "deal_shares: item ", at, " is list ", item.list, ", slot ", item.slot,
                    " of head ", item.head);
-    // A whole list by its number, a chunk by its slot.
+    // A whole list is identified by its number, a chunk by its slot.
     const int64_t place = item.slot < 0 ? item.list : lists_.lists_per_group + item.slot;
     const size_t index = size_t(item.head * per_head() + place);
     KEYHOLE_ASSERT(!is_dealt_[index], "deal_shares: list ", item.list, ", slot ", item.slot,
@@ -195,7 +195,7 @@ class WalkedShares {
   const DealtShares& shares_;
   const Direction& lists_;
   const DealtWork& work_;
-  std::vector<Amount> amounts_;   // [heads] what CTAs do of each
+  std::vector<Amount> amounts_;   // [heads] what CTAs process of each
   std::vector<bool> is_reached_;  // [shares.items]
   std::vector<bool> is_dealt_;    // [heads][lists, then slots]
 };

@@ -1,7 +1,6 @@
 // src/plan/view.h
-// All that a kernel ever sees of a plan: plain pointers, passed by value. The plan owns the memory
-// and must outlive every launch that was given a view of it. Nothing here depends on CUDA or on
-// patterns.
+// All that a kernel sees of a plan: plain pointers, passed by value. The plan owns the memory and
+// must outlive every launch that uses a view of it. Nothing here depends on CUDA or on patterns.
 #pragma once
 
 #include <cstdint>
@@ -13,68 +12,68 @@ namespace keyhole {
 
 struct TileRun {
   int32_t tile;    // the first key tile of the run (in a transposed list: the first query tile)
-  int32_t count;   // how many neighbouring tiles it spans; 1 when they are partial
-  int32_t bitmap;  // which bitmap masks it, or kFull when every pair attends
+  int32_t count;   // how many neighbouring tiles it spans; 1 if partial
+  int32_t bitmap;  // the bitmap that masks it, or kFull if every pair attends
   bool operator==(const TileRun&) const = default;
 };
-inline constexpr int32_t kFull = -1;  // tiles where nobody attends are simply not listed
+inline constexpr int32_t kFull = -1;  // tiles in which no pair attends are not listed
 
-// How the bits of a partial tile lie; docs/gpu.md has the picture.
+// The layout of a partial tile's bits; docs/gpu.md has the picture.
 enum class BitmapLayout : uint8_t { row_major, mma };
 
 // The rows of a residue class: positions first, first + stride, ... A plain part has one class of
-// stride 1. Queries and keys of one class see each other; classes never meet.
+// stride 1. Queries attend only to keys of their own class.
 struct ResidueClass {
   int64_t first_q, num_q;  // query indices first_q + stride * i, i < num_q
   int64_t first_k, num_k;
 };
 
-// What one CTA follows: a list, or a chunk of one that is much longer than others. It says where
-// the runs are, so that a CTA need not look that up.
+// The work of one CTA: a list, or a chunk of a list that is much longer than others. It includes
+// where the runs are, so that a CTA need not look that up.
 struct alignas(16) WorkItem {
   int32_t list;        // class * q_tiles + q_tile; -1: nothing
   int32_t first_tile;  // where the chunk begins, counted in tiles over the runs from first_run on
   int32_t num_tiles;
-  int32_t slot;           // -1: the whole list; else the place of its partial result, per head
+  int32_t slot;           // -1: the whole list; else the slot of its partial result, per head
   int64_t first_run = 0;  // of the list; in shares, where the chunk begins
   int32_t num_runs = 0;   // from there to the end of the list
   int32_t head = -1;      // in shares: batch * heads + head
 };
 static_assert(sizeof(WorkItem) == 32, "a CTA reads one with two loads");
-// A list that was cut: its partial results lie in slots [first_slot, first_slot + num_slots).
+// A split list: its partial results are in slots [first_slot, first_slot + num_slots).
 struct SplitList {
   int32_t list, first_slot, num_slots;
 };
 
-// An item and all that it takes to begin with it: a kernel that was just launched has no more to
-// look up before its first copies.
+// A work item with all that is needed to start it: a kernel has nothing else to look up before its
+// first copies.
 struct alignas(16) ShareItem {
   WorkItem work;
-  TileRun first;  // what is left of the run it begins in; nothing where it has no tiles
-  int32_t next;   // of the same share; kLastItem: there is none
+  TileRun first;  // the rest of the run it begins in; empty if it has no tiles
+  int32_t next;   // next item of the same CTA; kLastItem: none
 };
 static_assert(sizeof(ShareItem) == 48, "read with three loads");
 inline constexpr int32_t kLastItem = -1;
 
-// The items of all heads, dealt out beforehand to CTAs that stay on their processor: CTA c begins
-// with items[c] and goes on with its `next`. Only items that have rows, empty lists among them.
+// The work items of all heads, assigned to persistent CTAs in advance. CTA c begins with items[c]
+// and goes on with its `next`. Only items that have rows, including empty lists.
 struct Shares {
   const ShareItem* items = nullptr;
   int32_t num_ctas = 0;
 };
 
-// The work of one direction of a part, longest items first. Groups have equal room; what a group
-// does not need is filled with items of list -1 (and split lists of 0 slots).
+// The work of one direction of a part, longest items first. All groups have the same capacity;
+// unused places hold items of list -1 (and split lists of 0 slots).
 struct WorkView {
   const WorkItem* items = nullptr;    // [groups][items_per_group]
   const SplitList* splits = nullptr;  // [groups][splits_per_group]
   int32_t items_per_group = 0, splits_per_group = 0, slots_per_group = 0;
-  bool is_one_group = false;  // every head follows the lists of group 0
-  Shares shares;              // of no CTAs: there is one for each item
+  bool is_one_group = false;  // every head has the lists of group 0
+  Shares shares;              // no CTAs: one CTA per item
 };
 
-// How many tiles the lists of query tiles have, those of heads without lists among them (0). Only
-// query tiles that have rows count.
+// The fewest and the most tiles in a list, over all query tiles that have rows. Heads without lists
+// count as length 0.
 struct ListLengths {
   int32_t fewest = 0, most = 0;
 };
@@ -100,14 +99,14 @@ struct TileView {
                             // bits beyond the ends of the sequences are clear
   int64_t num_bitmaps;
   ListLengths lengths;
-  // The same by key tile; null until a backward pass asks. TileRun::tile counts query tiles of the
-  // class.
+  // The same by key tile; null until a backward pass needs it. TileRun::tile counts query tiles of
+  // the class.
   const int64_t* t_list_begin;  // [groups * classes * k_tiles]
   const int32_t* t_list_count;
   const TileRun* t_runs;
-  // For device kernels: made by schedule() when a plan is uploaded.
+  // For device kernels: filled by schedule() when a plan is uploaded.
   WorkView work, t_work;
-  const uint64_t* t_bitmaps;  // the bitmaps of transposed tiles, where the layout is not row_major
+  const uint64_t* t_bitmaps;  // the bitmaps of transposed tiles, unless the layout is row_major
 
   int64_t list_index(int32_t group, int32_t class_index, int32_t q_tile) const {
     return (int64_t{group} * classes + class_index) * q_tiles + q_tile;
@@ -117,8 +116,8 @@ struct TileView {
   }
 };
 
-// Key lists of equal room: an index tensor [batch, groups, lists, entries], read where it lies. An
-// entry that is no key (negative, or k_len and beyond) counts nothing, wherever it stands.
+// Key lists of equal capacity: an index tensor [batch, groups, lists, entries], read in place. An
+// entry that is not a key (negative, or k_len and above) is ignored, wherever it stands.
 struct KeyTable {
   const void* entries = nullptr;  // int32_t, or int64_t
   bool is_wide = false;           // int64_t
@@ -135,18 +134,18 @@ struct KeyTable {
 };
 
 // Lists of keys: query i of a group attends to the keys of list i / rows_per_list. A key of -1 is
-// padding; a key that is named twice counts twice. The lists are those of a plan, or a table.
+// padding; a key that is listed twice counts twice. The lists come from a plan or from a table.
 struct GatherView {
   int64_t q_len, k_len;
   int32_t groups;
   int32_t rows_per_list;  // how many neighbouring queries share one list
   int64_t lists;          // per group: ceil(q_len / rows_per_list)
-  // Of a plan: ascending within a list, then padding.
+  // From a plan: ascending within a list, then padding.
   const int32_t* group_of;    // [batch * q_heads]; -1: no list here
   const int64_t* list_begin;  // [groups * lists]
   const int32_t* list_count;  // [groups * lists]
   const int32_t* keys;
-  // The same by key: the lists that name it, ascending; null until a backward pass asks.
+  // The same by key: the lists that name it, ascending; null until a backward pass needs it.
   const int64_t* t_list_begin;  // [groups * k_len]
   const int32_t* t_list_count;
   const int32_t* t_lists;

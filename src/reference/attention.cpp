@@ -1,8 +1,7 @@
 // src/reference/attention.cpp
-// Takes a pattern and tensors, gives outputs and gradients in fp64, straight from the definition:
-// for every query the keys it may see, their scores, a softmax, a weighted sum. No tiles, no plan,
-// no tricks; what is not attended is never read. Sums run in long double where there are many
-// terms.
+// Outputs and gradients in fp64 from a pattern and tensors, straight from the definition: for every
+// query the keys it may see, their scores, a softmax, a weighted sum. No tiles, no plan, no tricks;
+// what is not attended is never read. Sums with many terms use long double.
 #include "reference/attention.h"
 
 #include <cmath>
@@ -18,8 +17,8 @@ namespace keyhole {
 namespace {
 
 constexpr int64_t kManyKeys = 65536;
-// Where fp64 sums may lose what tests look for: many terms, and fp64 kernels, which a judge of the
-// same precision could not tell from itself.
+// When fp64 sums are not accurate enough for tests: with many terms, and for fp64 kernels, which
+// need a reference of higher precision.
 bool needs_long_sums(const TensorView& q, const TensorView& k) {
   return k.shape[2] > kManyKeys || q.dtype == DType::f64;
 }
@@ -66,7 +65,7 @@ Problem describe(const TensorView& q, const TensorView& k, const TensorView& v,
   KEYHOLE_CHECK(q.shape[0] == k.shape[0] && k.shape[0] == v.shape[0] && k.shape[1] == v.shape[1] &&
                     k.shape[2] == v.shape[2] && q.shape[3] == k.shape[3],
                 "reference: the shapes of q ", to_string(q), ", k ", to_string(k), " and v ",
-                to_string(v), " do not fit each other");
+                to_string(v), " do not match");
   KEYHOLE_CHECK(q.shape[1] == 0 || (k.shape[1] > 0 && q.shape[1] % k.shape[1] == 0),
                 "reference: q has ", q.shape[1], " heads and k has ", k.shape[1],
                 "; the heads of q must be a multiple of those of k");
@@ -88,7 +87,7 @@ Problem describe(const TensorView& q, const TensorView& k, const TensorView& v,
 template <class Sum>
 using Rule = SoftmaxRule<NaturalMath<Sum>>;
 
-// What one query gives to each key it attends to. Vectors run parallel to `keys`.
+// The contribution of one query to each key it attends to. All vectors are parallel to `keys`.
 template <class Sum>
 struct Row {
   std::vector<int64_t> keys;
@@ -126,8 +125,8 @@ void attend(const Problem& problem, const HeadPattern& pattern, int64_t head, in
   const Sum sink = problem.sink ? Sum(problem.sink[head * problem.sink_stride]) : Sum(-kInfinity);
   if (sink > top) top = sink;
 
-  // Subtracting a base changes nothing but the range; where it is not finite, nothing is subtracted
-  // and the definition takes its course (an attended NaN or infinity shows).
+  // Subtracting a base changes only the range. If it is not finite nothing is subtracted, so that
+  // an attended NaN or infinity shows.
   const Sum base = std::isfinite(top) ? top : Sum(0);
   Sum sum = rule.weight(sink, base);
   for (const Sum score : row.score) sum += rule.weight(score, base);
@@ -195,7 +194,7 @@ ReferenceGradients backward(const Problem& problem, const Pattern& pattern, cons
         const double* do_row = dout_rows.row(query);
         const double* q_row = q_rows.row(query);
         attend(problem, head_pattern, head, query, q_row, k_rows, row);
-        if (row.keys.empty()) continue;  // whatever dout holds there, nothing depends on this row
+        if (row.keys.empty()) continue;  // nothing depends on this row, whatever dout holds there
 
         Sum delta = 0;  // do . o
         dweight.clear();

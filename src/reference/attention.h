@@ -1,6 +1,6 @@
 // src/reference/attention.h
-// The short road: attention in fp64 by definition, asking the pattern pair by pair. It never sees a
-// plan, so that an error in the compiler cannot hide in both roads.
+// The reference: attention in fp64 by definition, asking the pattern pair by pair. It never sees a
+// plan, so that an error in the compiler cannot hide in both.
 #pragma once
 
 #include <vector>
@@ -22,7 +22,7 @@ struct ReferenceGradients {
 ReferenceOutput reference_forward(const Pattern& pattern, const TensorView& q, const TensorView& k,
                                   const TensorView& v, const AttentionOptions& options = {},
                                   std::optional<int64_t> offset = {});
-// Only the given queries, for long sequences: rows [i] are those of queries[i].
+// Only the given queries, for long sequences: row i of the result is query queries[i].
 ReferenceOutput reference_forward_rows(const Pattern& pattern, const TensorView& q,
                                        const TensorView& k, const TensorView& v,
                                        const std::vector<int64_t>& queries,

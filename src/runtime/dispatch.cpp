@@ -1,6 +1,6 @@
 // src/runtime/dispatch.cpp
-// Chooses a kernel by asking each for its objection, and a tile by asking the lists what it would
-// cost.
+// Chooses a kernel by asking each for its objection, and a tile by its estimated cost for the
+// lists.
 #include "runtime/dispatch.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/int_math.h"
-#include "kernels/sm90/row_boxes.h"
+#include "kernels/sm90/tma_tensors.h"
 #include "runtime/gpu.h"
 #include "runtime/host_lists.h"
 #include "runtime/list_facts.h"
@@ -40,10 +40,10 @@ bool rows_are_aligned(std::initializer_list<const TensorView*> tensors) {
   return true;
 }
 
-std::string why_no_boxes(std::initializer_list<const TensorView*> tensors) {
+std::string why_no_tma(std::initializer_list<const TensorView*> tensors) {
   for (const TensorView* tensor : tensors) {
     if (!tensor->is_given()) continue;
-    if (std::string why = sm90::why_no_boxes(*tensor); !why.empty()) return why;
+    if (std::string why = sm90::why_no_tma(*tensor); !why.empty()) return why;
   }
   return {};
 }
@@ -87,9 +87,8 @@ std::string refusal(const KernelEntry& kernel, const Request& request) {
 
 namespace {
 
-// What the kernels of a backend object, each objection once. Those that read other numbers, or are
-// for calls with a softcap where this one has none or the other way round, are asked only where
-// there are no others.
+// The objections of a backend's kernels, each once. Kernels for another dtype, or for calls with a
+// softcap when this one has none (or the reverse), are asked only if there are no others.
 std::string objections(const std::string& backend, std::span<const KernelEntry> kernels,
                        const Request& request) {
   std::vector<std::string> reasons;
@@ -156,9 +155,9 @@ Choice choose_call(std::span<const KernelEntry> kernels, const Request& request)
   const KernelEntry* best = nullptr;
   TileShape best_tile = {};
   double best_cost = 0;
-  const std::string* backend = nullptr;  // that has its kernel already
+  const std::string* backend = nullptr;  // the last backend that has its kernel
   for (const KernelEntry& kernel : kernels) {
-    // Most of the table, passed over without a word: every call comes by here.
+    // Skips most of the table without building texts: every call comes through here.
     if (!is_of_kind(kernel, request) || (backend != nullptr && *backend == kernel.backend) ||
         (best != nullptr && kernel.rank > best->rank)) {
       continue;
@@ -195,14 +194,14 @@ std::vector<std::string> passed_over(std::span<const KernelEntry> kernels, const
   for (const KernelEntry& kernel : kernels) {
     const std::string why_not = refusal(kernel, request);
     if (why_not.empty()) {
-      // Another kernel of that backend takes the call: nothing of it was passed over.
+      // Another kernel of that backend takes the call: it was not passed over.
       std::erase_if(
           better, [&](const std::string& text) { return text.starts_with(kernel.backend + "."); });
       return better;
     }
     if (objection_to(kernel, request) == why_not) better.push_back(say(kernel.name, ": ", why_not));
   }
-  return {};  // there is none to run at all
+  return {};  // no kernel can run at all
 }
 
 TileShape pick_tile(const KernelEntry& kernel, const ListFacts& lists) {

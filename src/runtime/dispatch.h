@@ -1,6 +1,6 @@
 // src/runtime/dispatch.h
-// From a request and lists to what will run: the cheapest kernel without an objection, the tile it
-// follows the lists with, and how it adds up.
+// From a request and lists to what will run: the cheapest kernel without an objection, its tile,
+// and how it adds up gradients.
 #pragma once
 
 #include <initializer_list>
@@ -14,41 +14,41 @@ namespace keyhole {
 
 std::string to_string(const Request& request);
 
-// Every row of every tensor that is given begins at a multiple of 16 bytes.
+// Whether every row of every given tensor is 16-byte aligned.
 bool rows_are_aligned(std::initializer_list<const TensorView*> tensors);
 
-// Request::why_no_boxes of these tensors; those that are not given have nothing to say.
-std::string why_no_boxes(std::initializer_list<const TensorView*> tensors);
+// Request::why_no_tma of these tensors; those that are not given are skipped.
+std::string why_no_tma(std::initializer_list<const TensorView*> tensors);
 
-// In words, why a kernel cannot serve a request; empty when it can.
+// Why a kernel cannot serve a request, as text; empty when it can.
 std::string refusal(const KernelEntry& kernel, const Request& request);
 
-// The same of a kernel that is made for such tensors: what it objects to in this call.
+// The same for a kernel that is compiled for such tensors: its objection to this call.
 std::string objection_to(const KernelEntry& kernel, const Request& request);
 
-// What will run. The same value for a call, its workspace, `keyhole info`, explain() and records.
+// What will run. The same value is used by the call, its workspace, `keyhole info`, explain() and
+// records.
 struct Choice {
   const KernelEntry* kernel = nullptr;
-  TileShape tile;             // that lists of tiles are followed with
+  TileShape tile;             // the tile of its tile lists
   BackwardSchedule schedule;  // of a backward pass
   bool follows_tiles = true, follows_key_lists = false;
-  int64_t workspace_bytes = 0;  // where somebody has asked for it
+  int64_t workspace_bytes = 0;  // set only on request
 };
 // "sm90.backward.bf16.d128, tiles 64x128, dq atomic, dk and dv in order"
 std::string to_string(const Choice& choice);
 
-// Of each backend the first kernel without an objection; of those the ones of the lowest rank; of
-// those the one that follows the lists (request.lists) cheapest, the first of equals. When all
-// object, the objections are the error, each once for a backend; a backend that no kernel has is an
-// Error(usage).
+// The choice: the first kernel without an objection of each backend; of these the lowest rank; of
+// these the lowest cost for the lists (request.lists), ties to the first. If all kernels object,
+// the objections are the error, each once per backend. An unknown backend is an Error(usage).
 Choice choose_call(std::span<const KernelEntry> kernels, const Request& request);
 const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request);
 
-// What stands before that one in the table and is made for such tensors, but not for this call,
-// each with its objection: "sm90.backward.bf16.d64: adds up dq in no fixed order".
+// The kernels before the chosen one that are compiled for such tensors but refuse this call, each
+// with its objection: "sm90.backward.bf16.d64: adds up dq in no fixed order".
 std::vector<std::string> passed_over(std::span<const KernelEntry> kernels, const Request& request);
 
-// The tile shape of `kernel` that makes these lists cheapest.
+// The tile shape of `kernel` with the lowest cost for these lists.
 TileShape pick_tile(const KernelEntry& kernel, const ListFacts& lists);
 TileShape pick_tile(const KernelEntry& kernel, const Plan& plan);
 
@@ -58,7 +58,7 @@ BackwardSchedule schedule_of(const KernelEntry& kernel, const Request& request,
 BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, const TileShape& tile,
                              const BackwardArgs& args, bool deterministic);
 
-// Make the view of the lists in tiles of `tile`, put it into the arguments and run.
+// Make the view of the lists with tiles of `tile`, put it into the arguments, and run.
 void run_forward(const KernelEntry& kernel, const Lists& lists, TileShape tile, ForwardArgs args);
 void run_backward(const KernelEntry& kernel, const Lists& lists, TileShape tile, BackwardArgs args);
 

@@ -1,6 +1,6 @@
 // src/runtime/gpu.h
 // The GPUs of this machine, and calls on them. Without CUDA in the build, or without a driver,
-// there are none, and why_no_gpu says why. Nothing here is touched before it is asked for.
+// there are none, and why_no_gpu says why. Nothing touches a GPU before the first call.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Gpu {
   std::string name;
   int compute_capability = 0;  // 10 * major + minor
   int num_processors = 0;
-  int64_t shared_bytes = 0;  // the most that a CTA may ask for
+  int64_t shared_bytes = 0;  // the maximum per CTA
   int64_t l2_cache_bytes = 0, memory_bytes = 0;
 };
 
@@ -33,7 +33,7 @@ const Gpu& gpu(const Device& device);
 // Whether this build has CUDA kernels at all, GPU or not.
 bool has_cuda_kernels();
 
-// Makes the lists ready on the GPU, brings a workspace where the caller did not, and queues the
+// Prepares the lists on the GPU, allocates a workspace if the caller gave none, and queues the
 // kernel on args.launch.stream.
 void run_forward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                         ForwardArgs args);
@@ -49,7 +49,7 @@ int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists,
 std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView& lists, const Device& device,
                                               void* stream);
 
-// Queues the fold of two results on the stream.
+// Queues the merge of two results on the stream.
 void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,
                   const TensorView& from_out, const TensorView& from_lse, void* stream);
 

@@ -1,5 +1,5 @@
 // src/runtime/gpu_memory.h
-// Memory of a GPU, for programs that have their data on the host: the command line and the tests.
+// GPU memory for programs that have their data on the host: the command line and the tests.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class GpuMemory {
 
   void* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  // In the order of the default stream; the second waits for it.
+  // In the order of the default stream; copy_to_host waits for it.
   void copy_from_host(const void* from, int64_t bytes) const;
   void copy_to_host(void* to, int64_t bytes) const;
   void fill(int byte) const;
@@ -29,7 +29,7 @@ class GpuMemory {
   Device device_;
   void* data_ = nullptr;
   int64_t bytes_ = 0;
-  uint64_t context_ = 0;  // cudaDeviceReset() ends it, and the memory with it
+  uint64_t context_ = 0;  // cudaDeviceReset() destroys it, and the memory with it
 };
 
 // Waits for all work on a GPU; an error of that work shows here.

@@ -1,5 +1,5 @@
 // src/runtime/host_lists.h
-// Lists as CPU kernels follow them: a view, and what it points into.
+// Lists for CPU kernels: a view, and the memory it points to.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,7 @@ namespace keyhole {
 
 class HostLists {
  public:
-  // tile: of lists of tiles. q and k fit the lists. An entry of the caller that is bad is an
+  // tile: for lists of tiles. q and k match the lists. A bad entry of the caller is an
   // Error(usage).
   HostLists(const Lists& lists, TileShape tile, const TensorView& q, const TensorView& k,
             int threads, bool with_transposed);
@@ -28,10 +28,10 @@ class HostLists {
 
   PlanView view_;
   // A plan made for one head of one batch entry serves every head: its views then need a group_of
-  // that names the same group for each of them.
+  // that gives the same group to each of them.
   std::vector<TileView> tiles_;
   std::vector<GatherView> gathers_;
-  std::deque<std::vector<int32_t>> groups_;  // a deque: its elements stay where they are
+  std::deque<std::vector<int32_t>> groups_;  // a deque: its elements never move
   std::optional<IndexLists> indices_;
   TileLists tile_lists_;
 };

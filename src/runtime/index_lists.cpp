@@ -39,7 +39,7 @@ GatherView key_table(const IndexView& indices, const TensorView& q, const Tensor
   view.k_len = k.shape[2];
   view.groups = narrow(checked_mul(q.shape[0], index_heads, "attention: heads of the indices"),
                        "attention: batch x heads of the indices");
-  // More queries than there are share a list as all of them do.
+  // rows_per_list may exceed q_len; then all queries share one list.
   view.rows_per_list = int32_t(std::min(indices.rows_per_list, std::max<int64_t>(1, q.shape[2])));
   view.lists = indices.shape[2];
   view.table = {.entries = indices.data,
@@ -134,7 +134,7 @@ void IndexLists::copy_keys(int threads) {
   table.batch_stride = from.groups_per_batch * table.group_stride;
 }
 
-// Counts, then places: the lists of a key stay in order. Groups have equal room for their pairs.
+// A counting sort: the lists of a key stay in order. All groups have the same capacity for pairs.
 void IndexLists::transpose(int threads) {
   const KeyTable& table = view_.table;
   const int64_t room = view_.lists * table.count;

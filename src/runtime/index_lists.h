@@ -1,6 +1,6 @@
 // src/runtime/index_lists.h
-// An index tensor as kernels follow it: where it lies on a GPU; on the host after a look at every
-// entry, and copied only where a kernel could not read it as it is.
+// An index tensor for kernels. On a GPU it is read in place. On the host every entry is checked,
+// and the tensor is copied only if a kernel cannot read it in place.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace keyhole {
 
-// The tensor as kernels follow it. Checked; q and k fit it.
+// The tensor as a view for kernels. It has been checked, and q and k match it.
 GatherView key_table(const IndexView& indices, const TensorView& q, const TensorView& k);
 
-// One entry of a tensor in host memory. group: batch * heads + head, of its own heads.
+// One entry of a tensor in host memory. group: batch * heads + head, with the tensor's own heads.
 int64_t index_at(const IndexView& indices, int64_t group, int64_t list, int64_t place);
 
 // An entry of a table that is neither a key nor padding.
@@ -25,10 +25,10 @@ struct BadEntry {
 };
 [[noreturn]] void refuse(const GatherView& view, const BadEntry& bad);
 
-// Entries of a table by their number: [groups][lists][count].
+// An entry of a table by its index in [groups][lists][count].
 BadEntry entry_of(const GatherView& view, int64_t number);
 
-// For CPU kernels: 32-bit keys side by side, padding after them.
+// For CPU kernels: contiguous 32-bit keys, then padding.
 class IndexLists {
  public:
   // Throws Error(usage) that names the first bad entry.
@@ -39,7 +39,7 @@ class IndexLists {
   PlanView plan() const { return {{}, {&view_, 1}}; }
 
  private:
-  bool check(int threads) const;  // whether kernels can read the table where it lies
+  bool check(int threads) const;  // whether kernels can read the table in place
   void copy_keys(int threads);
   void transpose(int threads);
 

@@ -1,5 +1,5 @@
 // src/runtime/list_facts.h
-// What dispatch may ask of lists: of a plan, of an index tensor, of tile lists.
+// What dispatch needs to know about lists: those of a plan, an index tensor, or tile lists.
 #pragma once
 
 #include <variant>
@@ -33,7 +33,7 @@ class IndexFacts final : public ListFacts {
   bool visits_queries_once(const TileShape&) const override { return false; }
 };
 
-// Nothing is known of what such lists hold but how much they may: costs are those of full lists.
+// Only the capacity of such lists is known, not their contents: costs assume full lists.
 class TileListFacts final : public ListFacts {
  public:
   explicit TileListFacts(const TileListView& lists) : lists_(&lists) {}
@@ -48,7 +48,7 @@ class TileListFacts final : public ListFacts {
   const TileListView* lists_;
 };
 
-// The facts of any lists, which must outlive it.
+// The facts of any lists. The lists must outlive it.
 class FactsOf {
  public:
   explicit FactsOf(const Lists& lists);

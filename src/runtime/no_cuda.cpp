@@ -1,5 +1,5 @@
 // src/runtime/no_cuda.cpp
-// gpu.h in a build without CUDA kernels: there is no GPU, and that is all it can say.
+// gpu.h in a build without CUDA kernels: there is no GPU.
 #ifndef KEYHOLE_HAVE_CUDA
 
 #include "base/check.h"

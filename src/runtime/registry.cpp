@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/entries.h"
-#include "kernels/sm90/row_boxes.h"
+#include "kernels/sm90/tma_tensors.h"
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
 
@@ -87,9 +87,9 @@ std::vector<std::string> objections_of(const KernelEntry& kernel) {
   with_softcap.has_softcap = true;
   in_order.deterministic = kernel.operation == Operation::backward;
   unaligned.is_aligned = false;
-  // Heads that are one and the same in memory.
-  repeated.why_no_boxes =
-      sm90::why_no_boxes(TensorView(nullptr, kernel.dtype, {1, 2, 1, 8}, {8, 0, 8, 1}));
+  // Heads that share memory, as expanded tensors have.
+  repeated.why_no_tma =
+      sm90::why_no_tma(TensorView(nullptr, kernel.dtype, {1, 2, 1, 8}, {8, 0, 8, 1}));
   std::vector<std::string> objections;
   for (const Request& request : {with_softcap, in_order, unaligned, repeated}) {
     std::string objection = objection_to(kernel, request);

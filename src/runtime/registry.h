@@ -12,14 +12,14 @@ namespace keyhole {
 
 std::span<const KernelEntry> kernel_table();
 
-// Whose kernels these are, each once, in the order of the table.
+// The backends of these kernels, each once, in the order of the table.
 std::vector<std::string> backends_of(std::span<const KernelEntry> kernels);
 
-// In words, why a kernel cannot run on this machine at all; empty when it can.
+// Why a kernel cannot run on this machine at all, as text; empty when it can.
 std::string why_not_here(const KernelEntry& kernel);
 
-// In words, what a kernel leaves to the next one of the table on any GPU: softcaps, tensors that
-// lie in memory as it cannot read them.
+// What a kernel leaves to the next one of the table on any GPU, as text: softcaps, tensors with
+// strides or alignments it cannot read.
 std::vector<std::string> objections_of(const KernelEntry& kernel);
 
 }  // namespace keyhole

@@ -11,7 +11,7 @@
 namespace keyhole {
 namespace {
 
-// Cuts the caller's tiles into those of a kernel, list by list.
+// Cuts the caller's tiles into kernel tiles, list by list.
 class Cutter {
  public:
   Cutter(const TileListView& from, TileShape tile, const TensorView& q, const TensorView& k)
@@ -34,7 +34,7 @@ class Cutter {
     for (int32_t group = 0; group < to_.groups; ++group) {
       for (int32_t q_tile = 0; q_tile < to_.q_tiles; ++q_tile) cut_list(group, q_tile);
     }
-    // In their order: nothing is known of which are long.
+    // In index order: nothing is known about which are long.
     for (int32_t group = 0; group < to_.groups; ++group) {
       for (int32_t q_tile = 0; q_tile < to_.q_tiles; ++q_tile) to_.order.push_back(q_tile);
     }
@@ -42,8 +42,8 @@ class Cutter {
   }
 
  private:
-  // Bitmaps of a kernel's tiles, by where they come from: the caller's bitmap (the last one: full),
-  // its piece, and whether rows or columns hang over an end.
+  // Bitmaps of kernel tiles, keyed by their origin: the caller's bitmap (the last one stands for
+  // full), the kernel tile inside it, and whether rows or columns extend past an end.
   int64_t num_keys() const { return (from_.num_bitmaps + 1) * down_ * across_ * 4; }
 
   [[noreturn]] void refuse(int32_t group, int64_t list, int64_t place, const char* what,
@@ -132,7 +132,7 @@ class Cutter {
 
   const TileListView& from_;
   const TileShape tile_;
-  const int32_t down_, across_;  // pieces of a tile
+  const int32_t down_, across_;  // kernel tiles per tile of the caller
   TileLists to_;
   std::vector<int32_t> bitmaps_;
 };
@@ -145,7 +145,7 @@ TileLists tile_lists_on_host(const TileListView& lists, TileShape tile, const Te
 }
 
 // By counting: such lists may name a tile twice, which the transpose of compiled lists does not
-// expect.
+// allow.
 void transpose_by_counting(TileLists& lists) {
   lists.t_list_count.assign(size_t(lists.groups) * size_t(lists.k_tiles), 0);
   const auto for_each_tile = [&](auto visit) {

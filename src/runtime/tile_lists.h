@@ -1,5 +1,5 @@
 // src/runtime/tile_lists.h
-// Tile lists of a caller in host memory as kernels follow them.
+// Tile lists of a caller in host memory, converted for kernels.
 #pragma once
 
 #include "keyhole/lists.h"
@@ -7,8 +7,8 @@
 
 namespace keyhole {
 
-// The lists in tiles of `tile`, which divides theirs; bits beyond the end of k are cleared. Throws
-// Error(usage) that names the first entry, count or bitmap that is none.
+// The lists with tiles of `tile`, which divides theirs; bits past the end of k are cleared. Throws
+// Error(usage) that names the first invalid entry, count or bitmap.
 TileLists tile_lists_on_host(const TileListView& lists, TileShape tile, const TensorView& q,
                              const TensorView& k);
 

@@ -174,16 +174,13 @@ const std::vector<Row> kForwardRows = {
      "first"},
     {"stride 0 on an output", [](Call& c) { c.out.strides[1] = 0; },
      "attention: out is written but its elements overlap: stride 0 in dimension 1 is smaller than "
-     "what "
-     "lies inside it; pass memory of its own"},
+     "the span of the dimensions inside it; pass memory of its own"},
     {"overlapping output", [](Call& c) { c.out.strides[2] = 5; },
      "attention: out is written but its elements overlap: stride 5 in dimension 2 is smaller than "
-     "what "
-     "lies inside it; pass memory of its own"},
+     "the span of the dimensions inside it; pass memory of its own"},
     {"overlapping lse", [](Call& c) { c.lse.strides[1] = 1; },
      "attention: lse is written but its elements overlap: stride 1 in dimension 2 is smaller than "
-     "what "
-     "lies inside it; pass memory of its own"},
+     "the span of the dimensions inside it; pass memory of its own"},
     {"out is q", [](Call& c) { c.out.data = c.q.data; },
      "attention: out overlaps q in memory; outputs need memory of their own"},
     {"out partly over k", [](Call& c) { c.out.data = static_cast<float*>(c.k.data) + 3; },
@@ -235,8 +232,7 @@ const std::vector<Row> kBackwardRows = {
      "attention: q is f32 but dv is f64; they must be equal"},
     {"stride 0 on dk", [](Call& c) { c.gradients.dk.strides[1] = 0; },
      "attention: dk is written but its elements overlap: stride 0 in dimension 1 is smaller than "
-     "what "
-     "lies inside it; pass memory of its own"},
+     "the span of the dimensions inside it; pass memory of its own"},
     {"dq is q", [](Call& c) { c.gradients.dq.data = c.q.data; },
      "attention: dq overlaps q in memory; outputs need memory of their own"},
     {"dv over dk", [](Call& c) { c.gradients.dv.data = c.gradients.dk.data; },

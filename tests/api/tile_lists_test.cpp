@@ -145,8 +145,10 @@ TEST(TileLists, WhatDoesNotFitIsRefused) {
       error_of([](TileListView& lists) { lists.counts.shape[2] = 3; }),
       "attention: counts are int32 [1, 1, 3, 1]; tiles are int32 [1, 1, 4, 4]: expected [1, 1, "
       "4, 1]");
-  EXPECT_EQ(error_of([](TileListView& lists) { lists.bitmaps = nullptr; }),
-            "attention: the lists have 3 bitmaps at address 0");
+  EXPECT_EQ(
+      error_of([](TileListView& lists) { lists.bitmaps = nullptr; }),
+      "attention: the lists have 3 bitmaps at address 0; pass their number and where they are, "
+      "or 0 for none");
   EXPECT_EQ(
       error_of([](TileListView& lists) { lists.tiles.device = {Device::Kind::cuda, 0}; }),
       "attention: q is in host memory but tiles are on GPU 0; all tensors of a call must be in "

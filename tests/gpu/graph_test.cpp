@@ -238,8 +238,8 @@ TEST_F(Graphs, APlanThatWasNeverUsedIsRefusedAndNothingIsBroken) {
     };
     expect_error(ErrorKind::usage,
                  "attention: the plan causal is not yet on the GPU, and lists cannot be copied "
-                 "there while a CUDA graph is captured; call once before the capture, where a plan "
-                 "keeps what its 16 most recent kinds of calls need",
+                 "there while a CUDA graph is captured; call once before the capture (a plan "
+                 "keeps the lists of its 16 most recent kinds of calls)",
                  [&] { const Graph graph(stream, [&] { call(fresh); }); });
 
     call(square_plan("causal"));  // another plan, on the same stream

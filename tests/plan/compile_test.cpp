@@ -37,8 +37,8 @@ TEST(CompilePlan, LengthsThatListsCannotNumberAreRefusedAtOnce) {
   EXPECT_EQ(message(most, most), "no error");
   EXPECT_EQ(message(1, most + 1),
             "plan: q_len is 1 and k_len is 2147483648; accepted are 0 to 2147483647; plan longer "
-            "sequences in pieces: some of the queries at a time (offset places them), and pieces "
-            "of the keys whose results merge joins");
+            "sequences in pieces: some of the queries at a time (set their offset), and some "
+            "of the keys at a time (combine the results with merge)");
   for (const int64_t length : {most + 1, int64_t{1} << 38, int64_t{1} << 40, INT64_MAX}) {
     EXPECT_NE(message(length, length).find("accepted are 0 to 2147483647; plan longer"),
               std::string::npos)

@@ -267,7 +267,8 @@ TEST_F(PlanFiles, PartsOfAStrangerAreChecked) {
   expect_refused("[\"causal & window(3)\"]", "[]", "group 0 of a part with 0");
   expect_refused("\"stride\":1}", "\"stride\":0}", "a part with stride 0");
   expect_refused("\"stride\":1}", "\"stride\":31}", "a part with stride 31 for lengths 20 and 30");
-  expect_refused("\"stride\":1}", "\"stride\":2}", "are not of the parts that the file tells");
+  expect_refused("\"stride\":1}", "\"stride\":2}",
+                 "do not match the parts that the file describes");
 }
 
 // The thread sanitizer reads along: nothing that a question looks at may be made by another one.

@@ -24,7 +24,7 @@ KernelEntry entry(const char* name, DType dtype, std::string (*objection)(const 
 std::string no_softcap(const Request& request) {
   return request.has_softcap ? "has no softcap" : "";
 }
-std::string no_odd_strides(const Request& request) { return request.why_no_boxes; }
+std::string no_odd_strides(const Request& request) { return request.why_no_tma; }
 
 const KernelEntry kTable[] = {
     entry("other", DType::f32, no_softcap),       entry("first", DType::bf16, no_softcap),
@@ -32,13 +32,13 @@ const KernelEntry kTable[] = {
     entry("last", DType::bf16, no_softcap),
 };
 
-Request request(bool has_softcap, const char* why_no_boxes = "") {
+Request request(bool has_softcap, const char* why_no_tma = "") {
   return {.backend = "auto",
           .dtype = DType::bf16,
           .head_dim = 64,
           .v_head_dim = 64,
           .has_softcap = has_softcap,
-          .why_no_boxes = why_no_boxes};
+          .why_no_tma = why_no_tma};
 }
 
 using Names = std::vector<std::string>;
@@ -105,8 +105,8 @@ TEST(Dispatch, WhenNothingRunsEachBackendSaysWhyNotOnce) {
 TEST(Dispatch, StridesThatTmaCannotFollowAreFoundInAnyTensor) {
   const TensorView plain(nullptr, DType::bf16, {1, 2, 5, 8}), missing;
   const TensorView repeated(nullptr, DType::bf16, {1, 2, 5, 8}, {80, 0, 8, 1});
-  EXPECT_EQ(why_no_boxes({&plain, &missing, &plain}), "");
-  EXPECT_EQ(why_no_boxes({&plain, &missing, &repeated}),
+  EXPECT_EQ(why_no_tma({&plain, &missing, &plain}), "");
+  EXPECT_EQ(why_no_tma({&plain, &missing, &repeated}),
             "reads tensors whose strides are positive, not 0 for heads");
 }
 

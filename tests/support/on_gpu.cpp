@@ -14,9 +14,9 @@ namespace {
 
 constexpr Device kGpu{Device::Kind::cuda, 0};
 
-std::string why_no_boxes(const CallTensors& t, Operation operation) {
-  if (operation == Operation::forward) return keyhole::why_no_boxes({&t.q, &t.k, &t.v, &t.out});
-  return keyhole::why_no_boxes({&t.dout, &t.q, &t.k, &t.v, &t.out, &t.dq, &t.dk, &t.dv});
+std::string why_no_tma(const CallTensors& t, Operation operation) {
+  if (operation == Operation::forward) return keyhole::why_no_tma({&t.q, &t.k, &t.v, &t.out});
+  return keyhole::why_no_tma({&t.dout, &t.q, &t.k, &t.v, &t.out, &t.dq, &t.dk, &t.dv});
 }
 
 bool is_aligned(const CallTensors& t, Operation operation) {
@@ -36,7 +36,7 @@ Request request_of(Operation operation, const Case& c, const CallTensors& tensor
           .shared_bytes = shared_bytes != 0 ? shared_bytes : gpu(kGpu).shared_bytes,
           .has_softcap = c.softcap > 0,
           .is_aligned = is_aligned(tensors, operation),
-          .why_no_boxes = why_no_boxes(tensors, operation)};
+          .why_no_tma = why_no_tma(tensors, operation)};
 }
 
 }  // namespace

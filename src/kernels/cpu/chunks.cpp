@@ -8,7 +8,7 @@
 namespace keyhole::cpu {
 namespace {
 
-// Work items per wave: enough for the threads of a usual machine to share evenly. Each costs a
+// Work items per wave: enough for the threads of a typical machine to share evenly. Each costs a
 // buffer for dq, which is written and added up once more.
 constexpr int64_t kItems = 16;
 
@@ -66,7 +66,7 @@ bool share_queries(const Chunk& one, const Chunk& other) {
   return false;
 }
 
-// Gives the query ranges of all chunks their rows in a buffer.
+// Assigns the query ranges of all chunks their rows in a buffer.
 void place_in_buffers(Chunks& chunks) {
   for (Chunk& chunk : chunks.chunks) {
     chunk.is_alone = std::ranges::none_of(chunks.of_unit(chunk.unit), [&](const Chunk& other) {

@@ -1,7 +1,7 @@
 // src/kernels/cpu/chunks.h
-// How the key tiles of one kv head are dealt out to work items of the backward pass: neighbouring
-// tiles of about equal work. It depends on shape and plan only, never on the number of threads, so
-// neither does the order in which contributions to dq are added.
+// How the key tiles of one kv head are divided into work items of the backward pass: neighbouring
+// tiles of about equal work. The division depends only on shape and plan, not on the number of
+// threads. So does the order in which contributions to dq are added.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct Chunk {
   int64_t unit;                     // within the wave
   int64_t begin, end;               // key tiles, class * k_tiles + tile
   std::vector<QueryRange> queries;  // [group]
-  // No other chunk reaches its queries: it is the thread's buffer that dq is summed up in, and it
-  // is finished there and then. Otherwise it is the wave's.
+  // No other chunk adds to its queries: dq is summed in the thread's buffer and finished right
+  // away. Otherwise it is summed in the wave's buffer.
   bool is_alone = false;
 
   int64_t rows() const {  // of dq

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The class that holds a query or a key, and its place there.
+// The class of a query or a key, and its index there.
 struct Place {
   int32_t c;
   int64_t row;
@@ -149,9 +149,9 @@ void exact_forward_row(const ForwardArgs& args, int64_t batch, int64_t head, int
     keys.push_back(key);
     scores.push_back(rule.score(rule.bend(dot(q, k[key], p.head_dim))));
     top = std::max(top, scores.back());
-    has_nan = std::isnan(scores.back());  // it will be all that is left
+    has_nan = std::isnan(scores.back());  // the result will be NaN
   });
-  // Where the maximum is not finite nothing is subtracted: an attended infinity shows.
+  // If the maximum is not finite nothing is subtracted, so that an attended infinity shows.
   const double base = std::isfinite(top) ? top : 0;
   double sum = rule.weight(sink, base);
   for (const double score : scores) sum += rule.weight(score, base);
@@ -187,7 +187,7 @@ void exact_query_gradient(const BackwardArgs& args, int64_t batch, int64_t head,
       if (has_nan) return;
       const PairGradient pair = pair_gradient(p, q, k[key], v[key], dout, out, lse);
       add(dq, pair.ds, k[key]);
-      has_nan = std::isnan(pair.ds);  // every sum is NaN now and stays so
+      has_nan = std::isnan(pair.ds);  // every sum is NaN from here on
     });
   }
   store(dq, rows_of<Storage>(args.dq, batch, head)[query]);

@@ -1,8 +1,8 @@
 // src/kernels/cpu/exact.h
 // The cold path: one row at a time, in fp64, visiting only the pairs that attend. The kernels
-// multiply the probabilities of whole tiles, and 0 x NaN is NaN: a row whose result is not finite
-// is done again here, so that a NaN which nobody attends to reaches nobody, and any other
-// everybody.
+// multiply the probabilities of whole tiles, and 0 x NaN is NaN, so a row that is not finite is
+// recomputed here. A NaN that is not attended then has no effect, and an attended one reaches every
+// result it should.
 #pragma once
 
 #include "kernels/contract.h"
@@ -13,7 +13,7 @@ namespace keyhole::cpu {
 template <class Storage>
 void exact_forward_row(const ForwardArgs& args, int64_t batch, int64_t head, int64_t query);
 
-// Whether no part of the plan gives this query a key.
+// Whether the query has no key in any part of the plan.
 bool attends_to_nothing(const PlanView& plan, int64_t head_index, int64_t query);
 
 // dq of one query; dk and dv of one key of one kv head.

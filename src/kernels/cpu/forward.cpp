@@ -1,7 +1,7 @@
 // src/kernels/cpu/forward.cpp
-// A work item is one query tile (or a few gathered queries) of one head, done by one thread in the
-// order of its list: the same bits for any number of threads. Keys and values are packed before,
-// for as many heads as fit the memory set aside.
+// A work item is one query tile (or a few gathered queries) of one head. One thread processes it in
+// the order of its list: the same bits for any number of threads. Keys and values are packed
+// before, for as many heads as fit the memory set aside.
 #include "kernels/cpu/forward.h"
 
 #include <limits>
@@ -26,7 +26,7 @@ template <class Storage>
 class ForwardPass {
   using T = typename Traits<Storage>::Compute;
 
-  // What a thread works on: some queries, their scores, and the softmax so far.
+  // The state of a thread: some queries, their scores, and the softmax so far.
   struct Work {
     Scratch<T> q, scores;
     typename OutputRows<Storage>::Block rows;
@@ -89,8 +89,8 @@ class ForwardPass {
     });
   }
 
-  // Neighbouring lists want the same panels: a thread that keeps them takes several at once, if
-  // there are enough for all threads of a usual machine.
+  // Neighbouring lists use the same panels. A thread that caches them takes several lists at once,
+  // if there are enough for all threads of a typical machine.
   int64_t lists_per_item(const TileView& view) const {
     constexpr int64_t kRows = 512, kItems = 64;
     if (!panels_.is_cached()) return 1;
@@ -120,7 +120,7 @@ class ForwardPass {
     rows_.end(work.rows, head, queries);
   }
 
-  // Rows of q where they lie or, if they cannot be read there, copied.
+  // Rows of q in place, or copied if they cannot be read in place.
   Rows<const T> query_rows(const Head& head, const SpacedRows& queries, Work& work) const {
     const auto q = rows_of<const Storage>(args_.q, head.batch, head.head);
     const int64_t stride = q.stride * queries.stride;
@@ -134,8 +134,8 @@ class ForwardPass {
     return {work.q.data(), q_cols_};
   }
 
-  // What is likely to be needed after the keys and values of a list: its rows of out, and the
-  // queries that follow, of which the class has `left`.
+  // Prefetches what is likely to be needed after the keys and values of a list: its rows of out,
+  // and the next queries. left: queries left in the class.
   void look_ahead(const Head& head, const SpacedRows& queries, int64_t left, Prefetch& soon) const {
     const auto q = rows_of<const Storage>(args_.q, head.batch, head.head);
     const auto out = rows_of<const Storage>(args_.out, head.batch, head.head);
@@ -216,8 +216,8 @@ class ForwardPass {
 
   // --- gathered keys ---
 
-  // Rows to gather from: those of a tensor where they can be computed with as they lie (whole
-  // vectors of the compute type), else a packed copy.
+  // The rows to gather from: those of the tensor if they can be used in place (whole vectors of the
+  // compute type), else a packed copy.
   static bool is_gathered_in_place(int64_t head_dim, int64_t cols) {
     return std::is_same_v<Storage, T> && head_dim == cols;
   }
@@ -304,7 +304,7 @@ class ForwardPass {
   OutputRows<Storage> rows_;
   const Problem& p_;
   const Primitives<Storage>& simd_;
-  const int64_t q_cols_;  // head_dim, in whole vectors
+  const int64_t q_cols_;  // head_dim, rounded up to whole vectors
   KeyPanels<Storage> panels_;
   std::vector<Work> work_;  // [threads]
 

@@ -1,5 +1,5 @@
 // src/kernels/cpu/forward.h
-// Attention forward on the cpu: follows the tile and gather parts of a plan, writes out and lse.
+// Attention forward on the cpu: processes the tile and gather parts of a plan, writes out and lse.
 #pragma once
 
 #include "kernels/contract.h"

@@ -1,6 +1,6 @@
 // src/kernels/cpu/gather_gradients.h
-// The backward pass over a part of gathered keys: dq by query from its list of keys, dk and dv by
-// key from the list of queries that attend to it. Probabilities are computed twice; nothing is
+// The backward pass over a part of key lists: dq by query from its list of keys, dk and dv by key
+// from the list of queries that attend to it. Probabilities are computed twice. Nothing is
 // scattered, so nothing depends on the order of threads.
 #pragma once
 
@@ -49,7 +49,7 @@ class GatherGradients {
  private:
   struct Work {
     Scratch<T> p, ds, lse, delta;  // [kStripKeys]
-    Scratch<T> dqk, dv;            // sums of the row at hand
+    Scratch<T> dqk, dv;            // sums of the current row
   };
 
   T* q_row(int64_t i, int64_t query) const {
@@ -92,7 +92,7 @@ class GatherGradients {
     std::fill_n(work.dv.data(), rows_.v_cols, T(0));
   }
 
-  // p and ds of one row against some gathered ones; lse and delta of each pair lie in `work`.
+  // p and ds of one row against some gathered ones; lse and delta of each pair are in `work`.
   void score_gradients(const T* qk_row, const T* qk_rows, const T* vdo_row, const T* vdo_rows,
                        std::span<const int32_t> index, Work& work) const {
     const int64_t count = int64_t(index.size()), cols = round_up(count, simd_.lanes);
@@ -156,7 +156,7 @@ class GatherGradients {
   const Problem& p_;
   const Primitives<Storage>& simd_;
   std::vector<Work> work_;               // [threads]
-  Scratch<T> keys_, values_, q_, dout_;  // row-major, of the wave at hand
+  Scratch<T> keys_, values_, q_, dout_;  // row-major, of the current wave
 };
 
 }  // namespace keyhole::cpu

@@ -1,6 +1,6 @@
 // src/kernels/cpu/gemm-inl.h
 // The one matrix product of the cpu kernels: a micro-kernel that keeps a rectangle of c in
-// registers, broadcasts elements of a and streams vectors of b; and the loop that covers c with it.
+// registers, broadcasts elements of a and streams vectors of b; and the loop that tiles c with it.
 #if defined(KEYHOLE_CPU_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KEYHOLE_CPU_GEMM_INL_H_
 #undef KEYHOLE_CPU_GEMM_INL_H_
@@ -16,8 +16,8 @@
 
 KEYHOLE_SIMD_BEGIN
 
-// Vectors across and rows down that fit the registers, next to the vectors of b and what a takes:
-// one on x86, which multiplies by an element of memory, one a row on NEON.
+// Vectors across and rows down that fit in registers, beside the vectors of b and the operands from
+// a: one on x86, which can multiply by an element in memory, one per row on NEON.
 //   32 registers: 4 x 6 (+ 4 + 1), 3 x 8, 2 x 8, 1 x 8      16 registers: 2 x 6 (+ 2 + 1), 1 x 8
 //   NEON:         4 x 5 (+ 4 + 5); 4 x 6 would spill three sums in every step
 inline constexpr int kMostAcross = kVectorRegisters == 32 ? 4 : 2;
@@ -25,8 +25,9 @@ constexpr int most_down(int across) {
   return across < kMostAcross ? (kOperandsInMemory ? 8 : 6) : kOperandsInMemory ? 6 : 5;
 }
 
-// Every few steps the micro-kernel fetches some lines of what is needed next: one for about 512
-// multiply-adds, so that a tile of 64 x 64 at head_dim 64 fetches as much as it reads and writes.
+// Every few steps the micro-kernel prefetches some lines of what is needed next: one per about 512
+// multiply-adds, so that a tile of 64 x 64 at head_dim 64 prefetches as much as it reads and
+// writes.
 inline constexpr int64_t kStepsPerFetch = 16;
 constexpr int lines_per_fetch(int64_t products_per_step) {
   return int(ceil_div(products_per_step * kStepsPerFetch, int64_t{512}));
@@ -80,8 +81,8 @@ void gemm_registers(const Gemm<T>& g, int64_t row, int64_t col) {
   }
 }
 
-// The last rows: as many as are left. (Pieces of nearly equal height, 16 rows as 4 x 4 instead of
-// 5 + 5 + 5 + 1, were no faster.)
+// The last rows: as many as are left. (Blocks of nearly equal height, 16 rows as 4 x 4 instead of 5
+// + 5 + 5 + 1, were no faster.)
 template <int kDown, int kAcross, bool kTransposed, class T>
 HWY_INLINE void gemm_rows_left(const Gemm<T>& g, int64_t row, int64_t col, int64_t left) {
   if constexpr (kDown > 0) {

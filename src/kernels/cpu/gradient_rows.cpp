@@ -5,7 +5,7 @@
 
 namespace keyhole::cpu {
 
-// Every query and every key passes by exactly once.
+// For the case that every query and every key is visited exactly once.
 template <class Storage>
 bool GradientRows<Storage>::one_part_has_all() const {
   if (p.num_parts() != 1) return false;
@@ -45,7 +45,7 @@ void GradientRows<Storage>::find_deltas() {
     simd.row_dots(dout[begin], dout.stride, out[begin], out.stride, count, p.v_head_dim,
                   delta + begin);
     for (int64_t query = begin; query < begin + count; ++query) {
-      // A query that attends to nothing gives nothing, whatever dout holds there.
+      // A query that attends to nothing contributes nothing, whatever dout holds there.
       const T given = *lse_given[query];
       const bool is_empty = given == -kInfinity || (!std::isfinite(delta[query]) &&
                                                     attends_to_nothing(p.plan, h.index(p), query));
@@ -55,7 +55,7 @@ void GradientRows<Storage>::find_deltas() {
   });
 }
 
-// The sink is a key whose score is given and whose value is 0: dsink = -p_sink * delta.
+// The sink is a key with a given score and a value of 0: dsink = -p_sink * delta.
 template <class Storage>
 void GradientRows<Storage>::find_sink_terms() {
   const auto rule = SoftmaxRule<Base2Math<double>>::of(p.rule);
@@ -94,7 +94,7 @@ void GradientRows<Storage>::finish_wave() const {
 
 namespace {
 
-// Stores rows of a gradient; calls redo(row) for those that are not finite.
+// Stores rows of a gradient; calls redo(row) for rows that are not finite.
 template <class Storage, class T, class Redo>
 void store_gradients(const Primitives<Storage>& simd, const T* from, int64_t from_cols,
                      Rows<Storage> to, int64_t cols, const SpacedRows& rows, Redo redo) {
@@ -122,7 +122,7 @@ void GradientRows<Storage>::finish_queries(const Head& h, const SpacedRows& quer
 template <class Storage>
 void GradientRows<Storage>::finish_keys(const Head& h, const SpacedRows& keys, const T* dk,
                                         const T* dv) const {
-  const auto redo = [&](int64_t key) {  // dk and dv of it
+  const auto redo = [&](int64_t key) {  // recomputes its dk and dv
     exact_key_gradient<Storage>(args, h.batch, h.kv_head, key);
   };
   store_gradients(simd, dk, q_cols, rows_of<Storage>(args.dk, h.batch, h.kv_head), p.head_dim, keys,

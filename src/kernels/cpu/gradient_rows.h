@@ -1,7 +1,7 @@
 // src/kernels/cpu/gradient_rows.h
-// Where gradients of single rows end up, for the heads of one wave. With one part in the plan a row
-// is written as soon as it is known; with several, rows add up here until all parts have passed.
-// Also holds what every part needs of a query: lse, and delta = dout . out.
+// The destination of gradient rows, for the heads of one wave. With one part in the plan a row is
+// written as soon as it is known; with several, rows accumulate here until all parts are done. Also
+// holds what every part needs of a query: lse, and delta = dout . out.
 #pragma once
 
 #include <cmath>
@@ -33,7 +33,7 @@ class GradientRows {
   const BackwardArgs& args;
   const Problem p;
   const Primitives<Storage>& simd;
-  const int64_t q_cols, v_cols;  // head_dim and v_head_dim, in whole vectors
+  const int64_t q_cols, v_cols;  // head_dim and v_head_dim, rounded up to whole vectors
 
   // Heads and units (kv heads) are counted within the wave.
   int64_t first_unit = 0, num_units = 0;
@@ -54,8 +54,8 @@ class GradientRows {
   T lse(int64_t i, int64_t query) const { return lse_[i * p.q_len + query]; }
   T delta(int64_t i, int64_t query) const { return delta_[i * p.q_len + query]; }
 
-  // What one part gives to some rows, one after the other in dq, dk and dv; called once per row and
-  // part, by one thread.
+  // Adds the contribution of one part to some rows, contiguous in dq, dk and dv. Called once per
+  // row and part, by one thread.
   void add_queries(int64_t i, const SpacedRows& queries, const T* dq) const {
     if (!adds_up_) return finish_queries(head(i), queries, dq);
     for (int64_t r = 0; r < queries.count; ++r) {
@@ -70,7 +70,7 @@ class GradientRows {
     }
   }
 
-  // Asks for the rows of dk and dv that will be written.
+  // Prefetches the rows of dk and dv that will be written.
   void prefetch_keys(int64_t unit, const SpacedRows& keys, Prefetch& soon) const {
     if (adds_up_) return;
     const Head h = kv_head(unit);
@@ -121,7 +121,7 @@ class GradientRows {
   const bool adds_up_;
   std::vector<double> sink_terms_;       // [batch * heads]
   Scratch<T> lse_, delta_;               // [heads in wave][q_len]
-  Scratch<T> dq_sum_, dk_sum_, dv_sum_;  // when several parts add up
+  Scratch<T> dq_sum_, dk_sum_, dv_sum_;  // when several parts are summed
 };
 
 }  // namespace keyhole::cpu

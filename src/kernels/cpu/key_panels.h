@@ -2,9 +2,9 @@
 // Keys and values of a part of tiles, packed for the forward pass in panels of kPanel keys:
 //   keys, transposed and scaled, [head_dim][kPanel], then values, [kPanel][v_head_dim] in row
 //   panels.
-// Where query tiles share their keys with many others, every panel is packed once before; where
-// lists are narrow, a thread packs what it needs into a small cache: the panels are then still near
-// when they are used, and no memory the size of the tensors is touched.
+// If query tiles share their keys with many others, every panel is packed once in advance. If lists
+// are narrow, a thread packs what it needs into a small cache: the panels are still in the CPU's
+// cache when they are used, and no memory of the size of the tensors is touched.
 #pragma once
 
 #include <type_traits>
@@ -19,14 +19,14 @@
 
 namespace keyhole::cpu {
 
-// Which slot of a small cache holds which panel; the one unused for longest makes room.
+// Which slot of a small cache holds which panel; the least recently used one is replaced.
 class PanelSlots {
  public:
   explicit PanelSlots(int64_t num_slots = 0) : slots_(size_t(num_slots)) {}
 
   struct Found {
     int64_t slot;
-    bool is_new;  // the slot held something else until now
+    bool is_new;  // the slot held something else before
   };
   Found find(int64_t panel) {
     ++clock_;
@@ -51,22 +51,21 @@ class PanelSlots {
   int64_t clock_ = 0;
 };
 
-// How many panels a cache holds at most, when a panel takes `bytes`: half of a usual second-level
-// cache.
+// The most panels a cache holds, when a panel takes `bytes`: half of a typical L2 cache.
 inline int64_t most_slots(int64_t bytes) {
   return std::clamp<int64_t>((int64_t{1} << 20) / bytes, 8, 16);
 }
 
-// The fewest slots with which a thread that follows all lists in order finds most panels in its
-// cache: packs each panel at most twice. 0 when `most` are not enough. Few slots stay near: a panel
-// is written over one that was read a moment ago.
+// The fewest slots with which a thread that processes all lists in order finds most panels in its
+// cache, packing each panel at most twice. 0 if `most` are not enough. Fewer slots are better: a
+// new panel overwrites one that was read a moment ago.
 int64_t slots_that_suit(const TileView& view, int64_t most);
 
 // Rows of values, as the matrix product reads them.
 template <class T>
 struct Values {
   const T* data;
-  int64_t count;        // how many rows
+  int64_t count;        // number of rows
   int64_t stride;       // from row to row
   int64_t panel_step;   // from the first of kPanel rows to the next kPanel rows; 0: by stride
   int64_t column_step;  // from one kPanel columns to the next
@@ -96,14 +95,14 @@ class KeyPanels {
     return most * int64_t(sizeof(T));
   }
 
-  // Makes ready for part number `part`, for the units of a wave.
+  // Prepares part number `part`, for the units of a wave.
   void begin_part(int64_t part, int64_t first_unit, int64_t num_units) {
     map_ = RowMap::of_keys(p_.plan.tiles[size_t(part)]);
     panels_per_unit_ = ceil_div(map_.rows(), kPanel);
     first_unit_ = first_unit;
     const int64_t num_slots = slots_[size_t(part)];
     is_cached_ = num_slots > 0;
-    // Values used a few times are best left where they are.
+    // Values that are used only a few times are read in place.
     reads_in_place_ = is_cached_ && reads_in_place<Storage>(args_.v, map_.stride, simd_.lanes);
     panel_size_ = panel_size(reads_in_place_);
     for (Cache& cache : caches_) {
@@ -119,7 +118,7 @@ class KeyPanels {
   bool is_cached() const { return is_cached_; }
 
   // Panel number `panel` of a unit, counted within the wave; valid until the thread asks for
-  // another. Adds to `soon` what is likely to be read after it.
+  // another. Adds to `soon` what is likely to be read next.
   const T* keys(int64_t unit, int64_t panel, int thread, Prefetch& soon) const {
     const int64_t number = unit * panels_per_unit_ + panel;
     if (!is_cached_) return packed_.data() + number * panel_size_;
@@ -133,7 +132,7 @@ class KeyPanels {
     if (reads_in_place_) prefetch_packed(map_, v, p_.v_head_dim, panel * kPanel, kPanel, soon);
     return data;
   }
-  // Values of the packed rows from `row` on: as many of `count` as lie suitably in memory.
+  // Values of the packed rows from `row` on: as many of `count` as are regularly spaced in memory.
   Values<T> values(int64_t unit, int64_t row, int64_t count, int thread) const {
     if constexpr (std::is_same_v<Storage, T>) {
       if (reads_in_place_) {
@@ -182,10 +181,10 @@ class KeyPanels {
   const Problem& p_;
   const Primitives<Storage>& simd_;
   const int64_t v_cols_;
-  std::vector<int64_t> slots_;         // [parts of tiles]  of a cache; 0: all is packed before
+  std::vector<int64_t> slots_;  // [parts of tiles]  slots of a cache; 0: all is packed in advance
   mutable std::vector<Cache> caches_;  // [threads]
 
-  // Of the part at hand.
+  // Of the current part.
   RowMap map_ = RowMap::plain(0);
   int64_t panel_size_ = 0, panels_per_unit_ = 0, first_unit_ = 0;
   bool is_cached_ = false, reads_in_place_ = false;

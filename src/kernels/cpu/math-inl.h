@@ -1,6 +1,6 @@
 // src/kernels/cpu/math-inl.h
-// exp2 and tanh of a vector, accurate to the last bits of T. A NaN stays a NaN: that is how the
-// kernels notice that a row needs the exact path.
+// exp2 and tanh of a vector, accurate to the last bits of T. NaN stays NaN: this is how the kernels
+// notice that a row needs the exact path.
 #if defined(KEYHOLE_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KEYHOLE_CPU_MATH_INL_H_
 #undef KEYHOLE_CPU_MATH_INL_H_
@@ -14,7 +14,7 @@
 
 KEYHOLE_SIMD_BEGIN
 
-// (2^r - 1) / r for |r| <= 1/2, interpolated at Chebyshev nodes: off by less than a tenth of the
+// (2^r - 1) / r for |r| <= 1/2, interpolated at Chebyshev nodes, with an error below a tenth of the
 // last bit of T.
 template <class T>
 struct Exp2;
@@ -74,7 +74,7 @@ HWY_INLINE hn::Vec<D> exp2_of(D d, hn::Vec<D> x) {
   return hn::IfThenElse(overflows, infinity, exp2_of_negative(d, x));
 }
 
-// tanh(x) = e / (e + 2) with e = exp(2 |x|) - 1, which loses nothing near 0.
+// tanh(x) = e / (e + 2) with e = exp(2 |x|) - 1, which loses no accuracy near 0.
 template <class D>
 HWY_INLINE hn::Vec<D> tanh_of(D d, hn::Vec<D> x) {
   using T = hn::TFromD<D>;

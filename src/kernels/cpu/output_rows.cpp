@@ -16,7 +16,7 @@ OutputRows<Storage>::OutputRows(const ForwardArgs& arguments)
       cols(round_up(p.v_head_dim, simd.lanes)),
       keeps_state(!one_part_writes_all()) {}
 
-// A single part may write results as it goes, when every query is in it.
+// A single part may write results directly, if it contains every query.
 template <class Storage>
 bool OutputRows<Storage>::one_part_writes_all() const {
   if (p.num_parts() != 1) return false;

@@ -1,7 +1,7 @@
 // src/kernels/cpu/output_rows.h
-// Where rows of out and lse end up, for the heads of one wave. With one part in the plan a row is
-// finished as soon as its list has passed; with several, its softmax so far is kept here until all
-// parts have passed. Rows come in blocks: what is paid once a call is then paid for many rows.
+// The destination of rows of out and lse, for the heads of one wave. With one part in the plan a
+// row is finished as soon as its list is done; with several, its softmax state is kept here until
+// all parts are done. Rows come in blocks, which amortises the cost of a call.
 #pragma once
 
 #include <limits>
@@ -16,14 +16,14 @@ template <class Storage>
 class OutputRows {
  public:
   using T = typename Traits<Storage>::Compute;
-  static constexpr int64_t kMost = 64;  // rows of a block: those of the tallest tile offered
+  static constexpr int64_t kMost = 64;  // rows of a block: the height of the tallest tile
 
-  // Some rows at work: their softmax so far.
+  // The softmax state of some rows.
   struct Block {
     Scratch<T> out;  // [kMost][cols]  not yet divided by the sum
     Scratch<T> max;  // [kMost]
     Scratch<T> sum;  // [kMost][kMaxLanes]  one sum per lane
-    bool has_out;    // else nothing was added to out yet, and what it holds is undefined
+    bool has_out;    // false: nothing was added to out yet, and its contents are undefined
   };
 
   explicit OutputRows(const ForwardArgs& arguments);
@@ -31,7 +31,7 @@ class OutputRows {
   const ForwardArgs& args;
   const Problem p;
   const Primitives<Storage>& simd;
-  const int64_t cols;      // v_head_dim, in whole vectors
+  const int64_t cols;      // v_head_dim, rounded up to whole vectors
   const bool keeps_state;  // between parts
 
   // Heads and units (kv heads) are counted within the wave.
@@ -49,7 +49,7 @@ class OutputRows {
   void reserve(Block& block) const;
   // Some queries of head i, before and after the keys of one part.
   void begin(Block& block, int64_t i, const SpacedRows& queries) const;
-  // Makes out 0 if nothing was added to it.
+  // Sets out to 0 if nothing was added to it.
   void define_out(Block& block, int64_t rows) const;
   void end(Block& block, int64_t i, const SpacedRows& queries) const;
 
@@ -61,7 +61,7 @@ class OutputRows {
   void finish(const Head& head, const SpacedRows& queries, const T* out, const T* max,
               const T* sum) const;
 
-  Scratch<T> state_out_, state_max_, state_sum_;  // [heads in wave][q_len], when state is kept
+  Scratch<T> state_out_, state_max_, state_sum_;  // [heads in wave][q_len], if state is kept
 };
 
 }  // namespace keyhole::cpu

@@ -1,7 +1,7 @@
 // src/kernels/cpu/pack.h
-// Tensor rows into the layouts the matrix product reads: rows of residue classes one after the
-// other, each class padded with zeros to whole tiles, in panels of kPanel columns (or, transposed,
-// of kPanel rows).
+// Packs tensor rows into the layouts the matrix product reads: the rows of residue classes one
+// after another, each class padded with zeros to whole tiles, in panels of kPanel columns (or,
+// transposed, of kPanel rows).
 #pragma once
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 
 namespace keyhole::cpu {
 
-// Which row of a tensor a packed row is: row i of class c is packed as row c * per_class + i.
+// Maps packed rows to tensor rows: row i of class c is packed as row c * per_class + i.
 struct RowMap {
   int64_t classes, per_class;  // per_class: whole tiles
   int64_t stride;
-  const ResidueClass* residues;  // null: one class, the tensor's rows as they are
+  const ResidueClass* residues;  // null: one class, all rows of the tensor
   bool keys;
   int64_t num_rows;  // of the tensor, when residues is null
 
@@ -53,9 +53,9 @@ struct RowMap {
   }
 };
 
-// Whether the matrix product can read rows of a tensor, `step` apart, where they lie: they hold
-// what is computed with, in whole vectors, and are not so far apart that they crowd each other out
-// of the cache.
+// Whether the matrix product can read rows of a tensor, `step` apart, in place: they have the
+// compute type and whole vectors, and are not so far apart that they evict each other from the
+// cache.
 template <class Storage>
 bool reads_in_place(const TensorView& tensor, int64_t step, int64_t lanes) {
   const int64_t cols = tensor.shape[3];
@@ -80,8 +80,8 @@ struct RowPanels {
   }
 };
 
-// Some rows of a matrix to read, in panels of kPanel columns: column x of row r is
-// data[r * stride + x / kPanel * panel + x % kPanel].
+// A view of some rows of a matrix, in panels of kPanel columns: column x of row r is data[r *
+// stride + x / kPanel * panel + x % kPanel].
 template <class T>
 struct MatrixRows {
   const T* data;
@@ -107,7 +107,7 @@ void load_packed(const Primitives<Storage>& simd, const RowMap& map, Rows<const 
   zero_until(length);
 }
 
-// Asks for the rows of a tensor that packed rows [begin, begin + length) are made of.
+// Prefetches the tensor rows of packed rows [begin, begin + length).
 template <class Storage>
 void prefetch_packed(const RowMap& map, Rows<const Storage> from, int64_t cols, int64_t begin,
                      int64_t length, Prefetch& soon) {

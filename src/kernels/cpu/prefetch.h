@@ -1,6 +1,6 @@
 // src/kernels/cpu/prefetch.h
-// Rows that will be needed soon, brought near while products run. Narrow patterns touch every row a
-// few times only: what they wait for is memory, unless something else is computed meanwhile.
+// Prefetches rows that will be needed soon, while products run. Narrow patterns touch every row
+// only a few times, so they would wait for memory otherwise.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,11 @@
 
 namespace keyhole::cpu {
 
-// Asked for last, fetched first: the closer to its use something is asked for, the sooner it is
-// needed. All of it is a hint: what does not fit is forgotten, and a few lines more are fetched
-// than were asked for.
+// A stack of requests: the last one is fetched first, because it is needed soonest. All of it is a
+// hint: what does not fit is dropped, and a few more lines may be fetched than were requested.
 class Prefetch {
  public:
-  // `cols` elements of each of `rows` rows.
+  // Requests `cols` elements of each of `rows` rows.
   template <class T>
   void add(const T* data, int64_t stride, int64_t rows, int64_t cols) {
     if (rows <= 0) return;
@@ -29,8 +28,8 @@ class Prefetch {
                                  : Asked{begin, stride * int64_t(sizeof(T)), rows, lines};
   }
 
-  // Some cache lines of what was asked for. Inlined into the matrix product, whose sums a call
-  // would throw out of the registers.
+  // Fetches some of the requested cache lines. Inlined into the matrix product: a call would spill
+  // its accumulators.
   template <int kLines>
   [[gnu::always_inline]] void fetch() {
     if (num_ == 0) return;
@@ -38,7 +37,7 @@ class Prefetch {
     const char* line = asked.begin + asked.done * asked.step;
 #pragma GCC unroll 16
     for (int i = 0; i < kLines; ++i, line += asked.step) {
-      __builtin_prefetch(line, 0, 2);  // to read, into the second-level cache
+      __builtin_prefetch(line, 0, 2);  // to read, into the L2 cache
     }
     asked.done += kLines;
     if (asked.done < asked.count) return;

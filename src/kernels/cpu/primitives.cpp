@@ -1,10 +1,10 @@
 // src/kernels/cpu/primitives.cpp
-// Compiles the steps once per instruction set and picks, at run time, the table of the best one.
+// Compiles the primitives once per instruction set and picks the best table at run time.
 #include "kernels/cpu/primitives.h"
 
 #if KEYHOLE_HAVE_HWY
-// Each instruction set costs compile time. Left out are those between two others with little to
-// gain, and vectors of unknown length, which registers cannot be counted for.
+// Each instruction set costs compile time. Disabled are those that gain little over their
+// neighbours, and scalable vectors, whose registers cannot be counted at compile time.
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #undef HWY_TARGET_INCLUDE

@@ -1,8 +1,8 @@
 // src/kernels/cpu/primitives.h
-// The steps of attention on packed matrices, one table of functions per storage type, filled by
-// the best instruction set of this machine. Everything above this line (which tile, which head,
-// which thread) is plain C++ and compiled once.
-// Storage is what tensors hold, T what is computed with (Traits<Storage>::Compute).
+// The steps of attention on packed matrices: one table of functions per storage type, compiled for
+// the best instruction set of this machine. The layers above (which tile, which head, which thread)
+// are plain C++ and compiled once. Storage is the type of the tensors, T the type of the arithmetic
+// (Traits<Storage>::Compute).
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ struct Gemm {
   const T* a;
   int64_t a_stride, a_panel = kPanel;
   const T* b;
-  int64_t b_stride, b_panel = 0;  // see above; 0: all rows follow one another
+  int64_t b_stride, b_panel = 0;  // see above; 0: rows are contiguous
   T* c;
   int64_t c_stride;
   bool accumulate = false;
   bool a_transposed = false;
-  Prefetch* meanwhile;  // what to bring near while multiplying; not null
+  Prefetch* meanwhile;  // what to prefetch while multiplying; not null
 };
 
-// Scores of a strip become weights against the running maximum of their row.
+// Turns the scores of a strip into weights against the running maximum of their row.
 template <class T>
 struct SoftmaxStrip {
   WeightRule rule;
@@ -42,12 +42,12 @@ struct SoftmaxStrip {
   int64_t stride;
   T* max;  // [rows]  running
   T* sum;  // [rows][kMaxLanes]  running, one sum per lane
-  T* out;  // [rows][out_stride]  scaled down when the maximum rises
+  T* out;  // [rows][out_stride]  rescaled when the maximum rises
   int64_t out_stride, out_cols;
 };
 
-// By the rule, p = weight and ds = slope * steepness * (dp - delta), where the bitmap says that a
-// pair attends.
+// By the weight rule, p = weight and ds = slope * steepness * (dp - delta), for pairs that attend
+// by the bitmap.
 template <class T>
 struct ScoreGradient {
   WeightRule rule;
@@ -74,7 +74,7 @@ struct Primitives {
   // dst[rows][dst_stride] = factor * src; columns from cols to padded_cols are 0.
   void (*load_rows)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols,
                     int64_t padded_cols, T factor, T* dst, int64_t dst_stride);
-  // dst[r] = factors[r] * src[r], or src[r] where factors is null; says whether all of src was
+  // dst[r] = factors[r] * src[r], or src[r] if factors is null. Returns whether all of src was
   // finite.
   bool (*store_rows)(const T* src, int64_t src_stride, int64_t rows, int64_t cols, const T* factors,
                      Storage* dst, int64_t dst_stride);
@@ -84,16 +84,16 @@ struct Primitives {
   // dots[r] = a[r] . b[r]
   void (*row_dots)(const Storage* a, int64_t a_stride, const Storage* b, int64_t b_stride,
                    int64_t rows, int64_t cols, T* dots);
-  // dst += src; a multiple of the lanes.
+  // dst += src; cols is a multiple of the lanes.
   void (*add_row)(const T* src, int64_t cols, T* dst);
 
-  // sums[r] = the sum of rows[r][kMaxLanes], of which the machine uses `lanes`.
+  // sums[r] = the sum of rows[r][kMaxLanes]; only `lanes` of them are used.
   void (*sum_lanes)(const T* rows, int64_t num_rows, T* sums);
 
   // Pairs that do not attend become -inf, whatever they hold.
   void (*mask)(T* scores, int64_t stride, int64_t rows, int64_t cols, const uint64_t* bitmap,
                int64_t bitmap_words);
-  // Products of rows into which the rule's factor was folded become scores in base 2.
+  // Turns products of rows, with the rule's factor already applied, into scores in base 2.
   void (*score)(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& rule);
   void (*softmax)(const SoftmaxStrip<T>& strip);
   void (*score_gradient)(const ScoreGradient<T>& gradient);

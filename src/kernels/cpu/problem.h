@@ -24,7 +24,7 @@ struct Problem {
 
   // A unit is one kv head of one batch entry: what is packed together.
   int64_t units() const { return batch * kv_heads; }
-  // What the forward pass multiplies into the keys, or into gathered queries: see SoftmaxRule.
+  // The factor that the forward pass applies to the keys, or to gathered queries: see SoftmaxRule.
   template <class T>
   T fold_factor() const {
     return SoftmaxRule<Base2Math<T>>::of(rule).fold_factor();
@@ -49,7 +49,7 @@ Problem problem_of(const Args& args) {
                .sink_stride = args.sink.strides[0],
                .plan = args.plan,
                .threads = args.threads > 0 ? args.threads : max_threads()};
-  // Below this a second thread costs more than it does.
+  // With less work than this a second thread costs more than it saves.
   constexpr double kWorthAThread = 1e6;
   const double most = double(p.batch * p.heads) * double(p.q_len) * double(p.k_len) *
                       double(p.head_dim + p.v_head_dim);
@@ -57,7 +57,7 @@ Problem problem_of(const Args& args) {
   return p;
 }
 
-// One head of one batch entry, by unit and place within the group.
+// One head of one batch entry, by unit and index within the group.
 struct Head {
   int64_t batch, head, kv_head;
   int64_t index(const Problem& p) const { return batch * p.heads + head; }  // into group_of
@@ -80,7 +80,7 @@ Rows<Element> rows_of(const TensorView& tensor, int64_t batch, int64_t head) {
           tensor.strides[2]};
 }
 
-// Rows of a tensor at equal distances: those of a tile, within its residue class.
+// Equally spaced rows of a tensor: those of a tile, within its residue class.
 struct SpacedRows {
   int64_t first, stride, count;
   int64_t operator[](int64_t i) const { return first + i * stride; }

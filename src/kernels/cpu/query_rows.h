@@ -1,8 +1,7 @@
 // src/kernels/cpu/query_rows.h
 // What the backward pass reads of queries, for a part of tiles and the heads of a wave: rows of q
 // and dout, lse and delta, all in the order of residue classes. Rows that are visited often are
-// packed; where lists are short and the tensors hold what is computed with, they are read where
-// they lie.
+// packed. If lists are short and the tensors have the compute type, rows are read in place.
 #pragma once
 
 #include <type_traits>
@@ -59,7 +58,7 @@ class QueryRows {
   }
 
  private:
-  // A row packed is a row written and read once more; that pays from some hundred keys a query on.
+  // Packing writes and reads every row once more. It pays from some hundred keys per query on.
   bool are_read_in_place(const TileView& view) const {
     constexpr int64_t kFewKeys = 512;
     if (!reads_in_place<Storage>(rows_.args.q, view.stride, rows_.simd.lanes) ||

@@ -1,6 +1,6 @@
 // src/kernels/cpu/rows-inl.h
-// Rows in and out: storage type to compute type and back, transposition, sums over gathered rows.
-// Nothing is read or written beyond the given columns of a tensor's row.
+// Loads and stores of rows: storage type to compute type and back, transposition, sums over
+// gathered rows. Nothing is read or written past the given columns of a tensor's row.
 #if defined(KEYHOLE_CPU_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KEYHOLE_CPU_ROWS_INL_H_
 #undef KEYHOLE_CPU_ROWS_INL_H_
@@ -43,7 +43,7 @@ bool store_rows(const T* src, int64_t src_stride, int64_t rows, int64_t cols, co
   for (int64_t r = 0; r < rows; ++r, src += src_stride, dst += dst_stride) {
     const T factor = factors != nullptr ? factors[r] : T(1);
     const auto all_factor = hn::Set(d, factor);
-    auto checks_here = zero;  // of each row, so that rows do not wait for each other
+    auto checks_here = zero;  // one per row, so that rows do not depend on each other
     int64_t x = 0;
     for (; x + lanes <= cols; x += lanes) {
       const auto v = hn::LoadU(d, src + x);
@@ -67,7 +67,7 @@ void sum_lanes(const T* rows, int64_t num_rows, T* sums) {
   }
 }
 
-// A few rows at a time, so that src is read in streams; dst is small enough to stay near.
+// A few rows at a time, so that src is read in streams; dst is small enough to stay in the cache.
 template <class Storage, class T>
 void load_columns(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T factor,
                   T* dst, int64_t dst_stride) {
@@ -148,7 +148,7 @@ void gather_dots(const T* row, const T* matrix, int64_t stride, const int32_t* i
   for (; i < count; ++i) out[i] = dot(row, matrix + index[i] * stride, cols);
 }
 
-// kAcross vectors of the row stay in registers while all gathered rows pass by.
+// kAcross vectors of the row stay in registers during the loop over all gathered rows.
 template <int kAcross, class T>
 HWY_INLINE void gather_sum_columns(const T* weight, const T* matrix, int64_t stride,
                                    const int32_t* index, int64_t count, T* row) {

@@ -1,7 +1,7 @@
 // src/kernels/cpu/scratch.h
-// Aligned, uninitialised memory for packs and strips. Grows, never shrinks, freed with its owner.
-// Large pieces ask for huge pages: a call's packs are fresh memory, and faulting it in by pages of
-// 4 KiB took as long as a sparse pattern itself.
+// Aligned, uninitialised memory for packs and strips. It grows, never shrinks, and is freed with
+// its owner. Large allocations request huge pages: the packs of a call are fresh memory, and page
+// faults of 4 KiB took as long as a sparse pattern itself.
 #pragma once
 
 #include <cstdlib>
@@ -33,7 +33,7 @@ class Scratch {
     return memory_.get();
   }
   T* data() const { return memory_.get(); }
-  // Also for memory that was never reserved, where it is null: null plus an offset is undefined.
+  // Also valid if nothing was reserved and the pointer is null: null plus an offset is undefined.
   T* at(int64_t i) const { return memory_ ? memory_.get() + i : nullptr; }
   T& operator[](int64_t i) const { return memory_.get()[i]; }
 
@@ -49,7 +49,7 @@ class Scratch {
     void* memory = std::aligned_alloc(size_t(alignment), rounded);
     if (memory == nullptr) throw std::bad_alloc();
 #ifdef __linux__
-    if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);  // a wish, no more
+    if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);  // only a hint
 #endif
     return memory;
   }

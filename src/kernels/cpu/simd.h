@@ -1,8 +1,8 @@
 // src/kernels/cpu/simd.h
-// The vector vocabulary of the cpu kernels, which are written once, in Highway's words. With
-// Highway a file that includes this is compiled once per instruction set (see primitives.cpp);
-// without it the same words mean GCC's vector extensions, at the width the compiler was told to
-// use. Included again for each instruction set, hence the guard by toggle.
+// The vector operations of the cpu kernels, which are written once, against Highway's API. With
+// Highway a file that includes this is compiled once per instruction set (see primitives.cpp).
+// Without it the same names stand for GCC's vector extensions, at the width of the compiler flags.
+// Included again for each instruction set, hence the toggle guard.
 #if defined(KEYHOLE_CPU_SIMD_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KEYHOLE_CPU_SIMD_H_
 #undef KEYHOLE_CPU_SIMD_H_
@@ -38,11 +38,11 @@ inline constexpr int kVectorRegisters = 32;
 inline constexpr int kVectorRegisters = 16;
 #endif
 
-// An element of memory can be a factor of a product without a register of its own.
+// Whether a product can take an operand from memory, without a register of its own.
 inline constexpr bool kOperandsInMemory = HWY_ARCH_X86;
 
-// Before AVX2, x86 has no instruction for fp16, and Highway's stand-in truncates and knows no
-// infinity: our own conversion, lane by lane, serves there.
+// Before AVX2, x86 has no fp16 conversion. Highway's emulation truncates and does not handle
+// infinity, so our own conversion is used there, lane by lane.
 #if (HWY_ARCH_X86 && HWY_TARGET > HWY_AVX2) || HWY_TARGET == HWY_SCALAR
 inline constexpr bool kConvertsHalf = false;
 #else
@@ -92,7 +92,7 @@ HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float> d, BFloat16* p) {
   for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = to_bf16(lanes[i]);
 }
 
-// The low bits of the mantissa, moved to where the exponent is.
+// Moves the low bits of the mantissa to the exponent.
 template <int kShift, class D>
 HWY_INLINE hn::Vec<D> shift_into_exponent(D d, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> bits;
@@ -114,7 +114,7 @@ HWY_INLINE void load_columns_square(const Storage* src, int64_t, float factor, f
   *dst = to_f32(*src) * factor;
 }
 #else
-// Four vectors: in each of their blocks of four elements, rows become columns.
+// Transposes each 4 x 4 block of four vectors.
 template <class V>
 HWY_INLINE void transpose_in_blocks(V& r0, V& r1, V& r2, V& r3) {
   const hn::DFromV<V> d;
@@ -129,8 +129,8 @@ HWY_INLINE void transpose_in_blocks(V& r0, V& r1, V& r2, V& r3) {
   r3 = hn::BitCast(d, hn::InterleaveUpper(wide, high01, high23));
 }
 
-// A vector of blocks of four elements: block b is read at src + b * step. Loads put blocks in their
-// place at little cost, shuffles across a vector would be slower.
+// A vector of blocks of four elements; block b is read at src + b * step. Loads place blocks at
+// little cost; shuffles across a vector would be slower.
 template <class D, class Storage>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const Storage* src, int64_t step) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -143,7 +143,7 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const Storage* src, int64_t step) {
   }
 }
 
-// kSquare rows of kSquare elements become columns, each times the factor.
+// Transposes kSquare rows of kSquare elements, each times the factor.
 inline constexpr int64_t kSquare = HWY_MAX_BYTES / sizeof(float);
 
 template <class Storage>

@@ -1,6 +1,7 @@
 // src/kernels/cpu/simd_plain.h
-// Stands in for Highway: the few of its words that the cpu kernels use, in GCC's vector extensions
-// (which clang has too). The width is what the compiler flags allow; nothing is dispatched.
+// A stand-in for Highway: the few of its operations that the cpu kernels use, with GCC's vector
+// extensions (which clang has too). The width follows from the compiler flags; there is no run-time
+// dispatch.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
 // src/kernels/cpu/softmax-inl.h
-// What happens to products q . k: scores by the weight rule, mask, online softmax; and the gradient
+// From products q . k to weights: scores by the weight rule, mask, online softmax; and the gradient
 // of all three. Scores are in base 2.
 #if defined(KEYHOLE_CPU_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KEYHOLE_CPU_SOFTMAX_INL_H_
@@ -18,7 +18,7 @@ KEYHOLE_SIMD_BEGIN
 
 #include "base/weight_rule-inl.h"  // a SoftmaxRule for the instruction set at hand
 
-// The numbers of the rule: vectors of T.
+// The numbers of the rule, as vectors of T.
 template <class T>
 struct VectorMath {
   using Real = T;
@@ -33,7 +33,7 @@ struct VectorMath {
   static HWY_INLINE Vector power(Vector x) { return exp2_of(Tag<T>(), x); }
   static HWY_INLINE Vector tanh(Vector x) { return tanh_of(Tag<T>(), x); }
 };
-// For weights against a statistic that no score exceeds: a maximum.
+// For weights against a statistic that is at least every score: a maximum.
 template <class T>
 struct VectorMathBelowMax : VectorMath<T> {
   static HWY_INLINE hn::Vec<Tag<T>> power(hn::Vec<Tag<T>> x) {
@@ -45,7 +45,7 @@ template <class T>
 void score(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& weight_rule) {
   const Tag<T> d;
   const auto rule = SoftmaxRule<VectorMath<T>>::of(weight_rule).folded();
-  if (!rule.is_bent()) return;  // the folded factor has made scores of them
+  if (!rule.is_bent()) return;  // with the factor applied, products are scores already
   for (int64_t r = 0; r < rows; ++r, products += stride) {
     for (int64_t c = 0; c < cols; c += int64_t(hn::Lanes(d))) {
       hn::StoreU(rule.score(rule.bend(hn::LoadU(d, products + c))), d, products + c);
@@ -87,7 +87,7 @@ void softmax(const SoftmaxStrip<T>& s) {
     T* sums = s.sum + r * kMaxLanes<T>;
     auto sum = hn::LoadU(d, sums);
     const T here = row_max(d, row, s.cols);
-    if (!(here <= s.max[r])) {  // a NaN goes this way too and is found in the result
+    if (!(here <= s.max[r])) {  // also true for NaN, which then shows in the result
       if (s.max[r] != kNever) {
         T* out = s.out + r * s.out_stride;
         const auto shrink = rule.weight(hn::Set(d, s.max[r]), hn::Set(d, here));
@@ -98,7 +98,7 @@ void softmax(const SoftmaxStrip<T>& s) {
       }
       s.max[r] = here;
     }
-    // While nothing attends, every score is -inf, and stays so less 0.
+    // While nothing attends, every score is -inf; minus 0 it stays so.
     const auto base = hn::Set(d, s.max[r] == kNever ? T(0) : s.max[r]);
     for (int64_t c = 0; c < s.cols; c += lanes) {
       const auto p = rule.weight(hn::LoadU(d, row + c), base);

@@ -1,8 +1,8 @@
 // src/kernels/cpu/tile_gradients.h
 // The backward pass over a part of tiles. A work item is a chunk of key tiles of one kv head,
-// followed through the transposed lists: dk and dv of a tile stay with the thread, dq is summed up
-// in a buffer of the chunk; buffers of the same queries are then added in a fixed order. Five
-// matrix products a tile.
+// processed by its transposed lists. dk and dv of a tile stay with the thread; dq is summed in a
+// buffer of the chunk. Buffers of the same queries are then added in a fixed order. Five matrix
+// products per tile:
 //   p = exp(s - lse)    ds = p (dout . v - delta)    dv += p' dout    dk += ds' q    dq += ds k
 #pragma once
 
@@ -68,23 +68,23 @@ class TileGradients {
   }
 
  private:
-  static constexpr int64_t kMostQueries = 64, kMostKeys = 64;  // of the largest tile offered
+  static constexpr int64_t kMostQueries = 64, kMostKeys = 64;  // of the largest tile
   static constexpr int64_t kScoreStride = kMostKeys;           // a row of scores of a key tile
   static constexpr int64_t kBufferBytes = int64_t{512} << 20;  // of dq_
 
   struct Work {
-    Scratch<T> zero;          // [kMostQueries][q_cols_]  dq of queries that no chunk reaches
+    Scratch<T> zero;          // [kMostQueries][q_cols_]  dq of queries in no chunk
     Scratch<T> p, ds;         // [kStripQueries][kScoreStride]
     Scratch<T> dk, dv;        // [kMostKeys][cols]
-    bool has_sums;            // in dk and dv; else what they hold is undefined
+    bool has_sums;            // in dk and dv; if false their contents are undefined
     Scratch<T> dq;            // [chunk.rows()][q_cols_]  of a chunk that is alone
     Scratch<T> keys, values;  // [cols][kPanel]  transposed, the panel that holds the key tile
-    Scratch<T> key_rows;      // [kPanel][q_cols_]  in row panels, if not read where they lie
+    Scratch<T> key_rows;      // [kPanel][q_cols_]  in row panels, unless read in place
     int64_t packed_unit = -1, packed_panel = -1;  // which panel that is
     Prefetch soon;
   };
 
-  // Where a chunk sums up dq of head g of its group, from a packed row on.
+  // The buffer in which a chunk sums dq of head g of its group, from a packed row on.
   T* dq_rows(const Chunk& chunk, int64_t g, int64_t row, Work& work) const {
     const QueryRange& range = chunk.queries[size_t(g)];
     T* buffer = chunk.is_alone ? work.dq.data() : dq_.data();
@@ -117,7 +117,7 @@ class TileGradients {
     MatrixRows<T> key_rows;
   };
 
-  // A key tile is followed by one thread, so that is who packs it, and when.
+  // A key tile is processed by one thread, so that thread packs it, right before its use.
   void pack_keys(const RowMap& map, int64_t unit, int64_t panel, Work& work) const {
     if (work.packed_unit == unit && work.packed_panel == panel) return;
     const Head head = rows_.kv_head(unit);
@@ -190,7 +190,7 @@ class TileGradients {
     const MatrixRows<T> q = queries_.q(head, c, piece.row);
     const MatrixRows<T> dout = queries_.dout(head, c, piece.row);
     T *p = work.p.data(), *ds = work.ds.data();
-    // The next key tile is likely to reach as much further as it has keys.
+    // The next key tile is likely to need as many more queries as it has keys.
     const int64_t next = std::min<int64_t>(view.tile.k, view.residues[c].num_q - piece.row - rows);
     work.soon.add(q.data + rows * q.stride, q.stride, next, std::min(q.cols, kPanel));
     work.soon.add(dout.data + rows * dout.stride, dout.stride, next, std::min(dout.cols, kPanel));
@@ -254,7 +254,7 @@ class TileGradients {
     }
   }
 
-  // Partial tiles of the piece with their bitmap, what lies between them at once.
+  // Partial tiles of the piece use their bitmap; the full tiles between them are processed at once.
   void score_gradients(const TileView& view, const Strip& strip, const Strip::Piece& piece,
                        int64_t rows, const T* lse, const T* delta, Work& work) const {
     const int64_t words = words_per_row(view.tile.k);
@@ -292,14 +292,14 @@ class TileGradients {
     rows_.add_queries(i, {residue.first_q + view.stride * first, view.stride, count}, dq);
   }
 
-  // The same for a tile that several chunks reach, in the order of the chunks, or none.
+  // The same for a tile that several chunks, or none, add to; in the order of the chunks.
   void finish_shared_queries(const TileView& view, const Chunks& chunks, int64_t i, int64_t row,
                              Work& work) const {
     const int64_t g = i % p_.group;
     T* sum = nullptr;
     for (const Chunk& chunk : chunks.of_unit(i / p_.group)) {
       if (!chunk.queries[size_t(g)].has(row)) continue;
-      if (chunk.is_alone) return;  // has finished it
+      if (chunk.is_alone) return;  // already finished
       T* term = dq_rows(chunk, g, row, work);
       if (sum == nullptr) {
         sum = term;

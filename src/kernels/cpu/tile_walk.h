@@ -1,6 +1,6 @@
 // src/kernels/cpu/tile_walk.h
-// Walks a list of runs in strips: neighbouring tiles of the list side by side, up to a width, so
-// that what is paid once per step is paid for many tiles.
+// Walks a list of runs in strips: neighbouring tiles of the list side by side, up to a width, which
+// amortises the cost of a step over many tiles.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace keyhole::cpu {
 // A strip is a few pieces of consecutive rows (of keys or, transposed, of queries), and the
 // partial tiles among them.
 struct Strip {
-  static constexpr int kMostTiles = int(kStripKeys / 16);  // 16: the smallest tile offered
+  static constexpr int kMostTiles = int(kStripKeys / 16);  // 16: the smallest tile
   struct Piece {
     int64_t row, count;  // rows [row, row + count) of the class
     int64_t col;         // where the piece begins in the strip
@@ -48,8 +48,8 @@ struct Strip {
   }
 };
 
-// Calls visit(strip) until all tiles of `runs` have passed, in order. `tile`: rows per tile;
-// `widest`: rows per strip, a multiple of it.
+// Calls visit(strip) for all tiles of `runs`, in order. `tile`: rows per tile; `widest`: rows per
+// strip, a multiple of it.
 template <class Visit>
 void for_each_strip(std::span<const TileRun> runs, int64_t tile, int64_t widest, Visit visit) {
   Strip strip;
@@ -82,7 +82,7 @@ inline std::span<const TileRun> t_list_of(const TileView& view, int32_t group, i
   return {view.t_runs + view.t_list_begin[list], size_t(view.t_list_count[list])};
 }
 
-// A table has 32-bit entries side by side here, keys before padding (runtime/index_lists.h).
+// Here a table has contiguous 32-bit entries, keys before padding (runtime/index_lists.h).
 inline std::span<const int32_t> keys_of(const GatherView& view, int32_t group, int64_t query) {
   if (group < 0) return {};
   const KeyTable& table = view.table;
@@ -100,7 +100,7 @@ inline std::span<const int32_t> lists_of(const GatherView& view, int32_t group, 
   return {view.t_lists + view.t_list_begin[list], size_t(view.t_list_count[list])};
 }
 
-// Calls visit(some) until all of `list` has passed, kStripKeys at most at a time.
+// Calls visit(some) for all of `list`, at most kStripKeys at a time.
 template <class Visit>
 void in_strips(std::span<const int32_t> list, Visit visit) {
   for (; !list.empty(); list = list.subspan(std::min(list.size(), size_t(kStripKeys)))) {

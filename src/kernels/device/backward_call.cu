@@ -29,7 +29,7 @@ Summed summed_by(const BackwardArgs& args) {
   return {schedule.dq == DqOrder::atomic, schedule.heads == SumOrder::atomic};
 }
 
-// Rows of slots, of the part that needs most: parts follow one another.
+// Rows of slots for the part that needs most: parts run one after another and share them.
 int64_t num_slot_rows(const BackwardArgs& args, int64_t num_heads) {
   int64_t rows = 0;
   for (const TileView& view : args.plan.tiles) {
@@ -38,8 +38,9 @@ int64_t num_slot_rows(const BackwardArgs& args, int64_t num_heads) {
   return rows;
 }
 
-// Rows of a residue class in sums of dq that lie in blocks; 0: they lie in rows. Classes are filled
-// up to whole tiles of every kernel, which many short ones are not worth.
+// Rows per residue class in sums of dq that are stored in blocks; 0: they are stored in rows.
+// Blocks pad each class to whole tiles of every kernel, which is not worth it for many short
+// classes.
 int64_t dq_rows_per_class(const BackwardArgs& args) {
   const bool has_one_part = args.plan.tiles.size() == 1 && args.plan.gathers.empty();
   if (!has_one_part || args.schedule.dq != DqOrder::atomic) return 0;
@@ -49,19 +50,19 @@ int64_t dq_rows_per_class(const BackwardArgs& args) {
   return view.classes * rows <= 2 * view.q_len + kLargestTile ? rows : 0;
 }
 
-// A table has no lists by key, which launches that scatter nothing follow.
+// A table has no lists by key; launches that scatter nothing need them.
 bool needs_lists_by_key(const GatherView& view, const BackwardSchedule& schedule) {
   return view.table.is_given() && schedule.key_lists == SumOrder::fixed;
 }
 
-// The workspace, piece after piece. Without a workspace only the sizes mean anything.
+// The layout of the workspace. Without memory only the sizes are meaningful.
 struct Workspace {
   TileView* tiles = nullptr;
   GatherView* gathers = nullptr;
   float *delta = nullptr, *lse2 = nullptr;  // [batch * heads][q_len]
   KeySlots slots;
-  std::vector<char*> lists_by_key;  // of each gather part; null: it has its own, or needs none
-  // Zero at first, in one piece:
+  std::vector<char*> lists_by_key;  // per gather part; null: the part has its own or needs none
+  // Contiguous, cleared before the launches:
   int32_t* found_nonfinite = nullptr;
   Accumulators sums;
   int64_t dq_rows_per_class = 0;
@@ -125,7 +126,7 @@ BackwardParams params_of(const BackwardArgs& args, const Workspace& w) {
   return p;
 }
 
-// The gather parts, with lists by key where those are made here.
+// The gather parts, with lists by key where those are built here.
 std::vector<GatherView> gathers_to_follow(const BackwardArgs& args, const Workspace& w,
                                           cudaStream_t stream) {
   std::vector<GatherView> views(args.plan.gathers.begin(), args.plan.gathers.end());
@@ -146,7 +147,7 @@ void store_all(std::span<const View> views, View* to, cudaStream_t stream) {
   }
 }
 
-unsigned ctas_for(int64_t rows) {  // the kernels loop over what is left
+unsigned ctas_for(int64_t rows) {  // the kernels loop over the rest
   return unsigned(std::clamp<int64_t>(ceil_div(rows, kRowWarps), 1, int64_t{1} << 24));
 }
 
@@ -187,7 +188,7 @@ void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, Ba
   }
 }
 
-// Calls launch with std::true_type when rows can be read in vectors.
+// Calls launch with std::true_type if rows can be read in vectors, else with std::false_type.
 template <class Launch>
 void with_vectors(bool are_in_vectors, Launch launch) {
   if (are_in_vectors) {
@@ -211,7 +212,7 @@ void prepare(const BackwardParams& p, const DevicePlan& plan, const Workspace& w
   check_cuda(cudaGetLastError(), "launching the preparation of a backward pass");
 }
 
-// sums null: zeros.
+// sums null: writes zeros.
 template <class Storage>
 void finish_one(const BackwardParams& p, const DeviceTensor& to, const float* sums, int32_t heads,
                 int64_t length, int32_t cols, cudaStream_t stream) {
@@ -229,7 +230,7 @@ void finish_dq(const BackwardParams& p, cudaStream_t stream) {
   const Sizes& sizes = p.sizes;
   finish_one<Storage>(p, p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim, stream);
 }
-// is_zero: the plan has no parts, so that nobody wrote anything.
+// is_zero: the plan has no parts, so no launch wrote anything.
 template <class Storage>
 void finish(const BackwardParams& p, cudaStream_t stream, bool is_zero) {
   const Sizes& sizes = p.sizes;
@@ -272,7 +273,7 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
     launch_finish_queries(only_part, args.q.dtype, stream);
   }
   finish<Storage>(p, stream, /*is_zero=*/plan.num_tiles + plan.num_gathers == 0);
-  // Few CTAs: they have nothing to do unless something is not finite.
+  // Few CTAs: they exit at once unless something is not finite.
   const int64_t most = int64_t{4} * std::max(args.launch.num_processors, 64) * kRowWarps;
   redo_rows<Storage, kLayout>
       <<<ctas_for(std::min(most, std::max(queries, keys))), kThreads, 0, stream>>>(p, plan);
@@ -281,7 +282,7 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
 
 }  // namespace
 
-// A power of two, so that the last section is seldom a lonely head.
+// A power of two, so that the last section rarely has a single head.
 int32_t heads_per_section(const BackwardArgs& args, double cache_share) {
   const Sizes sizes = sizes_of(args);
   const int64_t head_bytes =

@@ -1,8 +1,8 @@
 // src/kernels/device/backward_rows.cuh
-// What the backward pass does row by row, whatever the backend: delta and lse2 before the products,
-// the way from accumulators to gradients after them, the exact path, and the gradient of the sink.
-// Most rows come in blocks (row_blocks.cuh); on the exact path a warp takes a row, then the one
-// that lies a grid further.
+// The row-wise parts of the backward pass, for every backend: delta and lse2 before the products;
+// accumulators to gradients after them; the exact path; the gradient of the sink. Most rows are
+// processed in blocks (row_blocks.cuh). On the exact path a warp takes single rows in a grid-stride
+// loop.
 #pragma once
 
 #include "kernels/device/exact_backward.cuh"
@@ -11,9 +11,10 @@
 namespace keyhole::device {
 
 inline constexpr int32_t kRowWarps = 4;     // per CTA
-inline constexpr int32_t kViewsAtOnce = 8;  // they travel as arguments of a launch
+inline constexpr int32_t kViewsAtOnce = 8;  // they are passed as kernel arguments
 
-// Views into device memory: arguments of a launch are copied when it is queued, also into a graph.
+// Copies views into device memory. Kernel arguments are captured when a launch is queued, also into
+// a graph.
 template <class View>
 struct SomeViews {
   View view[kViewsAtOnce];
@@ -34,11 +35,14 @@ __device__ void for_each_row(int32_t batch, int32_t heads, int64_t length, Visit
   }
 }
 
-// delta = dout . out and lse2 = lse * log2(e). A row that attends to nothing gives nothing,
-// whatever dout holds there: its lse2 is +inf, so that exp2(score - lse2) is 0. Its lse says so,
-// unless there is a sink; then 0 x NaN is looked into.
-// As many neighbouring lanes as a row has vectors, a power of two of them, share a row. Also where
-// rows cannot be read in vectors: the order of additions must not depend on where a row lies.
+// delta = dout . out and lse2 = lse * log2(e). A row that attends to nothing must contribute
+// nothing, whatever dout holds there: its lse2 becomes +inf, so that exp2(score - lse2) is 0. Its
+// lse is -inf then, unless there is a sink: so a row whose delta is not finite is looked up in the
+// plan.
+//
+// A row is shared by as many neighbouring lanes as it has vectors, rounded to a power of two. The
+// same holds if rows cannot be read in vectors: the order of additions must not depend on
+// alignment.
 template <class Storage, BitmapLayout kLayout, bool kInVectors>
 __global__ void __launch_bounds__(kBlockThreads)
     prepare_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan,
@@ -80,8 +84,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-// The sink is a key whose score is given and whose value is 0: dsink = -sum of p_sink * delta over
-// the rows of its head. One CTA a head, in an order that does not change.
+// The sink is a key with a given score and a value of 0: dsink = -sum of p_sink * delta over the
+// rows of its head. One CTA per head, in a fixed order.
 struct SinkParams {
   const float* delta = nullptr;  // [batch * heads][q_len]
   const float* lse2 = nullptr;
@@ -147,7 +151,7 @@ __device__ bool row_is_finite(const Storage* row, int32_t cols) {
   return __all_sync(~0u, is_good);
 }
 
-// Finds the rows that are not finite and does them again. Almost always there is nothing to do.
+// Finds the rows that are not finite and recomputes them. Almost always there are none.
 template <class Storage, BitmapLayout kLayout>
 __global__ void __launch_bounds__(32 * kRowWarps)
     redo_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan) {

@@ -11,7 +11,7 @@ namespace keyhole::device {
 
 using keyhole::mma_words;
 
-// The pair of a bit: the other way round. A layout has bits beyond the last column.
+// The inverse: the pair of a bit. Some layouts have bits past the last column.
 struct RowAndCol {
   int32_t row, col;
 };

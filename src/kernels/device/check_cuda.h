@@ -7,7 +7,7 @@
 
 namespace keyhole {
 
-// CUDA's own errors, with what we were doing when they surfaced; put into words only then.
+// Throws CUDA's error with what we were doing. The text is built only on an error.
 template <class... Doing>
 void check_cuda(cudaError_t status, const Doing&... doing) {
   if (status == cudaSuccess) [[likely]]

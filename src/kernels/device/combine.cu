@@ -1,6 +1,6 @@
 // src/kernels/device/combine.cu
-// One warp per row of a split list. The slots are folded in the order of the list, whoever filled
-// them first: the same bits every time.
+// One warp per row of a split list. Slots are combined in the order of the list, not of completion:
+// the same bits every time.
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/combine.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kRowsPerCta = 8;
 constexpr int32_t kColumnsPerLane = 4;
 
-// What a warp folds: row `row` of the tile of a split list of one head.
+// What a warp combines: row `row` of the tile of a split list of one head.
 struct SplitRow {
   int32_t head_index;
   int32_t num_slots;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(32 * kRowsPerCta)
   if (!my_split_row(p, mine)) return;
   const int32_t lane = int32_t(threadIdx.x % 32), cols = p.sizes.v_head_dim;
 
-  float top = -INFINITY;  // of all slots; passes over NaN
+  float top = -INFINITY;  // over all slots; skips NaN
   for (int32_t s = lane; s < mine.num_slots; s += 32) {
     top = fmaxf(top, p.slots.max[mine.first + s * mine.step]);
   }

@@ -1,5 +1,5 @@
 // src/kernels/device/combine.h
-// Folds the partial results of split lists and finishes their rows.
+// Combines the partial results of split lists and finishes their rows.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
 // src/kernels/device/combine_keys.cu
-// One warp per key of a split list. Slots are added in the order of the list, whoever filled them
-// first: the same bits every time.
+// One warp per key of a split list. Slots are added in the order of the list, not of completion:
+// the same bits every time.
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/combine_keys.h"
@@ -41,8 +41,8 @@ __device__ bool my_split_key(const BackwardParams& p, SplitKey& mine) {
   return split.num_slots > 0;
 }
 
-// Query heads of one kv head meet in its sums. Where the order must not change there is one query
-// head for each.
+// Query heads of one kv head add to the same sums. If the order must be fixed, each kv head has one
+// query head.
 template <class T>
 __device__ void add_slots(const BackwardParams& p, const SplitKey& mine, const float* slots,
                           float* sums, const DeviceTensor& to, int32_t cols) {
@@ -54,7 +54,7 @@ __device__ void add_slots(const BackwardParams& p, const SplitKey& mine, const f
   for (int32_t first = int32_t(threadIdx.x % 32); first < cols; first += 32 * kColumnsPerLane) {
     float total[kColumnsPerLane] = {};
     const float* slot = slots + mine.first * cols + first;
-#pragma unroll 8  // loads ahead of the sums, which wait for one another
+#pragma unroll 8  // loads run ahead of the sums, which depend on one another
     for (int32_t s = 0; s < mine.num_slots; ++s, slot += step) {
 #pragma unroll
       for (int32_t i = 0; i < kColumnsPerLane; ++i) {

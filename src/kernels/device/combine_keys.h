@@ -1,5 +1,5 @@
 // src/kernels/device/combine_keys.h
-// Adds up what the chunks of split transposed lists left in slots: dk and dv of their keys.
+// Adds up the slots of split transposed lists: dk and dv of their keys.
 #pragma once
 
 #include <cuda_runtime_api.h>

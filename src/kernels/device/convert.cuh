@@ -1,6 +1,6 @@
 // src/kernels/device/convert.cuh
-// Sixteen bytes of a row at once: loaded as they lie, converted to fp32 when they are used, so that
-// many loads can be under way before the first is waited for. rows.cuh has single elements.
+// Sixteen bytes of a row at once: loaded as stored, converted to fp32 at their use, so that many
+// loads can be in flight before the first is awaited. rows.cuh has single elements.
 #pragma once
 
 #include <cstring>
@@ -22,7 +22,7 @@ __host__ __device__ bool is_in_vectors(const DeviceTensor& tensor, int32_t cols)
   return (reinterpret_cast<uintptr_t>(tensor.data) | bytes) % 16 == 0;
 }
 
-// Elements [col, col + kVector) of a row of `cols`; zeros beyond its end.
+// Elements [col, col + kVector) of a row of `cols`; zeros past its end.
 template <class T>
 __device__ uint4 load_vector(const T* row, int32_t col, int32_t cols) {  // is_in_vectors
   return col < cols ? *reinterpret_cast<const uint4*>(row + col) : uint4{};
@@ -63,7 +63,7 @@ __device__ void convert(const uint4& raw, float (&to)[kVector<T>]) {
   }
 }
 
-// Stores elements [col, col + 4) of a row of `cols`, as far as they are in it. `at_once`: the row
+// Stores elements [col, col + 4) of a row of `cols`, except those past its end. `at_once`: the row
 // is aligned to four elements, and cols is a multiple of four.
 template <class T>
 __device__ void store_four(T* row, int32_t col, int32_t cols, const float (&values)[4],

@@ -11,7 +11,7 @@
 
 namespace keyhole::device {
 
-// Where the pieces lie in scratch memory.
+// The layout of the scratch memory.
 struct CutLists::Arrays {
   int32_t* group_of;  // [batch * heads]
   ResidueClass* residues;
@@ -49,8 +49,8 @@ struct Cut {
   int32_t groups, q_tiles, k_tiles, down, across, runs_per_list, tail_columns;
   int64_t num_bitmaps, bitmap_words, t_bitmap_words, num_pairs;
 
-  // Bitmaps: the tail of a full tile; the pieces of the caller's bitmaps; those pieces of them that
-  // lie in the last column of key tiles, cut off at the tail.
+  // Order of the bitmaps: the tail of a full tile; the caller's bitmaps, cut into the kernel's
+  // tiles; those of them in the last key tile, cut off at the tail.
   __device__ int32_t bitmap_for(int64_t bitmap, int32_t q_tile, int32_t k_tile) const {
     const bool is_tail = tail_columns > 0 && k_tile == k_tiles - 1;
     if (bitmap < 0) return is_tail ? 0 : kFull;
@@ -60,7 +60,7 @@ struct Cut {
   }
 };
 
-// One entry of a list: a tile of the caller and its bitmap, -1 where every pair attends.
+// One entry of a list: a tile of the caller and its bitmap, -1 for a full tile.
 struct Entry {
   int64_t tile, bitmap;
   bool is_there;
@@ -73,7 +73,7 @@ __device__ Entry entry_at(const Cut& cut, int32_t group, int64_t list, int64_t p
   const int64_t tile = index_at(source.tiles, group, list, place);
   const int64_t bitmap =
       source.bitmap_of.data == nullptr ? -1 : index_at(source.bitmap_of, group, list, place);
-  // Not tile * across, which may pass int64: nobody has checked what lies there.
+  // Not tile * across, which may overflow int64: the entries are unchecked.
   const bool is_tile = tile >= 0 && tile <= (cut.k_tiles - 1) / cut.across;
   return {tile, bitmap, is_tile && bitmap >= -1 && bitmap < source.num_bitmaps};
 }
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kLoopThreads)
   if (blockIdx.x == 0 && threadIdx.x == 0) residues[0] = {0, cut.q_len, 0, cut.k_len};
 }
 
-// A warp for each list: entries that are there move up, each becomes its runs.
+// One warp per list: compacts the valid entries and turns each into its runs.
 __global__ void __launch_bounds__(kLoopThreads)
     cut_lists(const __grid_constant__ Cut cut, int64_t* list_begin, int32_t* list_count,
               TileRun* runs, WorkItem* items) {
@@ -103,12 +103,13 @@ __global__ void __launch_bounds__(kLoopThreads)
       const auto begin = int32_t(entry.tile * cut.across);
       const int32_t tiles = entry.is_there ? min(cut.across, cut.k_tiles - begin) : 0;
       const bool has_tail = tiles > 0 && cut.tail_columns > 0 && begin + tiles == cut.k_tiles;
-      // A full tile is one run and, where it hangs over, another; a masked one is cut up.
+      // A full tile is one run, and a second one if it has a tail. A masked tile is one run per
+      // kernel tile.
       const int32_t full = tiles - int32_t(has_tail);
       const int32_t own = tiles == 0          ? 0
                           : entry.bitmap >= 0 ? tiles
                                               : int32_t(full > 0) + int32_t(has_tail);
-      int32_t before = own, all_tiles = tiles;  // inclusive sums over the lanes
+      int32_t before = own, all_tiles = tiles;  // inclusive prefix sums over the lanes
 #pragma unroll
       for (int32_t distance = 1; distance < 32; distance *= 2) {
         const int32_t runs_below = __shfl_up_sync(~0u, before, distance);
@@ -159,7 +160,7 @@ __device__ bool attends(const Cut& cut, int64_t number, int32_t row, int32_t col
   return source.bitmaps[source_row * words + column / 64] >> (column % 64) & 1;
 }
 
-// A thread for each word of 32 bits.
+// One thread per 32-bit word.
 template <BitmapLayout kLayout, bool kTransposed>
 __global__ void __launch_bounds__(kLoopThreads)
     draw_bitmaps(const __grid_constant__ Cut cut, uint32_t* to) {

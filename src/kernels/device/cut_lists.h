@@ -1,11 +1,11 @@
 // src/kernels/device/cut_lists.h
-// Tile lists that lie on the device (keyhole/lists.h) become lists that kernels follow, on the
-// device: cut into the kernel's tiles, with bitmaps of its layout for masked tiles and for tiles
-// that hang over the end of k, dealt out to CTAs, and by key tile for a backward pass. The host
-// knows sizes alone; nothing is copied to it and nothing waits.
+// Turns tile lists in device memory (keyhole/lists.h) into lists that kernels read, on the device.
+// They are cut into the kernel's tiles. Masked tiles and tiles that extend past the end of k get
+// bitmaps in the kernel's layout. Work is distributed to CTAs, and a backward pass also gets the
+// lists by key tile. The host knows only sizes: nothing is copied to it and nothing waits.
 //
-// Work is dealt out by a static stride: item n of all heads goes to CTA n mod num_ctas, the last
-// query tiles first, whose lists are the longest of causal patterns.
+// The distribution is a static stride: item n of all heads goes to CTA n mod num_ctas. The last
+// query tiles come first, because their lists are the longest in causal patterns.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@ struct DeviceIndices {
   int64_t strides[4] = {};
 };
 
-// The caller's lists, in the words of kernels.
+// The caller's lists, in the kernels' terms.
 struct ListSource {
   TileShape tile;
   int64_t batch = 0, heads = 0, lists = 0, capacity = 0;  // shape of `tiles`
@@ -32,15 +32,15 @@ struct ListSource {
   int64_t num_bitmaps = 0;
 };
 
-// What a kernel wants of them.
+// What a kernel needs.
 struct ListTarget {
   TileShape tile;  // divides the source's
   BitmapLayout layout = BitmapLayout::row_major;
   int64_t q_len = 0, k_len = 0;
   int32_t batch = 1, heads = 1;   // of q
-  bool with_transposed = false;   // and dealt out by key tile
-  int32_t num_ctas = 0;           // that stay; 0: a CTA for each item
-  int32_t heads_per_section = 1;  // heads whose items follow one another
+  bool with_transposed = false;   // also distribute lists by key tile
+  int32_t num_ctas = 0;           // persistent CTAs; 0: one CTA per item
+  int32_t heads_per_section = 1;  // heads that are processed together
 };
 
 class CutLists {
@@ -49,20 +49,20 @@ class CutLists {
 
   int64_t bytes() const { return bytes_; }  // of scratch memory, 256-byte aligned
 
-  // The view, with pointers into `memory`; null: sizes alone.
+  // The view, with pointers into `memory`. With null only the sizes are meaningful.
   TileView view(void* memory) const;
-  // Queues what fills that memory.
+  // Queues the kernels that fill the memory.
   void queue(void* memory, cudaStream_t stream) const;
 
  private:
   struct Sizes {
     int32_t groups, q_tiles, k_tiles;
-    int32_t down, across;   // pieces of a tile of the source
+    int32_t down, across;   // kernel tiles per tile of the source
     int32_t runs_per_list;  // capacity
-    int32_t tail_columns;   // of the last key tile, where it hangs over; else 0
+    int32_t tail_columns;   // of the last key tile if it is partial; else 0
     int64_t num_bitmaps;
-    int64_t bitmap_words, t_bitmap_words;  // of 32 bits, of one bitmap
-    int64_t num_pairs;                     // (query tile, key tile) that there is room for
+    int64_t bitmap_words, t_bitmap_words;  // 32-bit words per bitmap
+    int64_t num_pairs;                     // capacity of (query tile, key tile) pairs
   };
   struct Arrays;
   Arrays arrays(void* memory) const;

@@ -1,8 +1,8 @@
 // src/kernels/device/exact_backward.cuh
-// The cold path of the backward pass: one row of dq, or of dk and dv, by one warp, in fp64,
-// visiting only the pairs that attend, over all parts of the plan. The kernels multiply whole
-// tiles, and 0 x NaN is NaN: what they leave not finite is done again here, so that a NaN which
-// nobody attends to reaches nobody, and any other everybody. The same sums as
+// The cold path of the backward pass: one row of dq, or of dk and dv, by one warp, in fp64. It
+// visits only the pairs that attend, over all parts of the plan. The kernels multiply whole tiles,
+// and 0 x NaN is NaN, so rows that are not finite are recomputed here. A NaN that is not attended
+// then reaches no gradient; an attended one reaches every gradient it should. The same sums as
 // src/kernels/cpu/exact.cpp.
 #pragma once
 
@@ -13,14 +13,14 @@
 
 namespace keyhole::device {
 
-// All parts of a plan: views that lie in device memory themselves.
+// All parts of a plan: arrays of views, themselves in device memory.
 struct DevicePlan {
   const TileView* tiles = nullptr;
   const GatherView* gathers = nullptr;
   int32_t num_tiles = 0, num_gathers = 0;
 };
 
-// The class that holds a query or a key, and its place there; -1: none does.
+// The class of a query or a key, and its index there; -1: no class has it.
 struct ClassRow {
   int32_t class_index;
   int64_t row;
@@ -37,7 +37,7 @@ __device__ inline ClassRow class_row_of(const TileView& view, int64_t index, boo
   return {-1, 0};
 }
 
-// row, col: of the tile as its list sees it; in a transposed list rows are keys.
+// row, col: in the tile as its list sees it; in a transposed list rows are keys.
 template <BitmapLayout kLayout, bool kTransposed>
 __device__ bool tile_attends(const TileView& view, int32_t bitmap, int32_t row, int32_t col) {
   if constexpr (!kTransposed) {
@@ -49,9 +49,9 @@ __device__ bool tile_attends(const TileView& view, int32_t bitmap, int32_t row, 
   }
 }
 
-// Calls visit(list) for every list of a group that names a key, as often as it does; false when
-// visit gave false, which ends it. Where nobody asked for lists by key (a table, in a pass that
-// scatters), all lists are searched. The whole warp calls and is called together.
+// Calls visit(list) for every list of a group that names a key, once per mention. Stops and returns
+// false when visit returns false. Without lists by key (a table, in a pass that scatters) all lists
+// are searched. The whole warp calls, and visit is called by the whole warp.
 template <class Visit>
 __device__ bool for_each_list_of_key(const GatherView& view, int32_t group, int64_t key,
                                      Visit visit) {
@@ -75,9 +75,9 @@ __device__ bool for_each_list_of_key(const GatherView& view, int32_t group, int6
   return true;
 }
 
-// Calls visit(key) for every key that query `index` of a head attends to; kTransposed: visit(query)
-// for every query that attends to key `index`. The whole warp calls and is called together; it
-// stops when visit gives false.
+// Calls visit(key) for every key that query `index` of a head attends to; with kTransposed,
+// visit(query) for every query that attends to key `index`. Stops when visit returns false. The
+// whole warp calls, and visit is called by the whole warp.
 template <BitmapLayout kLayout, bool kTransposed, class Visit>
 __device__ void for_each_partner(const DevicePlan& plan, int32_t head_index, int64_t index,
                                  Visit visit) {
@@ -137,7 +137,7 @@ __device__ void for_each_partner(const DevicePlan& plan, int32_t head_index, int
   }
 }
 
-// Whether two heads follow the same lists in every part.
+// Whether two heads have the same lists in every part.
 __device__ inline bool share_lists(const DevicePlan& plan, int32_t head_index, int32_t other) {
   for (int32_t part = 0; part < plan.num_tiles; ++part) {
     const TileView& view = plan.tiles[part];
@@ -161,7 +161,7 @@ __device__ __noinline__ bool attends_to_nothing(const DevicePlan& plan, int32_t 
   return is_empty;
 }
 
-// A row in fp64, its columns dealt out to the lanes: lane, lane + 32, ...
+// A row in fp64. Lane l has columns l, l + 32, ...
 struct ExactRow {
   static constexpr int32_t kSteps = 18;  // x 32 = 576, the widest head
   double sum[kSteps] = {};
@@ -225,7 +225,7 @@ __device__ __noinline__ void exact_query_gradient(const BackwardParams& p, const
       const Storage* v = p.v.row<Storage>(batch, kv_head, key);
       const ExactPair pair = exact_pair(p, q, k, v, dout, out, lse);
       dq.add(pair.ds, k, p.sizes.head_dim);
-      return !isnan(pair.ds);  // else every sum is NaN and stays so
+      return !isnan(pair.ds);  // NaN: every sum is NaN from here on
     });
   }
   dq.store(p.dq.row<Storage>(batch, head, query), p.sizes.head_dim);
@@ -251,8 +251,8 @@ __device__ __noinline__ void exact_key_gradient(const BackwardParams& p, const D
     dk.add(pair.ds, q, p.sizes.head_dim);
     has_nan = isnan(pair.p) && isnan(pair.ds);
   };
-  // Neighbouring heads with the same lists are done together: finding the queries of a key may be
-  // a search.
+  // Neighbouring heads with the same lists are processed together, because finding the queries of a
+  // key may be a search.
   const int32_t end = (kv_head + 1) * heads_per_kv, first_index = batch * p.sizes.heads;
   for (int32_t head = kv_head * heads_per_kv, next = head; head < end && !has_nan; head = next) {
     for (++next; next < end && share_lists(plan, first_index + head, first_index + next);) ++next;

@@ -1,13 +1,13 @@
 // src/kernels/device/exact_forward.cuh
 // The cold path of the forward pass: one row by one warp, in fp64, visiting only the pairs that
-// attend. The kernels multiply whole tiles, and 0 x NaN is NaN: rows that come out not
-// finite are done again here, so that a NaN nobody attends to reaches nobody, and an attended NaN
-// or infinity shows as it does in src/kernels/cpu/exact.cpp:
+// attend. The kernels multiply whole tiles, and 0 x NaN is NaN, so rows that are not finite are
+// recomputed here. A NaN that is not attended has no effect; an attended NaN or infinity gives what
+// src/kernels/cpu/exact.cpp gives:
 //   a NaN score           out and lse NaN
 //   a score of +inf       out NaN, lse +inf
 //   only scores of -inf   out 0 (0 x v), lse -inf
-// Sums that leave the range of fp32 alone (scores of 1e38 and more) come out finite again, and rows
-// whose base is uncertain (row_result.cuh) come out right where one item has all their keys.
+// Sums that only exceed the range of fp32 (scores of 1e38 and more) become finite again. Rows with
+// an uncertain maximum (row_result.cuh) become right if one item has all their keys.
 #pragma once
 
 #include "kernels/device/bitmap.cuh"
@@ -19,12 +19,12 @@
 
 namespace keyhole::device {
 
-// In base 2.
+// The score, in base 2.
 template <class T>
 __device__ double exact_score(const Sizes& sizes, const T* q, const T* k) {
   double dot = 0;
   int32_t x = 0;
-  // In vectors where rows allow it: lanes read different keys, and each load is as many requests.
+  // In vectors if rows allow it: lanes read different keys, so every load is one request per lane.
   constexpr int32_t kVector = 16 / sizeof(T);
   if ((reinterpret_cast<uintptr_t>(q) | reinterpret_cast<uintptr_t>(k)) % 16 == 0) {
     for (; x + kVector <= sizes.head_dim; x += kVector) {
@@ -44,8 +44,8 @@ __device__ double exact_score(const Sizes& sizes, const T* q, const T* k) {
   return rule.score(rule.bend(dot));
 }
 
-// Calls visit(attends, key, score) for 32 columns of the work item at a time, one a lane, where any
-// of them attends. The whole warp calls and is called together.
+// Calls visit(attends, key, score) for 32 columns of the work item at a time, one per lane, if any
+// of them attends. The whole warp calls, and visit is called by the whole warp.
 template <class T, BitmapLayout kLayout, class Visit>
 __device__ void for_each_score(const ForwardParams& p, const Work& work, int32_t row, const T* q,
                                Visit visit) {
@@ -76,7 +76,7 @@ __device__ inline double warp_max(double x) {
   return x;
 }
 
-// What a row gets from the pairs it attends to, not yet divided; columns are dealt out to the
+// The sum over the attended pairs of a row, not yet divided. Columns are distributed over the
 // lanes.
 struct ExactSum {
   static constexpr int32_t kSteps = 18;  // x 32 lanes = 576, the widest head
@@ -94,18 +94,18 @@ struct ExactSum {
   }
 };
 
-// for_each(visit) calls visit(attends, key, score) with one key a lane, the same keys both times
-// it is asked. The whole warp calls and is called together.
+// for_each(visit) calls visit(attends, key, score) with one key per lane. It is called twice and
+// must give the same keys. The whole warp calls, and visit is called by the whole warp.
 template <class T, class Params, class ForEachScore>
 __device__ ExactSum exact_sum(const Params& p, int32_t batch, int32_t kv_head,
                               ForEachScore for_each) {
   ExactSum sum = {};
-  double top = -INFINITY;  // passes over NaN
+  double top = -INFINITY;  // skips NaN
   for_each([&](bool, int64_t, double score) { top = fmax(top, score); });
   top = warp_max(top);
-  // What is subtracted is what is stored, rounded to fp32, so that sums of chunks and parts can be
-  // joined. Not where that is so far from the maximum that sums might leave the range of fp32; and
-  // where the maximum is not finite nothing is subtracted, and the definition takes its course.
+  // Subtracts the maximum as stored, rounded to fp32, so that sums of chunks and parts can be
+  // combined. Not if rounding moved it so far that sums might exceed the range of fp32. If the
+  // maximum is not finite nothing is subtracted, which gives what the definition says.
   constexpr double kFar = 16;  // from scores of 2^29 on
   sum.max2 = isfinite(top) && fabs(top) > FLT_MAX ? copysignf(FLT_MAX, float(top)) : float(top);
   const bool is_far = fabs(top - double(sum.max2)) > kFar;
@@ -115,8 +115,8 @@ __device__ ExactSum exact_sum(const Params& p, int32_t batch, int32_t kv_head,
   for_each([&](bool is_attended, int64_t key, double score) {
     const double weight = is_attended ? exp2(score - base) : 0;
     total += weight;
-    // Some rows are asked for before the first one is needed: one after the other, a row would take
-    // as long as memory does.
+    // Loads several rows before the first one is needed. One at a time, each would take a full
+    // memory latency.
     constexpr int kRowsAtOnce = 4;
     for (uint32_t left = __ballot_sync(~0u, is_attended); left != 0;) {
       double his_weight[kRowsAtOnce];
@@ -149,7 +149,7 @@ __device__ ExactSum exact_sum(const Params& p, int32_t batch, int32_t kv_head,
   return sum;
 }
 
-// Stores a whole row of this part. A row of the states must not have been overwritten yet.
+// Stores a complete row of this part. Its state must not have been overwritten yet.
 template <class T, class Params>
 __device__ void store_exactly(const Params& p, int32_t head_index, int64_t query,
                               const ExactSum& sum) {
@@ -160,9 +160,9 @@ __device__ void store_exactly(const Params& p, int32_t head_index, int64_t query
   sum.store(target, p.sizes.v_head_dim);
 }
 
-// Computes row `row` of the work item's tile (of its chunk, when it is one) and stores it where the
-// item's result goes. A row of the states must not have been overwritten yet. The whole warp calls.
-// redo_row is a function of its own, redo_row_here a part of its caller.
+// Computes row `row` of the work item's tile (or chunk) and stores it where the item's result goes.
+// The row's state must not have been overwritten yet. The whole warp calls. redo_row is an
+// out-of-line function, redo_row_here is inlined.
 template <class T, BitmapLayout kLayout>
 __device__ __forceinline__ void redo_row_here(const ForwardParams& p, const Work& work,
                                               int32_t row) {

@@ -11,8 +11,8 @@ namespace keyhole::device {
 
 inline constexpr uint64_t kNoBadEntry = ~uint64_t{0};
 
-// Queues a search of a table for entries that are neither a key nor -1. *found becomes the number
-// of the first one, counted as [groups][lists][count], or kNoBadEntry.
+// Queues a search of a table for entries that are neither a key nor -1. *found becomes the index of
+// the first one in [groups][lists][count], or kNoBadEntry.
 void launch_find_bad_entry(const GatherView& view, uint64_t* found, cudaStream_t stream);
 
 }  // namespace keyhole::device

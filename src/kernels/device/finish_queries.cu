@@ -1,6 +1,6 @@
 // src/kernels/device/finish_queries.cu
-// A CTA takes 64 queries of a residue class. Blocks are read as they lie, become rows in shared
-// memory, and leave in vectors.
+// A CTA takes 64 queries of a residue class. It reads blocks as stored, rearranges them to rows in
+// shared memory, and stores rows in vectors.
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/finish_queries.h"
@@ -11,8 +11,8 @@
 namespace keyhole::device {
 namespace {
 
-// Elements between the rows in shared memory: 16 bytes more than a row, so that the eight rows that
-// a warp stores to lie in different banks.
+// The row pitch in shared memory, in elements: 16 bytes more than a row, so that the eight rows a
+// warp stores to are in different banks.
 __host__ __device__ constexpr int32_t pitch_of(int32_t head_dim) { return head_dim + 8; }
 
 template <class T>
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   T* const tile = reinterpret_cast<T*>(memory);
   const int32_t head_dim = p.sizes.head_dim, pitch = pitch_of(head_dim), columns = head_dim / 8;
   const uint32_t per_class = uint32_t(p.dq_rows_per_class / kBlockRows);
-  const uint32_t class_number = blockIdx.x / per_class;  // among all heads
+  const uint32_t class_number = blockIdx.x / per_class;  // over all heads
   const int64_t first = int64_t{blockIdx.x - class_number * per_class} * kBlockRows;
   const uint32_t classes = uint32_t(p.view.classes);
   const int32_t head_index = int32_t(class_number / classes);

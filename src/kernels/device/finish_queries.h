@@ -8,8 +8,8 @@
 
 namespace keyhole::device {
 
-// params.view: the only part of the plan. dtype: of dq, 16-bit; its rows are aligned to 16 bytes,
-// and head_dim is a multiple of 8. The scale is still to be multiplied with.
+// params.view: the only part of the plan. dtype: that of dq, 16-bit, with rows aligned to 16 bytes
+// and head_dim a multiple of 8. The scale is applied here.
 void launch_finish_queries(const BackwardParams& params, DType dtype, cudaStream_t stream);
 
 }  // namespace keyhole::device

@@ -11,14 +11,15 @@
 namespace keyhole::device {
 namespace {
 
-// Of the second-level cache, what the keys and values of a section may fill where every item has a
-// CTA of its own; queries, outputs and other sections' last items want the rest. Smaller sections
-// cost such a grid more balance than they save in memory traffic (docs/performance-log.md).
+// The share of the L2 cache that the keys and values of a section may fill when every item has its
+// own CTA. Queries, outputs and the last items of other sections need the rest. Smaller sections
+// would cost such a grid more load balance than they save in memory traffic
+// (docs/performance-log.md).
 constexpr double kCacheShare = 0.6;
 constexpr int64_t kAlignment = 256;
 constexpr int32_t kRowsPerCta = 8;
 
-// Where the pieces of the workspace begin, in bytes.
+// Offsets in the workspace, in bytes.
 struct Layout {
   int64_t state_out = 0, state_lse = 0;
   int64_t slot_out = 0, slot_max = 0, slot_sum = 0;
@@ -29,7 +30,7 @@ struct Layout {
 Layout layout_of(const ForwardArgs& args) {
   const int64_t num_heads = args.q.shape[0] * args.q.shape[1], cols = args.v.shape[3];
   const int64_t rows = checked_mul(num_heads, args.q.shape[2], "attention: rows of the workspace");
-  int64_t slot_rows = 0;  // of the part that needs most: parts follow one another
+  int64_t slot_rows = 0;  // for the part that needs most: parts share them
   for (const TileView& view : args.plan.tiles) {
     slot_rows = std::max(slot_rows, num_heads * view.work.slots_per_group * view.tile.q);
   }
@@ -83,7 +84,7 @@ Params params_of(const ForwardArgs& args, const Sizes& sizes, const Layout& layo
   return params;
 }
 
-// A plan without any part: every row is empty. One warp per row.
+// A plan without parts: every row is empty. One warp per row.
 template <class T>
 __global__ void __launch_bounds__(32 * kRowsPerCta)
     fill_empty_rows(const __grid_constant__ ForwardParams p) {
@@ -113,7 +114,7 @@ void launch_fill(const ForwardParams& params, DType dtype, cudaStream_t stream) 
 
 int64_t forward_workspace_bytes(const ForwardArgs& args) { return layout_of(args).bytes; }
 
-// As equal as they can be: a last section of one head would leave the GPU half empty.
+// Sections of nearly equal size: a last section of one head would leave the GPU half empty.
 int32_t heads_per_section(const ForwardArgs& args, double cache_share) {
   const Sizes sizes = sizes_of(args);
   const int64_t kv_heads = int64_t{sizes.batch} * sizes.kv_heads;

@@ -1,6 +1,6 @@
 // src/kernels/device/gather_backward.cu
-// One warp per row: its columns are dealt out to the lanes (lane, lane + 32, ...), partners come
-// one after the other. Probabilities are computed twice, once for dq and once for dk and dv.
+// One warp per row. Lane l has columns l, l + 32, ...; the keys (or queries) of the row come one
+// after another. Probabilities are computed twice, once for dq and once for dk and dv.
 #include <algorithm>
 
 #include "base/int_math.h"
@@ -45,7 +45,7 @@ struct WarpRow {
   }
 };
 
-// Rows of all heads, one after the other; a warp takes one, then the one a grid further.
+// Rows of all heads, in a grid-stride loop of warps.
 template <class Visit>
 __device__ void for_each_row_of_warp(int64_t num_heads, int64_t length, Visit visit) {
   const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 template <class Storage, int32_t kSteps>
 void launch(const BackwardParams& params, const GatherView& view, cudaStream_t stream) {
   const Sizes& sizes = params.sizes;
-  const auto ctas = [](int64_t rows) {  // the kernels loop over what is left
+  const auto ctas = [](int64_t rows) {  // the kernels loop over the rest
     return unsigned(std::min(int64_t{1} << 24, ceil_div(rows, kWarps)));
   };
   const int64_t queries = int64_t{sizes.num_heads()} * sizes.q_len;

@@ -1,7 +1,7 @@
 // src/kernels/device/gather_forward.cu
-// One warp per query. The warp is cut into teams, each with a key of its own at a time and an
-// online softmax of its own; the teams' results are joined at the end. Only attended keys are ever
-// read, so nothing has to be redone when a result is not finite.
+// One warp per query. The warp is divided into teams. Each team takes one key at a time and has its
+// own online softmax; their results are combined at the end. Only attended keys are ever read, so
+// nothing has to be recomputed when a result is not finite.
 //
 //   team of 8 lanes, fp32, head_dim 128: a row is 4 x 8 vectors of 16 bytes; lane l has vectors
 //   l, l + 8, l + 16, l + 24 of q, of each key and value, and of the output
@@ -19,14 +19,14 @@ namespace {
 constexpr int kWarpsPerCta = 4;
 constexpr int kWidest = 576;
 
-// Heads of up to kCols columns, kTeam lanes a key. kAligned: is_in_vectors of q, k and v.
+// For heads of up to kCols columns, kTeam lanes per key. kAligned: is_in_vectors of q, k and v.
 template <class Storage, int kCols, int kTeam, bool kAligned>
 struct GatherConfig {
   using T = Storage;
   static constexpr int team = kTeam, teams = 32 / kTeam;
   static constexpr int width = kVector<T>;
-  static constexpr int vectors = (kCols + kTeam * width - 1) / (kTeam * width);  // of a lane
-  static constexpr int keys = vectors <= 2 ? 4 : 2;  // of a team at once: loads under way
+  static constexpr int vectors = (kCols + kTeam * width - 1) / (kTeam * width);  // per lane
+  static constexpr int keys = vectors <= 2 ? 4 : 2;  // of a team at once: loads in flight
   static constexpr bool aligned = kAligned;
 };
 
@@ -43,19 +43,19 @@ __device__ void load_row(uint4 (&raw)[C::vectors], const typename C::T* row, int
   }
 }
 
-// An online softmax over some of the keys, as one team sees it.
+// One team's online softmax, over its keys.
 template <class C>
 struct Softmax {
   float max = -INFINITY, sum = 0;
   float out[C::vectors][C::width] = {};
 
-  // `values` of `scores`; a score of -inf may stand for a key that is not there, with a value of 0.
+  // Adds `values` with weights from `scores`. A missing key has a score of -inf and a value of 0.
   __device__ void absorb(const float (&scores)[C::keys],
                          const uint4 (&values)[C::keys][C::vectors]) {
     float top = max;
 #pragma unroll
     for (int b = 0; b < C::keys; ++b) top = fmaxf(top, scores[b]);
-    // Where the maximum is not finite nothing is subtracted: an attended infinity shows.
+    // If the maximum is not finite nothing is subtracted, so that an attended infinity shows.
     const float base = is_finite(top) ? top : 0;
     const float shrink = exp2f(max - base);
     float weight[C::keys], total = 0;
@@ -77,7 +77,7 @@ struct Softmax {
     }
   }
 
-  // Joins the result of the team whose lanes are `distance` away.
+  // Combines with the result of the team whose lanes are `distance` away.
   __device__ void join(int distance) {
     const float other_max = __shfl_xor_sync(~0u, max, distance);
     const float other_sum = __shfl_xor_sync(~0u, sum, distance);
@@ -192,7 +192,7 @@ void launch(const GatherForwardParams& params, cudaStream_t stream) {
   check_cuda(cudaGetLastError(), "launching the gather forward");
 }
 
-// The same teams for rows that are aligned and rows that are not: the same bits.
+// Aligned and unaligned rows use the same teams, which gives the same bits.
 template <class T, bool kAligned>
 void launch_for(const GatherForwardParams& params, int32_t cols, cudaStream_t stream) {
   if (cols <= 64) return launch<T, 64, 8, kAligned>(params, stream);

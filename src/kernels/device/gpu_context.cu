@@ -8,7 +8,7 @@
 namespace keyhole::device {
 namespace {
 
-// Asked of the driver that runs: linking it would keep programs from starting where there is none.
+// Looked up at run time: a program linked to libcuda would not start on a machine without a driver.
 template <class Function>
 Function find_in_driver(const char* name) {
   void* found = nullptr;
@@ -20,14 +20,15 @@ Function find_in_driver(const char* name) {
   return is_found ? reinterpret_cast<Function>(found) : nullptr;
 }
 
-// Of the context that is current in this thread; 0 where there is none.
+// The id of this thread's current context; 0 if there is none.
 uint64_t id_in_this_thread() noexcept {
   static const auto get_id = find_in_driver<decltype(&cuCtxGetId)>("cuCtxGetId");
   unsigned long long id = 0;
   return get_id != nullptr && get_id(nullptr, &id) == CUDA_SUCCESS ? id : 0;
 }
 
-// Whether the runtime has a context on that GPU: not before its first work, nor after a reset.
+// Whether the runtime has a context on that GPU. It has none before its first work or after a
+// reset.
 bool is_begun(int ordinal) noexcept {
   static const auto get_state =
       find_in_driver<decltype(&cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState");
@@ -37,7 +38,7 @@ bool is_begun(int ordinal) noexcept {
          is_active != 0;
 }
 
-// Whether the context that is current in this thread works: one that was reset stays current.
+// Whether this thread's current context is usable: after a reset it stays current but is not.
 bool works_in_this_thread() noexcept {
   static const auto get_info = find_in_driver<decltype(&cuMemGetInfo)>("cuMemGetInfo");
   size_t free_bytes = 0, bytes = 0;
@@ -49,8 +50,8 @@ bool works_in_this_thread() noexcept {
 uint64_t current_context() {
   if (const uint64_t id = id_in_this_thread(); id != 0) [[likely]]
     return id;
-  // A thread that has not called CUDA yet, or a context that was reset: choosing the GPU that is
-  // chosen begins one. So does any function that works there, of which this one spoils no capture.
+  // This thread has not called CUDA yet, or its context was reset. Setting the current GPU again
+  // creates a context. Other calls would too, but this one does not invalidate a stream capture.
   int ordinal = 0;
   check_cuda(cudaGetDevice(&ordinal), "asking for the current GPU");
   check_cuda(cudaSetDevice(ordinal), "choosing the current GPU");
@@ -61,7 +62,7 @@ uint64_t current_context() {
 }
 
 uint64_t living_context(int ordinal) noexcept {
-  // Without the context of the runtime: one that the program made itself, or nothing after a reset.
+  // The runtime has no context: the program made one itself, or there is none after a reset.
   if (!is_begun(ordinal)) return works_in_this_thread() ? id_in_this_thread() : 0;
   if (const uint64_t id = id_in_this_thread(); id != 0) return id;
   return cudaSetDevice(ordinal) == cudaSuccess ? id_in_this_thread() : 0;  // a new thread

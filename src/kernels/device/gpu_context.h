@@ -1,19 +1,19 @@
 // src/kernels/device/gpu_context.h
-// Which context is current: the driver's state of this process on a GPU. cudaDeviceReset() ends it,
-// and with it all memory, streams, events, and what the driver was told of kernels; the next call
-// begins another one, often at the same address. Its id is never used again, on no GPU.
+// Identifies the current CUDA context. cudaDeviceReset() destroys a context, and with it all
+// memory, streams, events and kernel attributes. The next call creates another one, often at the
+// same address. Context ids are never reused, on any GPU.
 #pragma once
 
 #include <cstdint>
 
 namespace keyhole::device {
 
-// Asks the driver, which reads a variable of the thread: cheap enough for every call. Begins a
-// context where there is none yet, or none any more. 0, which no context has: it cannot be known.
+// Cheap enough for every call: the driver reads a thread-local variable. Creates a context if there
+// is none yet, or none any more. 0, which no context has: unknown.
 uint64_t current_context();
 
-// The same on GPU `ordinal`, which is the current one, for destructors: begins none, and throws
-// nothing. 0: there is none.
+// The same for GPU `ordinal`, which must be the current one, for destructors: creates no context
+// and does not throw. 0: there is none.
 uint64_t living_context(int ordinal) noexcept;
 
 }  // namespace keyhole::device

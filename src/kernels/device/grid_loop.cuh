@@ -1,5 +1,5 @@
 // src/kernels/device/grid_loop.cuh
-// A thread for each of many small things: a grid that loops over what is left.
+// A grid-stride loop: one thread for each of many small items.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // src/kernels/device/invert_lists.cu
-// Every entry of the table becomes a pair (group and key, list), in the order of lists, so that the
-// lists of a key come out ascending.
+// Every entry of the table becomes a pair (group and key, list), in list order, so that the lists
+// of a key come out ascending.
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/grid_loop.cuh"
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kLoopThreads)
     pair_up(const __grid_constant__ GatherView view, SortByKey::Pairs pairs, int64_t entries) {
   const uint32_t no_key = uint32_t(view.groups * view.k_len);
   for_each_index(entries, [&](int64_t i) {
-    const int64_t all_lists = i / view.table.count;  // of the groups before this one, too
+    const int64_t all_lists = i / view.table.count;  // counts the previous groups, too
     const int32_t group = int32_t(all_lists / view.lists);
     const int64_t list = all_lists - group * view.lists;
     const int32_t key = key_list(view, group, list).at(uint32_t(i - all_lists * view.table.count));

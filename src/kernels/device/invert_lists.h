@@ -1,6 +1,6 @@
 // src/kernels/device/invert_lists.h
-// The lists of a table by key, made on the GPU: for every key the lists that name it, ascending. A
-// backward pass that scatters nothing follows them.
+// Inverts the lists of a table on the GPU: for every key the lists that name it, ascending. Needed
+// by a backward pass that scatters nothing.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,10 +9,10 @@
 
 namespace keyhole::device {
 
-// What the lists by key need of a workspace. Reads no device memory.
+// The workspace that the lists by key need. Reads no device memory.
 int64_t inverted_lists_bytes(const GatherView& view);
 
-// Queues the work and returns the view with its t_lists, which lie in `memory`, 256-byte aligned.
+// Queues the work and returns the view with its t_lists, stored in `memory` (256-byte aligned).
 GatherView invert_lists(const GatherView& view, void* memory, cudaStream_t stream);
 
 }  // namespace keyhole::device

@@ -11,9 +11,9 @@ struct KeyList {
   const void* entries;
   int32_t count;
 
-  // The key at a place; -1: none is there. An index tensor comes from a program that nobody has
-  // checked: what is no key is never an address. A plan has 32-bit entries side by side, which are
-  // the defaults of a table.
+  // The key at an index of the list; -1: none. The entries of an index tensor are unchecked: one
+  // that is not a key must never become an address. A plan has contiguous 32-bit entries, the
+  // defaults of a table.
   __device__ __forceinline__ int32_t at(uint32_t place) const {
     if (place >= uint32_t(count)) return -1;
     const int64_t offset = place * view.table.entry_stride;

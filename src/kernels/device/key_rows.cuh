@@ -1,5 +1,5 @@
 // src/kernels/device/key_rows.cuh
-// Where the keys of a work item lie in the tensors, and where its dk and dv go.
+// The rows of a work item's keys in the tensors, and where its dk and dv go.
 #pragma once
 
 #include "kernels/device/ptx.cuh"
@@ -12,17 +12,17 @@ template <class T>
 struct TileRows {
   T* first;
   int64_t step;
-  int count;    // may be negative; rows from there on are not touched
+  int count;    // may be negative; rows past it are not touched
   int columns;  // a multiple of 8
 };
 
-// Rows [first, first + size) of a residue class that are there; 0 or less: none.
+// How many of rows [first, first + size) of a residue class exist; 0 or less: none.
 __device__ __forceinline__ int rows_left(int64_t num_rows, int64_t first, int size) {
   const int64_t left = num_rows - first;
   return int(left < size ? left : size);
 }
 
-// Keys of one kv head: those of a CTA, or the part of them that it works on.
+// Keys of one kv head: those of a CTA, or the part that it currently processes.
 struct KeyRows {
   int32_t batch, head;
   int64_t key;  // the first one
@@ -33,7 +33,7 @@ struct KeyRows {
     return {tensor.row<T>(batch, head, key), stride * tensor.row_stride, count, columns};
   }
 };
-// An item has the keys of a tile of kTile; kPart of them at a time.
+// An item has the keys of a tile of kTile; the CTA processes kPart of them at a time.
 template <int kTile, int kPart>
 __device__ __forceinline__ KeyRows key_rows(const BackwardParams& p, const Work& work, int part) {
   const int64_t first = int64_t{work.row_tile} * kTile + part * kPart;
@@ -44,9 +44,9 @@ __device__ __forceinline__ KeyRows key_rows(const BackwardParams& p, const Work&
 // Sums of dk or dv in fp32.
 struct KeySums {
   TileRows<float> rows;  // first null: there are none
-  bool is_slot;          // this CTA's own: stored; else added to
+  bool is_slot;          // owned by this CTA: stored to; else added to
 
-  // Two neighbours of a block of columns.
+  // Stores or adds two neighbouring columns of a block.
   __device__ __forceinline__ void take(int row, int column, int inside, float first,
                                        float second) const {
     const bool is_wanted = row < rows.count && column < rows.columns;
@@ -58,8 +58,8 @@ struct KeySums {
     }
   }
 };
-// Where the sums of dk or dv of a CTA go, unless it writes the gradients themselves: the chunk of a
-// split list has a slot, others meet in the accumulators.
+// Where the sums of dk or dv of a CTA go, unless it writes the gradients themselves: to a slot for
+// a chunk of a split list, otherwise to the shared accumulators.
 template <int kTile, int kPart>
 __device__ __forceinline__ KeySums key_sums(const BackwardParams& p, const Work& work,
                                             const KeyRows& keys, int part, float* slots,

@@ -1,6 +1,6 @@
 // src/kernels/device/math.cuh
-// With which numbers GPU kernels compute the weight rule (base/weight_rule.h). Scores are in
-// base 2.
+// The arithmetic with which GPU kernels evaluate the weight rule (base/weight_rule.h). Scores are
+// in base 2.
 #pragma once
 
 #include "base/weight_rule.h"
@@ -8,21 +8,21 @@
 
 namespace keyhole::device {
 
-// Two units in the last place and better, for kernels on tensor cores, whose weights are rounded to
-// 16 bits.
+// Accurate to two units in the last place. For tensor-core kernels, whose weights are rounded to 16
+// bits.
 struct FastMath : PlainArithmetic<float> {
   static constexpr double kLogE = keyhole::kLog2E, kTanhScale = 2 * keyhole::kLog2E;
   static __device__ __forceinline__ float times_plus(float a, float b, float c) {
     return fmaf(a, b, c);
   }
   static __device__ __forceinline__ float power(float x) { return exp2_fast(x); }
-  // To 1e-7 of 1; tanh.approx has 5e-4, which a softcap of 50 would make 0.02.
+  // Absolute error 1e-7. tanh.approx has 5e-4, which a softcap of 50 would amplify to 0.02.
   static __device__ __forceinline__ float tanh(float scaled) {
     return 1 - 2 * reciprocal_fast(1 + exp2_fast(scaled));
   }
 };
 
-// fp32 to the last bits.
+// Full fp32 accuracy.
 struct CarefulMath : PlainArithmetic<float> {
   static constexpr double kLogE = keyhole::kLog2E, kTanhScale = 1;
   static __device__ __forceinline__ float power(float x) { return exp2f(x); }

@@ -1,5 +1,5 @@
 // src/kernels/device/merge.cu
-// One warp per row. Each of two results weighs as much as the sum of exponentials behind it.
+// One warp per row. Each of the two results is weighted by its sum of exponentials.
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/merge.h"
@@ -17,8 +17,8 @@ struct MergeParams {
   int32_t cols = 0;
 };
 
-// A row that attended to nothing has lse -inf and is neutral: the other side stays as it is,
-// whatever it holds, a NaN too.
+// A row that attended to nothing has lse -inf and is neutral: the other side stays as it is, even a
+// NaN.
 struct Weights {
   float into, from, lse;
 };
@@ -34,7 +34,7 @@ template <class T>
 __global__ void __launch_bounds__(32 * kRowsPerCta)
     merge_rows(const __grid_constant__ MergeParams p) {
   const int64_t at = int64_t{blockIdx.x} * kRowsPerCta + threadIdx.x / 32;
-  if (at >= p.num_rows) return;  // a whole warp
+  if (at >= p.num_rows) return;  // for the whole warp
   const int64_t row = at % p.length, head = at / p.length % p.heads,
                 batch = at / p.length / p.heads;
   const int32_t lane = int32_t(threadIdx.x % 32);
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(32 * kRowsPerCta)
   T* const into = p.into_out.row<T>(batch, head, row);
   const T* const from = p.from_out.row<T>(batch, head, row);
   for (int32_t col = lane; col < p.cols; col += 32) {
-    // A side without weight is left out, not multiplied by 0: it may hold anything.
+    // A side without weight is skipped, not multiplied by 0: it may hold anything.
     float sum = 0;
     if (weights.into != 0) sum += weights.into * value_of(into[col]);
     if (weights.from != 0) sum += weights.from * value_of(from[col]);

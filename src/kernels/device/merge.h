@@ -7,8 +7,8 @@
 
 namespace keyhole::device {
 
-// Folds the result (from_out, from_lse) over other keys into (into_out, into_lse). Shapes and
-// dtypes fit each other; f16, bf16 or f32.
+// Merges the result (from_out, from_lse) over other keys into (into_out, into_lse). Shapes and
+// dtypes must match; f16, bf16 or f32.
 void launch_merge(const TensorView& into_out, const TensorView& into_lse,
                   const TensorView& from_out, const TensorView& from_lse, cudaStream_t stream);
 

@@ -1,7 +1,7 @@
 // src/kernels/device/once_per_gpu.h
-// What the driver is told of a kernel before its first launch on a GPU: that it needs more shared
-// memory than any launch may have. The driver remembers it for as long as its context lives.
-// Telling it again for every launch took 0.4 us of a small call.
+// Sets a kernel's attributes (it needs more dynamic shared memory than the default) before its
+// first launch on a GPU. The driver keeps them as long as the context lives. Setting them for every
+// launch took 0.4 us of a small call.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@
 
 namespace keyhole::device {
 
-// Hidden: another copy of the library in the process has kernels of its own, and must not take its
-// own to be known where these are.
+// Hidden visibility: another copy of the library in the process has its own kernels, and must not
+// share this record.
 class [[gnu::visibility("hidden")]] OncePerGpu {
  public:
-  // Calls `tell` unless that was done in the current context before, and no error came of it.
-  // Threads that come first together may both do it.
+  // Calls `tell` unless it has already succeeded in the current context. Threads that race for the
+  // first call may both make it.
   void operator()(auto tell) {
     const uint64_t context = current_context();
     std::atomic<uint64_t>& told = told_[context % told_.size()];
@@ -27,8 +27,8 @@ class [[gnu::visibility("hidden")]] OncePerGpu {
   }
 
  private:
-  // Contexts, by their last digits: GPUs of one process have neighbouring ids. Two that share a
-  // place are told by turns.
+  // Context ids, indexed by their low bits: the GPUs of one process have neighbouring ids. Two
+  // contexts that share an index overwrite each other and are set again each time.
   std::array<std::atomic<uint64_t>, 64> told_ = {};
 };
 

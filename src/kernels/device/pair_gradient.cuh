@@ -1,5 +1,5 @@
 // src/kernels/device/pair_gradient.cuh
-// What one attended pair gives to the gradients, from its two products q . k and dout . v.
+// The contribution of one attended pair to the gradients, from its products q . k and dout . v.
 #pragma once
 
 #include "kernels/device/math.cuh"

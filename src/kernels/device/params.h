@@ -54,14 +54,14 @@ struct Slots {
 struct ForwardParams {
   Sizes sizes;
   DeviceTensor q, k, v, out;
-  DeviceVector lse;             // data null: not wanted
+  DeviceVector lse;             // data null: not requested
   const float* sink = nullptr;  // [heads], or null
   int64_t sink_stride = 1;
   TileView view;                         // the part
   RowStates states;                      // null pointers: the plan has one part
   bool is_first = true, is_last = true;  // among the parts of the plan
   Slots slots;                           // null pointers: no list of this part is split
-  int32_t heads_per_section = 1;         // heads whose keys and values share the second-level cache
+  int32_t heads_per_section = 1;         // heads whose keys and values share the L2 cache
 };
 
 struct GatherForwardParams {
@@ -75,15 +75,15 @@ struct GatherForwardParams {
   bool is_first = true, is_last = true;
 };
 
-// The backward pass. fp32 accumulators, where a launch does not write the gradient itself.
+// The backward pass: fp32 accumulators for gradients that a launch does not write itself.
 struct Accumulators {
   float* dq = nullptr;  // [batch * heads][q_len][head_dim]
   float* dk = nullptr;  // [batch * kv_heads][k_len][head_dim]
   float* dv = nullptr;  // [batch * kv_heads][k_len][v_head_dim]
 };
 
-// What the chunks of split transposed lists sum up: slot s of head h holds tile.k rows from
-// (h * slots_per_group + s) * tile.k on.
+// The sums of chunks of split transposed lists: slot s of head h holds tile.k rows from (h *
+// slots_per_group + s) * tile.k on.
 struct KeySlots {
   float* dk = nullptr;  // [batch * heads * slots_per_group][tile.k][head_dim]
   float* dv = nullptr;  // [batch * heads * slots_per_group][tile.k][v_head_dim]
@@ -97,10 +97,10 @@ struct BackwardParams {
   const float* lse2 = nullptr;   // [batch * heads][q_len]  lse * log2(e); +inf for an empty row
   RuleNumbers<float> rule;       // of FastMath (math.cuh)
   TileView view;
-  DqOrder dq_order = DqOrder::by_queries;  // whether the launch by key tile makes dq, and how
+  DqOrder dq_order = DqOrder::by_queries;  // whether the launch by key tile computes dq, and how
   Accumulators sums;                       // a null pointer: write the gradient itself
   KeySlots slots;                        // null pointers: no transposed list of this part is split
-  int64_t dq_rows_per_class = 0;         // not 0: sums.dq lies in blocks (query_blocks.cuh)
+  int64_t dq_rows_per_class = 0;         // not 0: sums.dq is stored in blocks (query_blocks.cuh)
   bool is_first = true, is_last = true;  // among the parts of the plan
   int32_t* found_nonfinite = nullptr;    // set to 1 by a launch that wrote a NaN or infinity
   int32_t heads_per_section = 1;

@@ -12,7 +12,7 @@
 
 namespace keyhole::device {
 
-// threadIdx.x, asked for anew: what is computed from it is not kept in registers over a loop.
+// threadIdx.x, reloaded: what is computed from it does not occupy registers across a loop.
 __device__ __forceinline__ uint32_t thread_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
@@ -22,32 +22,31 @@ __device__ __forceinline__ uint32_t smem_address(const void* shared) {
   return uint32_t(__cvta_generic_to_shared(shared));
 }
 
-// 16 bytes from global to shared memory, past the first-level cache, or zeros: nothing is read
-// then.
+// 16 bytes from global to shared memory, bypassing the L1 cache; or zeros, without reading.
 __device__ __forceinline__ void copy_async_or_zeros(uint32_t smem, const void* global,
                                                     bool is_inside) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem), "l"(global),
                "r"(is_inside ? 16 : 0)
                : "memory");
 }
-// 4 bytes, likewise.
+// The same for 4 bytes.
 __device__ __forceinline__ void copy_4_bytes_or_zeros(uint32_t smem, const void* global,
                                                       bool is_inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem), "l"(global),
                "r"(is_inside ? 4 : 0)
                : "memory");
 }
-// The copies of this thread since the last commit become one group.
+// Makes the copies of this thread since the last commit one group.
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most kUnfinished groups of this thread are under way, the youngest ones.
+// Waits until at most kUnfinished groups of this thread, the youngest ones, are in flight.
 template <int kUnfinished>
 __device__ __forceinline__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kUnfinished) : "memory");
 }
 
-// 16 bytes to global memory in one piece. An assignment may become four stores, each to a part of
+// 16 bytes to global memory in one store. An assignment may become four stores, each to a part of
 // every sector that a warp writes.
 __device__ __forceinline__ void store_vector(void* global, const uint4& words) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)),
@@ -101,7 +100,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
   asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// Of numbers that are not tiny: those below 2^-126 count as 0.
+// For numbers that are not tiny: below 2^-126 they count as 0.
 __device__ __forceinline__ float log2_fast(float x) {
   float y;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -113,8 +112,8 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return y;
 }
 
-// Adds to two neighbours in global memory, each atomically; `global` is aligned to 8 bytes. One
-// instruction writes both only since sm_90.
+// Adds to two neighbours in global memory, each atomically; `global` is aligned to 8 bytes. A
+// single instruction for both exists from sm_90 on.
 __device__ __forceinline__ void add_to_global(float* global, float first, float second,
                                               bool is_wanted) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -1,11 +1,11 @@
 // src/kernels/device/query_blocks.cuh
-// Sums of dq in blocks of 16 queries x 8 columns, each block as the lanes of a warp hold it after a
-// tensor-core product: a warp adds a whole block to neighbouring bytes of memory, where rows would
-// take it eight pieces.
+// Sums of dq, stored in blocks of 16 queries x 8 columns. A block has the layout of a tensor-core
+// accumulator, so a warp adds it to contiguous memory. In row order it would be eight separate
+// pieces.
 //   [batch * heads][classes][rows_per_class / 16][head_dim / 8][128], rows of a residue class in
 //   order
-// Blocks are as many floats as the rows they hold: row r of a class, r a multiple of 16, begins at
-// r * head_dim. Only kernels and finish_queries.cu know this form.
+// Blocks take as many floats as the rows they hold: row r of a class, r a multiple of 16, begins at
+// r * head_dim. Only kernels and finish_queries.cu know this layout.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace keyhole::device {
 
 inline constexpr int32_t kBlockFloats = 128;
 
-// Lane l holds elements e = 0, 1 at row l / 4, columns 2 * (l % 4) and the next one, and elements
-// 2, 3 eight rows below. Four at once where one instruction adds four; else the lanes of an element
-// side by side.
+// Lane l holds elements e = 0, 1 in row l / 4, columns 2 * (l % 4) and the next one, and elements
+// 2, 3 eight rows below. If one instruction adds four numbers, a lane's four elements are
+// contiguous; otherwise the 32 lanes of one element are.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 inline constexpr bool kFourAtOnce = true;
 #else

@@ -1,6 +1,6 @@
 // src/kernels/device/row_blocks.cuh
-// Rows of [batch, heads, length], dealt out to CTAs in blocks of neighbours of one head: a CTA
-// divides once to find its place, not once a row.
+// Rows of [batch, heads, length], distributed to CTAs in blocks of neighbours of one head: a CTA
+// does its divisions once, not once per row.
 #pragma once
 
 #include "base/int_math.h"
@@ -29,16 +29,16 @@ __device__ inline RowBlock my_row_block(int32_t heads, int64_t length) {
           int32_t(head_index), first, int32_t(min(length - first, int64_t{kBlockRows}))};
 }
 
-// Elements that a thread stores at once.
+// Elements that a thread stores at a time.
 template <class Storage, bool kInVectors>
 inline constexpr int kWidth = kInVectors ? kVector<Storage> : 1;
 
-// A vector of a row of `cols`, from `col` on; zeros beyond its end.
+// A vector of a row of `cols`, from `col` on; zeros past its end.
 template <class Storage, bool kInVectors>
 __device__ uint4 load(const Storage* row, int32_t col, int32_t cols) {
   return kInVectors ? load_vector(row, col, cols) : load_singly(row, col, cols);
 }
-// Neighbours of an accumulator that lies without gaps.
+// Neighbouring elements of a contiguous accumulator.
 template <int kCount>
 __device__ void load_floats(const float* at, float (&to)[kCount]) {
 #pragma unroll
@@ -51,7 +51,7 @@ __device__ void load_floats(const float* at, float (&to)[kCount]) {
     }
   }
 }
-// Stores kWidth neighbours; false when one of them is not finite as it is stored.
+// Stores kWidth neighbours; false if one of them is not finite as stored.
 template <class Storage, bool kInVectors>
 __device__ bool store_values(Storage* at, const float (&from)[kWidth<Storage, kInVectors>]) {
   constexpr int kCount = kWidth<Storage, kInVectors>;

@@ -8,10 +8,11 @@
 
 namespace keyhole::device {
 
-// Kernels on tensor cores know tanh to 1e-7 of 1, and so a score to 1e-7 of the softcap.
+// Tensor-core kernels compute tanh with an error of 1e-7, so a score with an error of 1e-7 times
+// the softcap.
 inline constexpr double kMostSoftcap = 4096;
 
-// What kernels on tensor cores ask of rows, which they copy in pieces of 16 bytes, and of shared
+// What tensor-core kernels require of rows, which they copy 16 bytes at a time, and of shared
 // memory.
 inline std::string row_objection(const Request& request, int64_t least_shared_bytes) {
   if (request.softcap > kMostSoftcap && request.has_softcap) {

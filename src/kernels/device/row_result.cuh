@@ -1,6 +1,6 @@
 // src/kernels/device/row_result.cuh
-// How a row is finished: divided by its sum, joined by what earlier parts of the plan gave it and,
-// in the last part, by the sink.
+// How a row is finished: divided by its sum, combined with the result of earlier parts of the plan
+// and, in the last part, with the sink.
 #pragma once
 
 #include <cfloat>
@@ -11,7 +11,7 @@
 
 namespace keyhole::device {
 
-// out = factor * (row not yet divided) + state_factor * (the row's state); lse2 goes with it.
+// out = factor * (row not yet divided) + state_factor * (the row's state); lse2 belongs to it.
 struct RowFinish {
   float factor, state_factor;
   float lse2;  // base 2; -inf: nothing attended
@@ -21,9 +21,9 @@ __device__ inline float log2_of_sum(float max2, float sum) {
   return sum == 0 ? -INFINITY : max2 + log2f(sum);
 }
 
-// 2^(x - top), where `top` is the largest of all that are joined and fmaxf passed over NaN. Where
-// the largest is +inf all else weighs nothing and it weighs inf, so that its share becomes
-// inf / inf = NaN and lse +inf: what the definition gives.
+// 2^(x - top). `top` is the largest of all values that are combined; fmaxf skipped NaN. If the
+// largest is +inf, the others weigh 0 and it weighs inf, so that its share is inf / inf = NaN and
+// lse is +inf, as the definition says.
 __device__ inline float weight_against(float x, float top) {
   if (x == -INFINITY) return 0;
   if (top == INFINITY) return x < INFINITY ? 0 : x;
@@ -45,26 +45,26 @@ __device__ RowFinish finish_row(const Params& p, int32_t head_index, int64_t que
   const float own_share = own == -INFINITY ? 0 : weight_against(max2, top);  // of each in `sum`
   const float before_share = weight_against(before, top);
   const float total = own_share * sum + before_share + weight_against(sink, top);
-  // A share of 0 stays 0 whatever the total is: nothing attended, or a sink that is not finite.
+  // A share of 0 stays 0 whatever the total is: nothing attended, or the sink is not finite.
   return {own_share == 0 ? 0 : own_share / total, before_share == 0 ? 0 : before_share / total,
           top + log2f(total)};
 }
 
-// A base is a rounded product. From here on it may be off by more than 4, and so the largest weight
-// by more than a factor of 16: fp16 begins to lose small weights, and further on has room for none.
-// Such rows count as not finite, and are done again.
+// The row maximum is a rounded product. From this magnitude on it may be off by more than 4, and
+// the largest weight by more than a factor of 16: fp16 begins to lose small weights, and later all
+// of them. Such rows count as not finite and are recomputed.
 inline constexpr float kUncertainBase = 1 << 26;
 
-// What a kernel has of a row at the end of its list: all there is to say where nothing joins it, no
-// other chunk, part or sink.
+// The statistics of a row at the end of its list, final if the row is complete (no other chunk,
+// part or sink).
 struct RowEnd {
   float sum, max2;
-  float reciprocal;  // of the sum; 0 where nothing was added up
-  float lse2;        // -inf there
+  float reciprocal;  // of the sum; 0 for an empty row
+  float lse2;        // -inf for an empty row
 };
 
-// The row lies in four lanes of a warp, each with a sum of its own columns; all of them call.
-// minus_base: FLT_MAX where the row attended to nothing.
+// Four lanes of a warp share the row, each with the sum of its own columns; all of them call.
+// minus_base: FLT_MAX if the row attended to nothing.
 __device__ __forceinline__ RowEnd end_row(float sum, float minus_base) {
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);

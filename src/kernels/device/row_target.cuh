@@ -1,6 +1,6 @@
 // src/kernels/device/row_target.cuh
-// Where the result of one row goes: to out and lse when its part is the last one of the plan, to
-// the row's state before that, to a slot when its list was cut into chunks.
+// Where the result of one row goes: to out and lse in the last part of the plan, to the row's state
+// before that, to a slot if its list is split into chunks.
 #pragma once
 
 #include <cfloat>
@@ -14,8 +14,8 @@ namespace keyhole::device {
 template <class T>
 struct RowTarget {
   float factor, state_factor;  // of the row not yet divided, and of `before`
-  const float* before;         // [v_head_dim] what earlier parts gave; null: nothing
-  float* wide;                 // [v_head_dim] the state or the slot to write; null: `out` is
+  const float* before;         // [v_head_dim] the result of earlier parts; null: none
+  float* wide;                 // [v_head_dim] the state or slot to write; null: write `out`
   T* out;                      // [v_head_dim]
 
   template <class Number>  // float or double
@@ -42,7 +42,7 @@ struct RowTarget {
   }
 };
 
-// A row that this launch finishes, at least as far as its part goes.
+// The target of a complete row of this part.
 template <class T, class Params>
 __device__ RowTarget<T> row_target(const Params& p, int32_t head_index, int64_t query,
                                    const RowFinish& finish) {
@@ -60,7 +60,7 @@ __device__ void store_lse(const Params& p, int32_t head_index, int64_t query, fl
   if (!p.is_last) {
     p.states.lse[int64_t{head_index} * p.sizes.q_len + query] = lse2;
   } else if (p.lse.data != nullptr) {
-    // A base of FLT_MAX stands for scores beyond fp32 (exact_forward.cuh).
+    // FLT_MAX stands for scores beyond the range of fp32 (exact_forward.cuh).
     *p.lse.template row<float>(batch, head, query) = lse2 == FLT_MAX ? INFINITY : lse2 * kLn2;
   }
 }

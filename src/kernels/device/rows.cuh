@@ -1,6 +1,6 @@
 // src/kernels/device/rows.cuh
 // Rows of tensors as a thread or a warp reads and writes them: fp32 in registers, the storage type
-// in memory. Nothing is assumed of alignment beyond that of an element.
+// in memory. Only elements are assumed to be aligned.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,7 +15,7 @@
 
 namespace keyhole::device {
 
-// Strides of dimensions with one element do not matter; 0 keeps them from spoiling the alignment.
+// Strides of dimensions of size 1 do not matter; 0 keeps them from affecting the alignment.
 inline DeviceTensor device_tensor(const TensorView& tensor) {
   const auto stride = [&](int d) { return tensor.shape[d] > 1 ? tensor.strides[d] : 0; };
   return {tensor.data, stride(0), stride(1), stride(2)};
@@ -61,8 +61,8 @@ __device__ Storage stored_as(float x) {
 
 __device__ inline bool is_finite(float x) { return fabsf(x) < INFINITY; }  // false for NaN
 
-// Four neighbours of a row whose end is `left` elements away (0 or less: none); zeros beyond it.
-// kAligned: `at` is a multiple of four elements, and so is `left`.
+// Four neighbours of a row that ends `left` elements further (0 or less: none); zeros past the end.
+// kAligned: `at` and `left` are multiples of four elements.
 template <bool kAligned, class Storage>
 __device__ float4 load_four(const Storage* at, int32_t left) {
   struct alignas(4 * sizeof(Storage)) Four {
@@ -86,12 +86,12 @@ __device__ Number warp_sum(Number x) {
   return x;
 }
 
-// One row of dq, dk or dv, as the only thread that touches a column of it in this launch writes it.
+// Writes one row of dq, dk or dv. Each column is touched by one thread in this launch.
 template <class Storage>
 struct GradientRow {
   float* sum;      // [cols], added to; null: `to` is written
   Storage* to;     // [cols]
-  int32_t* found;  // set when what is written is not finite
+  int32_t* found;  // set if a written value is not finite
   int32_t cols;
 
   __device__ void put(int32_t col, float value) const {

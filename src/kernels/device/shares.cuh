@@ -1,5 +1,5 @@
 // src/kernels/device/shares.cuh
-// The items of a CTA that stays, one after the other.
+// The work items of a persistent CTA, one after another.
 #pragma once
 
 #include "plan/view.h"
@@ -7,8 +7,8 @@
 namespace keyhole::device {
 
 //   for (ShareCursor at(view.work.shares); at.is_valid(); at.next()) follow(at.item());
-// One register; the shares themselves lie among the kernel's parameters. For a launch of
-// shares.num_ctas CTAs, each of which has an item.
+// Takes one register; the shares themselves are kernel parameters. For a launch of shares.num_ctas
+// CTAs, each of which has at least one item.
 class ShareCursor {
  public:
   __device__ explicit ShareCursor(const Shares& shares)

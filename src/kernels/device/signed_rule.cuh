@@ -1,7 +1,7 @@
 // src/kernels/device/signed_rule.cuh
-// The weight rule of kernels on tensor cores: by the magnitude of the scale, so that the factor of
-// scores is positive and -inf stays -inf. The queries are multiplied with its sign, -1, 0 or 1,
-// where that is not 1: 0 x NaN and the sign of infinity follow the definition.
+// The weight rule of tensor-core kernels. It uses the magnitude of the scale, so that the factor of
+// scores is positive and -inf stays -inf. If the sign is not 1, the queries are multiplied by it
+// (-1, 0 or 1): 0 x NaN and the sign of infinity then follow the definition.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ template <class Rule>
 Rule rule_of_magnitude(const Sizes& sizes) {
   WeightRule rule = rule_of(sizes);
   rule.scale = std::fabs(rule.scale);
-  if (rule.scale == 0) rule = {};  // of queries that are 0: every score is 0, by any factor
+  if (rule.scale == 0) rule = {};  // the queries become 0: every score is 0, with any factor
   return Rule::of(rule);
 }
 

@@ -14,10 +14,11 @@ namespace {
 using Keys = cub::DoubleBuffer<uint32_t>;
 using Values = cub::DoubleBuffer<int32_t>;
 
-// cub's own scratch memory; with `memory` null only its size is found.
+// Sorts with cub. With `memory` null it only returns the size of cub's scratch memory.
 size_t sort_pairs(void* memory, size_t bytes, Keys& keys, Values& values, int64_t num_pairs,
                   int64_t num_keys, cudaStream_t stream) {
-  const int bits = std::max(1, int(std::bit_width(uint64_t(num_keys))));  // num_keys: no key
+  const int bits =
+      std::max(1, int(std::bit_width(uint64_t(num_keys))));  // num_keys itself means: no key
   check_cuda(
       cub::DeviceRadixSort::SortPairs(memory, bytes, keys, values, num_pairs, 0, bits, stream),
       "sorting lists by key");

@@ -1,6 +1,6 @@
 // src/kernels/device/sort_by_key.h
-// Pairs of a key and a value, sorted by key on the device: pairs of one key stay in their order, so
-// that the result is the same every time. Where each key begins is found by bisection.
+// A stable sort of (key, value) pairs by key, on the device: the result is the same every time. The
+// beginning of each key is found by bisection.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@ namespace keyhole::device {
 
 class SortByKey {
  public:
-  // Keys are 0 to num_keys - 1; a pair of key num_keys counts nothing.
+  // Keys are 0 to num_keys - 1; a pair with key num_keys is ignored.
   SortByKey(int64_t num_pairs, int64_t num_keys);
 
   int64_t bytes() const { return bytes_; }  // of scratch memory, 256-byte aligned
@@ -30,7 +30,7 @@ class SortByKey {
     const int32_t* values;  // [num_pairs]
   };
   Sorted sort(void* memory, cudaStream_t stream) const;
-  // Where `sort` leaves these, known before.
+  // Where `sort` leaves these; known before it runs.
   const int64_t* begin(void* memory) const;
   const int32_t* count(void* memory) const;
 

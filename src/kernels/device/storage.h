@@ -1,5 +1,5 @@
 // src/kernels/device/storage.h
-// The type that a dtype has in GPU code.
+// The GPU type of a dtype.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,14 +1,14 @@
 // src/kernels/device/work.cuh
-// Which piece of a part a CTA follows, and the walk over its tiles.
+// The work item of a CTA, and the walk over its tiles.
 #pragma once
 
 #include "kernels/device/params.h"
 
 namespace keyhole::device {
 
-// CTA number -> (head, place in the longest-first order), section by section: all heads of a
-// section do their longest lists before any does a shorter one, while their keys and values stay in
-// the second-level cache.
+// CTA number -> (head, rank in longest-first order), section by section. All heads of a section
+// process their longest lists before any processes a shorter one, while their keys and values stay
+// in the L2 cache.
 struct Place {
   int32_t head;  // batch * heads + head
   int32_t item;
@@ -23,8 +23,8 @@ __device__ inline Place place_of(int64_t cta, int32_t num_heads, int32_t heads_p
   return {first + inside % heads, inside / heads};
 }
 
-// A list or a chunk of one, as seen by the CTA that follows it. `kTransposed`: lists by key tile,
-// as the backward pass follows them: rows are keys, and the tiles listed are query tiles.
+// A list or a chunk of one, for the CTA that processes it. `kTransposed`: lists by key tile, for
+// the backward pass: rows are keys, and the listed tiles are query tiles.
 struct Work {
   int32_t batch, head, kv_head;  // head counts within its batch entry
   int32_t head_index;            // batch * heads + head
@@ -37,7 +37,7 @@ struct Work {
   bool is_nothing;  // padding: the CTA has no work at all
 };
 
-// What an item of a head means.
+// Decodes a work item of a head.
 template <bool kTransposed = false>
 __device__ Work work_of(const Sizes& sizes, const TileView& view, const WorkItem& item,
                         int32_t head_index) {
@@ -61,16 +61,16 @@ __device__ Work work_of(const Sizes& sizes, const TileView& view, const WorkItem
   return work;
 }
 
-// cta: counts CTAs, or groups of CTAs that share an item.
+// cta: the index of a CTA, or of a group of CTAs that share an item.
 template <bool kTransposed = false>
 __device__ Work my_work(const Sizes& sizes, const TileView& view, int32_t heads_per_section,
                         int64_t cta = blockIdx.x) {
   const WorkView& dealt = kTransposed ? view.t_work : view.work;
   const Place place = place_of(cta, sizes.num_heads(), heads_per_section, dealt.items_per_group);
   const int32_t lists = view.classes * (kTransposed ? view.k_tiles : view.q_tiles);
-  // What is loaded here waits for what was loaded before it, and the CTA for all of it.
+  // These loads depend on the loads before them, and the CTA waits for all of them.
   const int32_t group = dealt.is_one_group ? 0 : view.group_of[place.head];
-  // A head without lists here has as many empty ones: its rows must still be finished.
+  // A head without lists in this part has as many empty ones: its rows must still be finished.
   const WorkItem item = group >= 0
                             ? dealt.items[int64_t{group} * dealt.items_per_group + place.item]
                             : WorkItem{place.item < lists ? place.item : -1, 0, 0, -1};

@@ -1,8 +1,8 @@
 // src/kernels/mma/gather_backward.cuh
-// Gradients over lists of keys on tensor cores; rows, warps and copies are those of the forward
-// pass (gather_forward.cuh). dq stays in registers until the list ends. A key is in the lists of
-// whoever chose it: its dk and dv are added to fp32 sums in global memory, pair of columns by pair
-// of columns, as soon as 16 rows have given their share.
+// Gradients over lists of keys, on tensor cores. Rows, warps and copies are those of the forward
+// pass (gather_forward.cuh). dq stays in registers until the list ends. A key may be in many lists,
+// so its dk and dv are added to fp32 sums in global memory, two columns at a time, after each
+// product over 16 rows.
 //
 //   step of a warp     s = q . k     dp = dout . v      p, ds of 16 rows x 16 keys
 //                      dq += ds . k                     16 more keys and values begin to arrive
@@ -21,7 +21,7 @@ namespace keyhole::mma {
 
 using device::BackwardParams;
 
-// What the gradients need of a lane's two rows. A row that is no member weighs nothing.
+// What the gradients need of a lane's two rows. A row outside the list's members has weight 0.
 struct RowNumbers {
   float lse2[2] = {INFINITY, INFINITY}, delta[2] = {0, 0};
 
@@ -45,9 +45,9 @@ struct ScatteredSums {
   int32_t cols;
 };
 
-// Adds what a lane holds of a key's 16 columns, two of each eight: columns 2 * (lane % 4) and the
-// next one of `low` and of `high`. to: the first of the 16 columns. Where one instruction adds four
-// numbers, lanes swap halves with their neighbour, so that each has four side by side.
+// Adds a lane's part of a key's 16 columns: columns 2 * (lane % 4) and the next one, of `low` and
+// of `high` (8 columns each). to: the first of the 16 columns. If one instruction can add four
+// numbers, neighbouring lanes swap halves, so that each has four contiguous ones.
 __device__ __forceinline__ void add_sixteen(float* to, const float2& low, const float2& high,
                                             bool is_low_wanted, bool is_high_wanted) {
   const uint32_t member = threadIdx.x % 4;
@@ -63,8 +63,8 @@ __device__ __forceinline__ void add_sixteen(float* to, const float2& low, const 
 #endif
 }
 
-// sums(keys) += weights^T . rows, for 16 keys and 16 rows. weights: rows by keys, packed; keys: as
-// keys_of_step gives them; smem: the rows.
+// sums(keys) += weights^T . rows, for 16 keys and 16 rows. weights: rows by keys, packed; keys:
+// from keys_of_step; smem: the rows.
 template <class T, class S>
 __device__ __forceinline__ void scatter(const ScatteredSums& sums, int32_t keys,
                                         const uint32_t (&weights)[4], uint32_t smem) {
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
       uint32_t weights[4], gradients[1][4];
       await_copies<1>();
       __syncwarp();
-      if (there != 0) {  // else there is nothing but padding
+      if (there != 0) {  // otherwise the step is all padding
         multiply_by_keys<T, S>(s, queries, slot);
         multiply_by_keys<T, S>(dp, douts, slot + values_at);
         make_gradients<T>(weights, gradients[0], s[0], dp[0], rule, numbers, there);

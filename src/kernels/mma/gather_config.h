@@ -1,36 +1,37 @@
 // src/kernels/mma/gather_config.h
 // The compile-time choices of the gather kernels.
 //
-// A gathered key and its value are 4 * head_dim bytes, and nobody but the rows of one list needs
-// them: the copies from the second-level cache decide. Per key of head_dim 128, SM and 16 rows:
+// A gathered key and its value are 4 * head_dim bytes, and only the rows of one list use them:
+// copies from the L2 cache are the bottleneck. Per key of head_dim 128, SM and 16 rows:
 //   copied to shared memory   512 bytes: 27 ns or 48 cycles at 2.5 TB/s over 132 SMs
 //   matrix products           2 of m16n8k16: 3.4 cycles of the tensor cores
 //   shared memory             512 bytes written, 512 read: 8 cycles
 //   instructions              20 of a warp: 5 cycles of four schedulers
-// So there is room for everything but waiting: 19 bytes a nanosecond and SM that take a microsecond
-// to arrive are 19 KiB under way. Each warp has copies of up to 32 keys under way all the time (16
-// KiB, 12 warps an SM), follows keys of its own and waits for nobody.
+// Latency is the problem: 19 bytes a nanosecond per SM with a latency of one microsecond is 19 KiB
+// in flight. So each warp keeps copies of up to 32 keys in flight (16 KiB, 12 warps an SM), has
+// keys of its own and never waits for another warp.
 #pragma once
 
 #include <algorithm>
 
 namespace keyhole::mma {
 
-inline constexpr int kStepKeys = 16;  // of a warp at a time: the depth of a matrix product
+inline constexpr int kStepKeys = 16;  // keys per step of a warp: the depth of a matrix product
 
-// kBlocks: times 16 rows, that share the copies of a key. kRowTensors: how many tensors have a row
-// there (the queries; in the backward pass also the gradients of the output).
+// kBlocks: blocks of 16 rows that share the copies of a key. kRowTensors: how many tensors have
+// such rows (the queries; in the backward pass also the gradients of the output).
 template <int kHeadDim, int kBlocks, int kRowTensors>
 struct GatherShape {
   static constexpr int head_dim = kHeadDim, blocks = kBlocks;
   static constexpr int rows = 16 * kBlocks;
-  static constexpr int warps = kHeadDim <= 128 ? 4 : 2;  // beyond, four would not fit in 99 KiB
+  static constexpr int warps =
+      kHeadDim <= 128 ? 4 : 2;  // with more, four warps would not fit in 99 KiB
   static constexpr int threads = 32 * warps;
-  static constexpr int slots = 2;  // for keys and as many for values
+  static constexpr int slots = 2;  // for keys, and as many for values
   static constexpr int row_bytes = 2 * kHeadDim;
   static constexpr int rows_bytes = rows * row_bytes;
   static constexpr int slot_bytes = kStepKeys * row_bytes;
-  // Results of a warp wait in its slots to be joined; 8 floats more a row: no bank twice.
+  // A warp's results wait in its slots to be combined. 8 extra floats a row avoid bank conflicts.
   static constexpr int result_pitch = kHeadDim + 8;
   static constexpr int result_bytes = rows * result_pitch * 4;
   static constexpr int warp_bytes = std::max(2 * slots * slot_bytes, result_bytes);

@@ -1,15 +1,14 @@
 // src/kernels/mma/gather_forward.cuh
-// Attention over lists of keys on tensor cores: query heads of one kv head are the rows of the
-// products (gather_rows.cuh). The warps of a CTA deal the list out among themselves, 16 keys at a
-// time; each has copies of its own under way and a softmax of its own, and they meet once, at the
-// end:
+// Attention over lists of keys, on tensor cores. The rows of the products are the query heads of
+// one kv head (gather_rows.cuh). The warps of a CTA share the list, 16 keys at a time. Each has its
+// own copies in flight and its own softmax; they meet once, at the end:
 //
 //   step i of a warp   await keys i      s = q . k          copy keys i + 2 in their place
 //                      p = 2^(s - base)
 //                      await values i    out += p . v       copy values i + 2 in their place
 //
-// The maximum is guessed as in forward_steps.cuh: a row keeps its base until the weights of a step
-// pass the limit of what is multiplied.
+// The row maximum ("base") is guessed, as in sm80/forward_steps.cuh: a row keeps it until the
+// weights of a step exceed the limit of the storage type.
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
@@ -21,7 +20,7 @@
 
 namespace keyhole::mma {
 
-// Products become base-2 scores; keys that are not there are selected away, whatever was computed.
+// Turns products into base-2 scores. Missing keys are replaced by selection, whatever was computed.
 template <int kBlocks>
 __device__ __forceinline__ void make_scores(float (&s)[kBlocks][2][4],
                                             const device::CarefulRule& rule, uint32_t there) {
@@ -41,12 +40,12 @@ __device__ __forceinline__ void make_scores(float (&s)[kBlocks][2][4],
   }
 }
 
-// What a warp has of its rows, laid out like the scores: out not yet divided, columns instead of
-// keys; sums are of a lane's keys alone.
+// A warp's accumulators, laid out like the scores: out not yet divided, with columns instead of
+// keys. A sum covers only the lane's keys.
 template <class T, class S>
 struct GatherSoftmax {
   float out[S::blocks][S::head_dim / 8][4];
-  float sum[S::blocks][2], base[S::blocks][2];  // base -inf: no score above that yet
+  float sum[S::blocks][2], base[S::blocks][2];  // base -inf: every score so far was -inf
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -80,7 +79,7 @@ struct GatherSoftmax {
       }
     };
     make_weights(base);
-    bool is_within = true;  // false for NaN, too: -inf less a base of -inf
+    bool is_within = true;  // false for NaN too: -inf minus a base of -inf
 #pragma unroll
     for (int b = 0; b < S::blocks; ++b) {
       is_within &= total[b][0] <= Element<T>::max_probability;
@@ -99,9 +98,9 @@ struct GatherSoftmax {
     }
   }
 
-  // For the rows whose totals have passed the limit; others keep their base, so that the bits of a
-  // row do not depend on the rows beside it. Where the largest score is not finite nothing is
-  // subtracted: what the row becomes then shows that it must be done again.
+  // Only for the rows whose totals exceed the limit. Others keep their base, so that the bits of a
+  // row do not depend on its neighbours. If the largest score is not finite nothing is subtracted:
+  // the result then shows that the row must be recomputed.
   __device__ __forceinline__ void raise_base(const float (&s)[S::blocks][2][4],
                                              const float (&total)[S::blocks][2],
                                              float (&subtracted)[S::blocks][2]) {
@@ -110,7 +109,7 @@ struct GatherSoftmax {
     for (int b = 0; b < S::blocks; ++b) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float top = -INFINITY;  // passes over NaN, which stays in the sum
+        float top = -INFINITY;  // skips NaN, which the sum still shows
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           top = fmaxf(top, fmaxf(s[b][n][2 * half], s[b][n][2 * half + 1]));
@@ -133,8 +132,8 @@ struct GatherSoftmax {
   }
 };
 
-// The keys of a list that are this warp's. slots: its own shared memory; await_rows() comes once,
-// before the rows are read, when at most 4 younger groups of copies have begun.
+// Processes this warp's keys of a list. slots: its own shared memory. await_rows() is called once,
+// before the rows are read, with at most 4 younger groups of copies in flight.
 template <class T, class S, class AwaitRows>
 __device__ __forceinline__ void follow_keys(GatherSoftmax<T, S>& softmax, const KeyList& list,
                                             const GatheredTensor& keys,
@@ -166,7 +165,7 @@ __device__ __forceinline__ void follow_keys(GatherSoftmax<T, S>& softmax, const 
       if (there_then != 0) copy_gathered<S::head_dim>(to, from, wanted);
       commit_copies();
     };
-    if (there == 0) {  // nothing but padding
+    if (there == 0) {  // all padding
       await_copies<2 * S::slots - 2>();
       copy_then(slot, keys);
       copy_then(slot + values_at, values);
@@ -220,8 +219,8 @@ __device__ __forceinline__ void leave_result(const GatherSoftmax<T, S>& softmax,
   leave_products<S>(softmax.out, out);
 }
 
-// Joins what the warps found for one row, in their order, and stores it. out: of the first warp;
-// the next one's is S::warp_bytes further.
+// Combines what the warps found for one row, in warp order, and stores it. out: the first warp's;
+// that of the next warp is S::warp_bytes further.
 template <class T, class S>
 __device__ __forceinline__ void store_row(const GatherForwardParams& p, int32_t head_index,
                                           int64_t query, int32_t row, const float* out,

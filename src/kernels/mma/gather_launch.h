@@ -1,6 +1,6 @@
 // src/kernels/mma/gather_launch.h
 // Parts of key lists on tensor cores, on any GPU from sm_80 on: launches for the padded head_dims
-// 64, 96, 128, 192 and 256, f16 and bf16, compiled as src/kernels/instantiations.cmake lists them.
+// 64, 96, 128, 192 and 256, f16 and bf16. src/kernels/instantiations.cmake lists what is compiled.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,15 +13,16 @@ namespace keyhole::mma {
 template <DType kType, int kHeadDim>
 void launch_gather_forward(const device::GatherForwardParams& params, cudaStream_t stream);
 
-// Adds to params.sums.dk and .dv, which must be given, in no fixed order; writes or adds to dq as
-// BackwardLaunches has it. No softcap.
+// Adds to params.sums.dk and .dv, which must be given, in no fixed order. Writes or adds to dq as
+// BackwardLaunches describes. No softcap.
 template <DType kType, int kHeadDim>
 void launch_gather_backward(const device::BackwardParams& params, const GatherView& view,
                             cudaStream_t stream);
 
-// The tightest one for the tensors of a call.
+// The launch with the smallest padded head_dim for the tensors of a call.
 device::LaunchGather gather_forward_launch(const ForwardArgs& args);
-// Null where the schedule wants a fixed order: then any GPU's launch serves (gather_backward.h).
+// Null if the schedule needs a fixed order: then the launch for any GPU is used
+// (gather_backward.h).
 device::LaunchGatherBackward gather_backward_launch(const BackwardArgs& args);
 
 }  // namespace keyhole::mma

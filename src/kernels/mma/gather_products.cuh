@@ -1,6 +1,6 @@
 // src/kernels/mma/gather_products.cuh
-// The matrix products of the gather kernels, by one warp: rows by 16 gathered keys or values that
-// lie in a slot of shared memory.
+// The matrix products of the gather kernels, by one warp: rows by the 16 gathered keys or values in
+// a slot of shared memory.
 #pragma once
 
 #include "kernels/mma/gather_config.h"
@@ -9,7 +9,7 @@
 
 namespace keyhole::mma {
 
-// The rows as the products read them: kept in registers, or read whenever needed.
+// The rows as operand fragments: kept in registers, or read at each use.
 template <class S>
 class RowFragments {
  public:
@@ -41,8 +41,8 @@ class RowFragments {
   uint32_t kept_[S::keeps_rows ? S::head_dim / 16 : 1][S::blocks][4];
 };
 
-// s = rows . keys for the keys of a slot. Element i of block b, n is at row
-// 16 * b + lane / 4 + 8 * (i / 2) and key 8 * n + 2 * (lane % 4) + i % 2.
+// s = rows . keys for the keys of a slot. Element i of block b, n is in row 16 * b + lane / 4 + 8 *
+// (i / 2), key 8 * n + 2 * (lane % 4) + i % 2.
 template <class T, class S>
 __device__ __forceinline__ void multiply_by_keys(float (&s)[S::blocks][2][4],
                                                  const RowFragments<S>& rows, uint32_t slot) {
@@ -68,7 +68,8 @@ __device__ __forceinline__ void multiply_by_keys(float (&s)[S::blocks][2][4],
   }
 }
 
-// Where a lane begins to read 16 rows (keys, values, or query rows) as the terms of a product.
+// The address from which a lane reads 16 rows (keys, values, or query rows) as the terms of a
+// product.
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t place_of_terms(uint32_t smem) {
   const uint32_t lane = threadIdx.x % 32;
@@ -93,7 +94,7 @@ __device__ __forceinline__ void add_products(float (&sums)[S::blocks][S::head_di
   }
 }
 
-// Scores become weights that a product reads: 16 rows by 16 keys.
+// Packs weights as a product reads them: 16 rows by 16 keys.
 template <class T>
 __device__ __forceinline__ void pack_weights(uint32_t (&to)[4], const float (&from)[2][4]) {
 #pragma unroll
@@ -102,7 +103,7 @@ __device__ __forceinline__ void pack_weights(uint32_t (&to)[4], const float (&fr
   }
 }
 
-// The warp's sums, row after row, where other warps read them.
+// Stores the warp's sums, row after row, for other warps to read.
 template <class S>
 __device__ __forceinline__ void leave_products(const float (&sums)[S::blocks][S::head_dim / 8][4],
                                                float* to) {

@@ -1,12 +1,12 @@
 // src/kernels/mma/gather_rows.cuh
-// The rows of a matrix product over a list of keys, and how they and the keys come to shared
-// memory. Rows are the query heads that share a kv head, for each query that shares the list:
+// The rows of a matrix product over a list of keys, and how rows and keys are copied to shared
+// memory. The rows are the query heads that share a kv head, for each query that shares the list:
 //
-//   row  r   head  kv_head * heads_per_kv + r % heads_per_kv   query  first_query + r /
-//   heads_per_kv
+//   row r:  head   kv_head * heads_per_kv + r % heads_per_kv
+//           query  first_query + r / heads_per_kv
 //
-// A CTA takes some neighbouring rows. Heads may have lists of their own: then the CTA follows one
-// list after the other, each for its members.
+// A CTA takes some neighbouring rows. Heads may have lists of their own: then the CTA processes one
+// list after another, each for its members among the rows.
 #pragma once
 
 #include "base/check.h"
@@ -42,7 +42,7 @@ inline __host__ __device__ int64_t rows_per_list(const device::Sizes& sizes,
   return int64_t{view.rows_per_list} * (sizes.heads / sizes.kv_heads);
 }
 
-// CTA after CTA: the rows of a list, the lists of a kv head, the kv heads.
+// The order of CTAs: the rows of a list, then the lists of a kv head, then the kv heads.
 template <int kRows>
 __device__ GatherRows my_gather_rows(const device::Sizes& sizes, const GatherView& view) {
   GatherRows rows;
@@ -60,8 +60,8 @@ __device__ GatherRows my_gather_rows(const device::Sizes& sizes, const GatherVie
   return rows;
 }
 
-// Calls visit(group, members) for every group of lists among the CTA's rows; bit i: row i. All
-// warps see the same.
+// Calls visit(group, members) for every group of lists among the CTA's rows; bit i of members: row
+// i. All warps see the same.
 template <class Visit>
 __device__ __forceinline__ void for_each_group(const device::Sizes& sizes, const GatherView& view,
                                                const GatherRows& rows, Visit visit) {
@@ -77,8 +77,8 @@ __device__ __forceinline__ void for_each_group(const device::Sizes& sizes, const
   }
 }
 
-// Copies the rows of a tensor like q; what is not a member, or beyond `cols`, becomes zeros: 0 x
-// NaN would reach others. All threads of the CTA call.
+// Copies the rows of a tensor shaped like q. Rows that are not members and columns past `cols`
+// become zeros: 0 x NaN would spread. All threads of the CTA call.
 template <class T, class S>
 __device__ __forceinline__ void copy_row_members(uint32_t smem, const device::DeviceTensor& from,
                                                  int32_t cols, const GatherRows& rows,
@@ -94,7 +94,7 @@ __device__ __forceinline__ void copy_row_members(uint32_t smem, const device::De
   }
 }
 
-// The keys or the values of one head, of which single rows are copied.
+// The keys or values of one head; single rows of it are copied.
 struct GatheredTensor {
   const char* first;  // row 0
   int64_t row_bytes;
@@ -121,8 +121,8 @@ __device__ __forceinline__ uint32_t which_are_there(int32_t keys) {
   return __ballot_sync(~0u, keys >= 0) & ((1u << kStepKeys) - 1);
 }
 
-// Copies the rows of kStepKeys keys, zeros where there is none. The warp calls; eight lanes (four,
-// where rows are of 192 bytes) take 128 (64) bytes of a row side by side.
+// Copies the rows of kStepKeys keys, zeros for missing ones. Called by a warp. Eight lanes take 128
+// neighbouring bytes of a row (four lanes 64 bytes, if rows have 192 bytes).
 template <int kHeadDim>
 __device__ __forceinline__ void copy_gathered(uint32_t slot, const GatheredTensor& from,
                                               int32_t keys) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void copy_gathered(uint32_t slot, const GatheredTenso
   }
 }
 
-// Queues one launch over a part: CTAs of S::rows rows.
+// Queues one launch over a part, with S::rows rows per CTA.
 template <class S, class Kernel, class... Params>
 void launch_gather(Kernel kernel, const device::Sizes& sizes, const GatherView& view,
                    cudaStream_t stream, const Params&... params) {
@@ -155,7 +155,7 @@ void launch_gather(Kernel kernel, const device::Sizes& sizes, const GatherView& 
   check_cuda(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes),
       "reserving shared memory for key lists");
-  // Copies pass the first-level cache by: all of that memory can be shared.
+  // Copies bypass the L1 cache, so all of its memory can be shared memory.
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                   cudaSharedmemCarveoutMaxShared),
              "preferring shared memory for key lists");

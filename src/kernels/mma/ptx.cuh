@@ -1,8 +1,8 @@
 // src/kernels/mma/ptx.cuh
-// What kernels on tensor cores by mma.sync are made of, one function an instruction: asynchronous
-// copies to shared memory, matrix fragments, the matrix
-// product, 2^x. `smem` addresses are 32-bit addresses of shared memory. docs/gpu.md and the PTX
-// manual have pictures of the fragments; `lane` is threadIdx.x % 32.
+// The instructions of kernels that use mma.sync, one function each: asynchronous copies to shared
+// memory, matrix fragments, the matrix product, 2^x. `smem` addresses are 32-bit addresses of
+// shared memory. docs/gpu.md and the PTX manual have pictures of the fragments; `lane` is
+// threadIdx.x % 32.
 #pragma once
 
 #include "kernels/device/ptx.cuh"
@@ -22,12 +22,12 @@ using device::smem_address;
 using device::store_shared_vector;
 using device::thread_index;
 
-// 16 bytes from global to shared memory, past the first-level cache.
+// 16 bytes from global to shared memory, bypassing the L1 cache.
 __device__ __forceinline__ void copy_async(uint32_t smem, const void* global) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(smem), "l"(global)
                : "memory");
 }
-// 4 bytes, through the first-level cache.
+// 4 bytes, through the L1 cache.
 __device__ __forceinline__ void copy_async_word(uint32_t smem, const void* global) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(smem), "l"(global) : "memory");
 }
@@ -40,11 +40,11 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t smem) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(word) : "r"(smem) : "memory");
   return word;
 }
-// Order, where the compiler would begin so much at once that the registers do not suffice. Loads of
-// shared memory do not pass keep_order(), nor do the products that need them.
+// Keeps the compiler from starting so much at once that registers run out: loads from shared
+// memory, and the products that need them, do not move across keep_order().
 __device__ __forceinline__ void keep_order() { __syncwarp(); }
-// All of it is computed before anything that follows: `never` is false, which the compiler must not
-// know, or it would be loaded.
+// Forces all of it to be computed before anything that follows. `never` is always false, which the
+// compiler must not know: if it were true, the values would be loaded instead.
 __device__ __forceinline__ void compute_now(uint32_t (&a)[4], uint32_t (&b)[4], float (&c)[2],
                                             bool never) {
   asm volatile(
@@ -66,23 +66,22 @@ __device__ __forceinline__ void compute_now(uint32_t (&a)[4], uint32_t (&b)[4], 
       : "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l / 8, and
-// gets elements 2 * (l % 4) and the next one of row l / 4 of each matrix. Volatile: what lies there
-// changes from tile to tile under the same address.
+// ldmatrix: four 8x8 matrices of 16-bit elements. Lane l gives the address of row l % 8 of matrix l
+// / 8, and gets elements 2 * (l % 4) and the next one of row l / 4 of each matrix. Volatile,
+// because the contents change from tile to tile at the same address.
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], uint32_t smem) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(smem));
 }
-// The same of the transposed matrices: lane l gets rows 2 * (l % 4) and the next one of column
-// l / 4.
+// The same with transposed matrices: lane l gets rows 2 * (l % 4) and the next one of column l / 4.
 __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], uint32_t smem) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(smem));
 }
 
-// An 8x8 matrix of 16-bit elements, laid out as load_matrices gives it, becomes its transpose.
+// Transposes an 8x8 matrix of 16-bit elements in the layout of load_matrices.
 __device__ __forceinline__ uint32_t transposed_matrix(uint32_t matrix) {
   uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
@@ -93,8 +92,8 @@ __device__ __forceinline__ uint32_t transposed_matrix(uint32_t matrix) {
 template <class T>
 struct Element;
 
-// sum += a . b: 16 rows x 8 columns over 16 terms. Lane l holds, of the sum, elements 0, 1 at row
-// l / 4, columns 2 * (l % 4) and the next one, elements 2, 3 eight rows below.
+// sum += a . b: 16 rows x 8 columns over 16 terms. Lane l holds elements 0, 1 of the sum in row l /
+// 4, columns 2 * (l % 4) and the next one, and elements 2, 3 eight rows below.
 #define KEYHOLE_DEFINE_MULTIPLY(type)                                                        \
   static __device__ __forceinline__ void multiply_add(float(&sum)[4], const uint32_t(&a)[4], \
                                                       uint32_t b0, uint32_t b1) {            \
@@ -113,8 +112,8 @@ struct Element;
 
 template <>
 struct Element<__nv_bfloat16> {
-  // Probabilities may pass 1 by this much before the base of their row is raised: bf16 has the
-  // range of fp32, and what is left of it is room for sums and large values.
+  // The largest probability before a row's maximum is raised. bf16 has the range of fp32; what is
+  // left of it is headroom for sums and large values.
   static constexpr float max_probability = 16777216;  // 2^24
 
   KEYHOLE_DEFINE_MULTIPLY("bf16")
@@ -125,7 +124,7 @@ struct Element<__nv_bfloat16> {
 
 template <>
 struct Element<__half> {
-  static constexpr float max_probability = 32768;  // 2^15: the largest power of two of an fp16
+  static constexpr float max_probability = 32768;  // 2^15: the largest power of two in fp16
 
   KEYHOLE_DEFINE_MULTIPLY("f16")
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
@@ -134,18 +133,18 @@ struct Element<__half> {
 };
 #undef KEYHOLE_DEFINE_MULTIPLY
 
-// What keeps registers free.
+// Helpers that keep registers free.
 
-// An address that the compiler computes once and then adds to. Left alone it takes sums of products
-// apart and computes them anew for every use.
+// An address that the compiler computes once and then adds to. Otherwise it would expand the sum of
+// products and compute it anew for every use.
 template <class T>
 __device__ __forceinline__ T* fixed_address(T* global) {
   asm volatile("" : "+l"(global));
   return global;
 }
 
-// The same number, of which the compiler knows nothing: what follows from it is computed again
-// where it is needed, instead of once, before a loop whose registers are full.
+// The same number, but opaque to the compiler. What is derived from it is computed where it is
+// needed, not once before a loop whose registers are full.
 __device__ __forceinline__ uint32_t opaque(uint32_t number) {
   asm volatile("" : "+r"(number));
   return number;

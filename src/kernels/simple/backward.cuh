@@ -1,10 +1,10 @@
 // src/kernels/simple/backward.cuh
-// One kernel for both directions. A tile of rows stays with the CTA, the tiles of its lists pass
-// by:
+// One kernel for both directions. A CTA keeps a tile of rows ("staying") and loops over the tiles
+// of its lists ("passing"):
 //   keys stay     queries pass   dv += p' dout   dk += ds' q      p  = exp2(s - lse2)
 //   queries stay  keys pass      dq += ds k                       ds = p (dout . v - delta) slope
-// All products are fp32 from shared memory. The accumulators of a thread are 4 staying rows x 8
-// columns of a slice of 128; a wider head takes one CTA per slice, and each computes p and ds
+// All products are fp32, from shared memory. A thread accumulates 4 staying rows x 8 columns of a
+// slice of 128 columns. A wider head takes one CTA per slice, and each of them computes p and ds
 // again.
 #pragma once
 
@@ -25,7 +25,7 @@ struct Tile32 {
   static constexpr int32_t ctas = 3;  // 168 registers: each thread loads as many rows as with 64
 };
 
-inline constexpr int32_t kSlice = 128;  // columns of a gradient that one CTA makes
+inline constexpr int32_t kSlice = 128;  // columns of a gradient that one CTA computes
 inline constexpr int32_t kDepth = 32;   // columns of q . k and dout . v, or passing rows, at a time
 
 template <class C>
@@ -33,7 +33,7 @@ inline constexpr int32_t kThreads = 4 * C::size;  // 16 pairs of a tile of 64 ea
 
 template <class C>
 struct alignas(16) BackwardShared {
-  // Columns of both sides' rows. 4 more floats a row: 8 rows then begin in different banks.
+  // Columns of both sides' rows. The 4 extra floats a row put 8 rows in different banks.
   struct Columns {
     float passing[C::size][kDepth + 4], staying[C::size][kDepth + 4];
   };
@@ -41,14 +41,16 @@ struct alignas(16) BackwardShared {
     Columns columns;
     float slice[kDepth][kSlice];  // passing rows of what p or ds is multiplied with
   };
-  // dout . v - delta, then p, then ds. 8 more: 4 rows x 8 columns are written without conflict.
+  // dout . v - delta, then p, then ds. The 8 extra floats: 4 rows x 8 columns are written without
+  // bank conflicts.
   float weights[C::size][C::size + 8];
   float lse2[C::size], delta[C::size];  // of the tile's queries
 };
 
-// Where a thread works. Pairs: passing rows `passing` + 16 i, staying rows `staying` + size / 4 j.
-// Accumulators: staying rows 4 `row4` ... + 3, columns 4 `col4` ... + 3 and 64 + 4 `col4` ... + 3.
-// A warp is 4 x 8 of either, so that it reads 8 different rows or columns at a time.
+// The part of a tile that a thread computes. Pairs: passing rows `passing` + 16 i, staying rows
+// `staying` + size / 4 j. Accumulators: staying rows 4 `row4` ... + 3, columns 4 `col4` ... + 3 and
+// 64 + 4 `col4` ... + 3. A warp is 4 x 8 threads of either, so it reads 8 different rows or columns
+// at a time.
 template <class C>
 struct Thread {
   static constexpr int32_t kPassing = C::size / 16, kStaying = 4;  // pairs: rows x columns
@@ -67,16 +69,16 @@ template <class Storage>
 struct TileRows {
   const Storage* first;
   int64_t step;
-  int32_t count;  // the last tile of a class may hang over its end
+  int32_t count;  // the last tile of a class may be shorter
 
-  // Whether every fourth column of every row may be read with its three neighbours at once.
+  // Whether four neighbouring columns, from every fourth one on, may be read with one load.
   __device__ bool is_aligned(int32_t cols) const {
     const int64_t misfit = int64_t(reinterpret_cast<uintptr_t>(first) / sizeof(Storage)) | step;
     return ((misfit | cols) & 3) == 0;
   }
 };
 
-// The side of a pair that a tensor lies on, for one head: queries (q, dout) or keys (k, v).
+// One side of the pairs, for one head: queries (q, dout) or keys (k, v).
 struct Side {
   int64_t first, stride, num_rows;  // of the residue class
   int32_t batch, head;
@@ -92,11 +94,11 @@ struct Side {
   }
 };
 
-// Columns [col, col + kCols) of kRows rows from `row` on, zeros beyond the ends.
+// Loads columns [col, col + kCols) of kRows rows from `row` on; zeros past the ends.
 template <class C, int32_t kRows, int32_t kCols, int32_t kPitch, class Storage>
 __device__ void load(const TileRows<Storage>& rows, int32_t row, int32_t col, int32_t cols,
                      float (&to)[kRows][kPitch]) {
-  constexpr int32_t kFours = kRows * kCols / 4 / kThreads<C>;  // of one thread
+  constexpr int32_t kFours = kRows * kCols / 4 / kThreads<C>;  // per thread
   static_assert(kFours * kThreads<C> * 4 == kRows * kCols, "every thread loads as often");
   float4 four[kFours];
   const auto fetch = [&](auto is_aligned) {
@@ -108,7 +110,7 @@ __device__ void load(const TileRows<Storage>& rows, int32_t row, int32_t col, in
       four[n] = device::load_four<is_aligned>(rows.first + (row + r) * rows.step + col + c, left);
     }
   };
-  if (rows.is_aligned(cols)) {  // outside of the loop, so that all loads are under way together
+  if (rows.is_aligned(cols)) {  // outside of the loop, so that all loads are in flight together
     fetch(std::true_type());
   } else {
     fetch(std::false_type());
@@ -128,7 +130,7 @@ __device__ void multiply(BackwardShared<C>& shared, const Thread<C>& thread,
 #pragma unroll
   for (auto& row : product) row[0] = row[1] = row[2] = row[3] = 0;
   for (int32_t col = 0; col < cols; col += kDepth) {
-    __syncthreads();  // what lay here has been used
+    __syncthreads();  // the previous contents have been used
     load<C, C::size, kDepth>(passing, 0, col, cols, shared.columns.passing);
     load<C, C::size, kDepth>(staying, 0, col, cols, shared.columns.staying);
     __syncthreads();
@@ -159,7 +161,7 @@ __device__ void multiply(BackwardShared<C>& shared, const Thread<C>& thread,
 // What a thread accumulates: [4 staying rows][columns 4 col4 ... and 64 + 4 col4 ...]
 using Sums = float[4][8];
 
-// sums += weights' . rows, over one chunk of passing rows that lies in shared.slice.
+// sums += weights' . rows, over the chunk of passing rows in shared.slice.
 template <class C, int32_t kCols>
 __device__ void add_products(const BackwardShared<C>& shared, const Thread<C>& thread,
                              int32_t first_row, Sums& sums) {
@@ -190,7 +192,7 @@ __device__ void accumulate(BackwardShared<C>& shared, const Thread<C>& thread,
                            Sums& sums) {
   if (col >= cols) return;  // the other gradient has more columns
   for (int32_t row = 0; row < C::size; row += kDepth) {
-    __syncthreads();  // weights are written, what lay in the slice has been used
+    __syncthreads();  // weights are written, and the slice has been used
     load<C, kDepth, kSlice>(passing, row, col, cols, shared.slice);
     __syncthreads();
     if (cols - col > 64) {
@@ -202,7 +204,7 @@ __device__ void accumulate(BackwardShared<C>& shared, const Thread<C>& thread,
 }
 
 template <class Storage, class C, bool kKeysStay>
-struct Follower {
+struct Mainloop {
   static constexpr int32_t kPassing = Thread<C>::kPassing;
   const BackwardParams& p;
   BackwardShared<C>& shared;
@@ -212,8 +214,8 @@ struct Follower {
   Sums first = {};      // dk, or dq
   Sums second = {};     // dv
 
-  // lse2 and delta of the queries of a tile. Whoever reads them has waited in `multiply` before,
-  // and waits in `accumulate` or after it before they are written again.
+  // lse2 and delta of the queries of a tile. The barrier in `multiply` comes before their first
+  // use; one in or after `accumulate` comes before they are overwritten.
   __device__ void load_queries(const Side& queries, int32_t head_index, int32_t tile) {
     if (threadIdx.x >= C::size) return;
     const int64_t row = int64_t{tile} * C::size + threadIdx.x;
@@ -223,7 +225,8 @@ struct Follower {
     shared.delta[threadIdx.x] = is_inside ? p.delta[at] : 0.f;
   }
 
-  // p to shared.weights, ds to the caller; pairs that do not attend: 0 for both, selected.
+  // Writes p to shared.weights and returns ds. Pairs that do not attend get 0 for both, by
+  // selection.
   __device__ void weigh(const float (&product)[kPassing][4], int32_t bitmap,
                         float (&ds)[kPassing][4]) {
 #pragma unroll
@@ -244,9 +247,9 @@ struct Follower {
   }
 
   // One tile of pairs.
-  __device__ void follow_tile(const Side& queries, const Side& keys, int32_t q_tile, int32_t k_tile,
-                              int32_t bitmap) {
-    // Made where they are used: four of them at once would take the registers of the sums.
+  __device__ void do_step(const Side& queries, const Side& keys, int32_t q_tile, int32_t k_tile,
+                          int32_t bitmap) {
+    // Created where they are used: keeping all four would take registers from the sums.
     const auto q = [&] { return queries.tile_rows<C, Storage>(p.q, q_tile); };
     const auto dout = [&] { return queries.tile_rows<C, Storage>(p.dout, q_tile); };
     const auto k = [&] { return keys.tile_rows<C, Storage>(p.k, k_tile); };
@@ -255,8 +258,8 @@ struct Follower {
 
     multiply(shared, thread, kKeysStay ? dout() : v(), kKeysStay ? v() : dout(), p.sizes.v_head_dim,
              product);
-    // All have left the tile before. Every thread reads and writes its own pairs until `accumulate`
-    // waits for all.
+    // All threads are done with the previous tile. Each reads and writes only its own pairs until
+    // the barrier in `accumulate`.
 #pragma unroll
     for (int32_t i = 0; i < kPassing; ++i) {
 #pragma unroll
@@ -300,7 +303,7 @@ struct Follower {
   }
 };
 
-// Slices of the columns that this launch makes.
+// Slices of columns that this launch computes.
 template <bool kKeysStay>
 __host__ __device__ int32_t num_slices(const device::Sizes& sizes) {
   const int32_t cols =
@@ -308,8 +311,8 @@ __host__ __device__ int32_t num_slices(const device::Sizes& sizes) {
   return (cols + kSlice - 1) / kSlice;
 }
 
-// One CTA per staying tile of each head (of each kv head when keys stay), per slice. Whole lists,
-// whatever chunks view.work has: nothing is added by two CTAs.
+// One CTA per staying tile of each head (of each kv head when keys stay) and per slice. Lists are
+// processed whole, even if view.work splits them: no two CTAs add to the same gradient.
 template <class Storage, class C, bool kKeysStay>
 __global__ void __launch_bounds__(kThreads<C>, C::ctas)
     gradients(const __grid_constant__ BackwardParams p) {
@@ -320,7 +323,7 @@ __global__ void __launch_bounds__(kThreads<C>, C::ctas)
   const int32_t tiles = kKeysStay ? view.k_tiles : view.q_tiles, lists = view.classes * tiles;
   const int32_t cta = int32_t(blockIdx.x) / slices;
   const int32_t unit = cta / lists;  // batch entry and kv head, or head
-  // The last queries of a causal pattern have the longest lists, and the first keys.
+  // With a causal pattern, the last queries and the first keys have the longest lists.
   const int32_t list = kKeysStay ? cta % lists : lists - 1 - cta % lists;
   const int32_t class_index = list / tiles, tile = list % tiles;
 
@@ -336,7 +339,7 @@ __global__ void __launch_bounds__(kThreads<C>, C::ctas)
   Side queries = {residue.first_q, view.stride, residue.num_q, batch, first_head};
   if ((kKeysStay ? keys : queries).rows_of(tile, C::size) <= 0) return;
 
-  Follower<Storage, C, kKeysStay> follower = {
+  Mainloop<Storage, C, kKeysStay> mainloop = {
       .p = p, .shared = shared, .slice = int32_t(blockIdx.x) % slices * kSlice};
   for (int32_t i = 0; i < num_heads; ++i) {  // in a fixed order, each with its own list
     queries.head = first_head + i;
@@ -347,23 +350,23 @@ __global__ void __launch_bounds__(kThreads<C>, C::ctas)
     const TileRun* runs =
         kKeysStay ? view.t_runs + view.t_list_begin[at] : view.runs + view.list_begin[at];
     const int32_t num_runs = kKeysStay ? view.t_list_count[at] : view.list_count[at];
-    if constexpr (!kKeysStay) follower.load_queries(queries, head_index, tile);
+    if constexpr (!kKeysStay) mainloop.load_queries(queries, head_index, tile);
     for (int32_t r = 0; r < num_runs; ++r) {
       const TileRun run = runs[r];
       for (int32_t other = run.tile; other < run.tile + run.count; ++other) {
-        if constexpr (kKeysStay) follower.load_queries(queries, head_index, other);
-        follower.follow_tile(queries, keys, kKeysStay ? other : tile, kKeysStay ? tile : other,
-                             run.bitmap);
+        if constexpr (kKeysStay) mainloop.load_queries(queries, head_index, other);
+        mainloop.do_step(queries, keys, kKeysStay ? other : tile, kKeysStay ? tile : other,
+                         run.bitmap);
       }
     }
   }
   if constexpr (kKeysStay) {
-    follower.store(follower.first, p.dk, p.sums.dk, sizes.kv_heads, sizes.k_len, sizes.head_dim,
+    mainloop.store(mainloop.first, p.dk, p.sums.dk, sizes.kv_heads, sizes.k_len, sizes.head_dim,
                    keys, tile);
-    follower.store(follower.second, p.dv, p.sums.dv, sizes.kv_heads, sizes.k_len, sizes.v_head_dim,
+    mainloop.store(mainloop.second, p.dv, p.sums.dv, sizes.kv_heads, sizes.k_len, sizes.v_head_dim,
                    keys, tile);
   } else {
-    follower.store(follower.first, p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim,
+    mainloop.store(mainloop.first, p.dq, p.sums.dq, sizes.heads, sizes.q_len, sizes.head_dim,
                    queries, tile);
   }
 }

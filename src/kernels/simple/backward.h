@@ -1,6 +1,6 @@
 // src/kernels/simple/backward.h
-// The backward pass on any GPU from sm_75 on, in fp32 arithmetic: the one to read first. The same
-// bits every time.
+// The backward pass on any GPU from sm_75 on, in fp32 arithmetic: the one to read first.
+// Deterministic: the same bits every time.
 #pragma once
 
 #include "kernels/contract.h"

@@ -9,8 +9,8 @@
 namespace keyhole::simple {
 namespace {
 
-// A small tile loads twice as often for the same products. From the instruction counts of the two
-// kernels; not measured yet.
+// A small tile loads twice as often for the same products. Estimated from instruction counts, not
+// measured yet.
 double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile.q >= 64 ? 1 : 1.6);
 }

@@ -18,7 +18,7 @@ void launch(const ForwardParams& params, cudaStream_t stream) {
   check_cuda(cudaGetLastError(), "launching simple.forward");
 }
 
-// head_dim is a loop; the columns of v live in registers, so there is a kernel for each width.
+// head_dim is a loop, but the columns of v are in registers: one kernel for each width of v.
 template <class T, int kTileQ, int kTileK>
 void launch_width(const ForwardParams& params, cudaStream_t stream) {
   const int32_t cols = params.sizes.v_head_dim;

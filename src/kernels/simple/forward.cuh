@@ -1,17 +1,17 @@
 // src/kernels/simple/forward.cuh
-// The kernel to read first: exact fp32 arithmetic on any GPU, no tensor cores. A CTA follows one
-// work item, a list of key tiles for one query tile of one head, and keeps the outline of every
+// The kernel to read first: exact fp32 arithmetic on any GPU, no tensor cores. A CTA processes one
+// work item, a list of key tiles for one query tile of one head. It has the outline of every
 // attention kernel here:
 //
 //   for each tile of the list
-//     scores = q . k       a product of matrices, 32 columns of q and k in shared memory at a time
-//     weights = softmax    online: when the maximum of a row grows, all before it shrinks
-//     out += weights . v   a product again, the values of some keys in shared memory at a time
-//   divide by the sums; what is not finite is done again, exactly
+//     scores = q . k       a matrix product, 32 columns of q and k in shared memory at a time
+//     weights = softmax    online: when a row's maximum grows, what it accumulated is rescaled
+//     out += weights . v   a matrix product, the values of some keys in shared memory at a time
+//   divide by the sums; rows that are not finite are recomputed exactly
 //
 // Both products are register-blocked: a thread computes 8 x 4 scores and 8 x 4n outputs, so that
 // one 16-byte read of shared memory feeds about 11 to 16 multiply-adds. Three or four CTAs share an
-// SM: while one waits for memory or at a barrier the others compute, so nothing is prefetched here.
+// SM. While one waits for memory or at a barrier the others compute, so nothing is prefetched here.
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
@@ -35,7 +35,7 @@ struct QueryRows {
   }
 };
 
-// Where the tile's rows lie: row r begins at first + r * step.
+// The addresses of the tile's rows: row r begins at first + r * step.
 template <class Element>
 struct TargetRows {
   Element* first;
@@ -56,8 +56,8 @@ __device__ TargetRows<T> out_rows(const ForwardParams& p, const Work& work, cons
           p.view.stride * p.out.row_stride};
 }
 
-// Maxima and sums are in shared memory. One thread a row decides how the row is finished; a partial
-// result (slot) is stored as it is.
+// Finishes the rows; maxima and sums are in shared memory. One thread per row decides how. A
+// partial result (slot) is stored as it is.
 template <class C>
 __device__ void decide_finish(const ForwardParams& p, const Work& work, const QueryRows& rows,
                               ForwardShared<C>& shared) {
@@ -72,7 +72,7 @@ __device__ void decide_finish(const ForwardParams& p, const Work& work, const Qu
   shared.is_bad[row] = !(finish.lse2 < INFINITY);  // +inf or NaN; -inf: nothing attended
 }
 
-// The outputs become what will be stored; rows with a value that is not finite are marked.
+// Scales the outputs to what is stored, and marks rows that have a value that is not finite.
 template <class C>
 __device__ void finish_outputs(const ForwardParams& p, const Work& work, const QueryRows& rows,
                                ForwardShared<C>& shared, Outputs<C>& out) {
@@ -109,7 +109,7 @@ __device__ void store_rows(const TargetRows<Element>& to, const QueryRows& rows,
   }
 }
 
-// Rows that are finite: outputs by all threads, what goes with a row by one.
+// Stores the finite rows: all threads store outputs, one thread per row its lse or slot statistics.
 template <class T, class C>
 __device__ void store_outputs(const ForwardParams& p, const Work& work, const QueryRows& rows,
                               const ForwardShared<C>& shared, const Outputs<C>& out) {
@@ -138,7 +138,7 @@ __device__ void redo_bad_rows(const ForwardParams& p, const Work& work, const Qu
                               const ForwardShared<C>& shared) {
   for (int row = int(threadIdx.x) / 32; row < C::tile_q && rows.has(row); row += C::threads / 32) {
     if (!shared.is_bad[row]) continue;
-    const Work copy = work;  // the callee wants an address: `work` itself stays in registers
+    const Work copy = work;  // its address is taken; `work` itself can stay in registers
     device::redo_row<T, BitmapLayout::row_major>(p, copy, row);
   }
 }
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(C::threads, C::ctas_per_sm)
       Block<T, C::tile_k, C::chunk, C::threads> k_block;
       q_block.fetch(q, rows.first, col);
       k_block.fetch(k, first_key, col);
-      __syncthreads();  // nobody reads what is overwritten now
+      __syncthreads();  // all threads have used what is overwritten now
       q_block.put(shared.q);
       k_block.put(shared.k);
       __syncthreads();
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(C::threads, C::ctas_per_sm)
     for (int key = 0; key < C::tile_k; key += C::value_keys) {  // out += p . v
       Block<T, C::value_keys, C::columns, C::threads> v_block;
       v_block.fetch(v, first_key + key, 0);
-      __syncthreads();  // the weights are there, and nobody reads k or earlier values
+      __syncthreads();  // the weights are written, and k and earlier values have been used
       v_block.put(shared.v);
       __syncthreads();
       if (key == 0) {
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(C::threads, C::ctas_per_sm)
   }
 
   __syncthreads();
-  // Worked out again rather than kept: the mainloop needs the registers.
+  // Computed again instead of kept: the mainloop needs the registers.
   const Work finished = device::my_work(p.sizes, p.view, p.heads_per_section);
   decide_finish<C>(p, finished, rows, shared);
   __syncthreads();

@@ -7,7 +7,7 @@ namespace keyhole::simple {
 
 inline constexpr TileShape kWideTile = {64, 64}, kNarrowTile = {32, 32};
 
-// T: float, __half or __nv_bfloat16, as the dtype of the tensors says.
+// T is float, __half or __nv_bfloat16, by the dtype of the tensors.
 template <DType kType>
 void run_forward(const ForwardArgs& args);
 

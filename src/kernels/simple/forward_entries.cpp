@@ -9,9 +9,9 @@
 namespace keyhole::simple {
 namespace {
 
-// A pair in a narrow tile costs more: a thread has 4 x 2 scores instead of 8 x 4, so that reads of
-// shared memory feed half as many multiply-adds, and twice as many rows are loaded per pair. An
-// estimate from instruction counts, not yet measured.
+// A pair in a narrow tile costs more. A thread has 4 x 2 scores instead of 8 x 4, so reads of
+// shared memory feed half as many multiply-adds, and twice as many rows are loaded per pair.
+// Estimated from instruction counts, not measured yet.
 double forward_cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile == kWideTile ? 1.0 : 1.8);
 }

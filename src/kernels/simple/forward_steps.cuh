@@ -13,12 +13,12 @@ namespace keyhole::simple {
 
 using device::kVector;
 
-// Threads stand in rows of 16, side by side over the keys (or the columns of v):
+// Threads are arranged in rows of 16, over the keys (or the columns of v):
 //   scores   thread (y, x) has rows y, y + rows_of_threads, ... and keys x, x + 16, ...
 //   outputs  128 threads (8 x 16) have 64 columns at a time: thread (y, x) has rows y, y + 8, ...
 //            and columns 4x ... 4x + 3 of each 64. Wide heads have two such groups of threads,
 //            which share the columns.
-// Neighbouring rows and keys belong to neighbouring threads: with the pitches below, the lanes of a
+// Neighbouring rows and keys belong to neighbouring threads. With the pitches below, the lanes of a
 // quarter warp read different banks.
 template <int kTileQ, int kTileK, int kColumns>
 struct ForwardConfig {
@@ -35,10 +35,11 @@ struct ForwardConfig {
   static constexpr int chunk = 32;             // columns of q and k in shared memory
   static constexpr int pitch = chunk + 4;      // 16-byte reads of 8 neighbouring rows: all 32 banks
   static constexpr int p_pitch = kTileK + 16;  // two neighbouring rows of 16 floats: all 32 banks
-  // Keys of v in shared memory: 16 KiB of them, or the whole tile (20 KiB for the widest heads).
+  // Keys per chunk of v in shared memory: 16 KiB of them, or the whole tile (20 KiB for the widest
+  // heads).
   static constexpr int value_keys = kColumns > 256 ? 8 : std::min(kTileK, 4096 / kColumns);
 
-  // Registers of a thread. An SM has 64 Ki of them, which decides how many CTAs share it.
+  // Registers per thread. An SM has 64 Ki of them, which limits how many CTAs share it.
   static constexpr int tile_outputs = kTileQ * kColumns;
   static constexpr int narrow_registers = tile_outputs > 4096    ? 168
                                           : tile_outputs == 4096 ? 128
@@ -62,9 +63,9 @@ struct alignas(16) ForwardShared {
   };
   float p[C::tile_q][C::p_pitch];        // weights of one tile
   float max[C::tile_q], sum[C::tile_q];  // of the rows so far
-  float shrink[C::tile_q];               // what their outputs so far are multiplied with
+  float shrink[C::tile_q];               // the factor that rescales their outputs so far
   device::RowFinish finish[C::tile_q];
-  int is_bad[C::tile_q];  // the row holds something that is not finite
+  int is_bad[C::tile_q];  // the row has a value that is not finite
 };
 
 // Rows of q, k or v of one head in one residue class.
@@ -83,9 +84,9 @@ __device__ ClassRows<T> class_rows(const device::DeviceTensor& tensor, int32_t b
           device::is_in_vectors<T>(tensor, cols)};
 }
 
-// kRows x kCols elements on their way from a tensor to shared memory, by all threads of a CTA. Up
-// to 32 neighbouring lanes share a row. Fetching and putting are two steps, so that all loads are
-// under way before the first is waited for.
+// Moves kRows x kCols elements from a tensor to shared memory, with all threads of a CTA. Up to 32
+// neighbouring lanes share a row. Fetching and putting are separate, so that all loads are in
+// flight before the first is awaited.
 template <class T, int kRows, int kCols, int kThreads>
 struct Block {
   static constexpr int per_row = kCols / kVector<T>;              // vectors
@@ -99,12 +100,13 @@ struct Block {
   __device__ static int row(int i) { return int(threadIdx.x) / lanes + i * row_step; }
   __device__ static int col(int j) { return (int(threadIdx.x) % lanes + j * lanes) * kVector<T>; }
 
-  // From (first_row, first_col) on; zeros beyond the ends.
+  // From (first_row, first_col) on; zeros past the ends.
   __device__ void fetch(const ClassRows<T>& from, int64_t first_row, int32_t first_col) {
     const int rows_left = int(min(from.count - first_row, int64_t{kRows}));
     const int cols_left = min(from.cols - first_col, kCols);
     int64_t begin = (first_row + row(0)) * from.step + first_col;
-    // Not to be computed ahead of the tile loop for every row: that would take the registers of it.
+    // Keeps the compiler from computing every row's address before the tile loop: that would take
+    // its registers.
     asm volatile("" : "+l"(begin));
     const T* at = from.first + begin;
     const auto fetch_with = [&](auto load) {
@@ -169,7 +171,7 @@ __device__ void add_products(float (&score)[C::score_rows][C::score_keys],
   }
 }
 
-// The softmax so far lives in shared memory, where it costs no registers while products are made.
+// The running maxima and sums are in shared memory: they take no registers during the products.
 template <class C>
 __device__ void begin_softmax(ForwardShared<C>& shared) {
   if (int(threadIdx.x) >= C::tile_q) return;
@@ -177,8 +179,8 @@ __device__ void begin_softmax(ForwardShared<C>& shared) {
   shared.sum[threadIdx.x] = 0;
 }
 
-// Online softmax: base-2 scores in, weights out to shared memory. The 16 threads of a row are
-// neighbours in one warp, and nobody else reads or writes the row's maximum and sum.
+// Online softmax: base-2 scores in, weights to shared memory. The 16 threads of a row are
+// neighbours in one warp; only they touch the row's maximum and sum.
 template <class C>
 __device__ void absorb(const float (&score)[C::score_rows][C::score_keys],
                        ForwardShared<C>& shared) {
@@ -192,7 +194,7 @@ __device__ void absorb(const float (&score)[C::score_rows][C::score_keys],
     for (int j = 0; j < C::score_keys; ++j) top = fmaxf(top, score[i][j]);
 #pragma unroll
     for (int step = 8; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-    const float base = top == -INFINITY ? 0 : top;  // nobody attended yet: all weights are 0
+    const float base = top == -INFINITY ? 0 : top;  // no pair attended yet: all weights are 0
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < C::score_keys; ++j) {
@@ -212,8 +214,8 @@ __device__ void absorb(const float (&score)[C::score_rows][C::score_keys],
   }
 }
 
-// q . k becomes a base-2 score, -inf where a pair does not attend: selected, so that a NaN there is
-// gone.
+// Turns q . k into a base-2 score, -inf where a pair does not attend. By selection, so that a NaN
+// there has no effect.
 template <class C>
 __device__ void bend_and_mask(float (&score)[C::score_rows][C::score_keys],
                               const device::CarefulRule& rule, const uint64_t* bitmap) {
@@ -241,7 +243,7 @@ __device__ void bend_and_mask(float (&score)[C::score_rows][C::score_keys],
   }
 }
 
-// The outputs of a thread, [row][unit][column]: not yet divided.
+// The outputs of a thread, [row][unit][column], not yet divided by the sums.
 template <class C>
 struct Outputs {
   float at[C::out_rows][C::out_units][4] = {};

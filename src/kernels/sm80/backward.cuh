@@ -24,7 +24,7 @@ void launch(Kernel kernel, const BackwardParams& params, int32_t items, int thre
   if (ctas == 0) return;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)),
              "reserving shared memory for sm80.backward");
-  // Copies pass the first-level cache by: all of that memory can be shared.
+  // Copies bypass the L1 cache, so all of its memory can be shared memory.
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                   cudaSharedmemCarveoutMaxShared),
              "preferring shared memory for sm80.backward");
@@ -32,7 +32,7 @@ void launch(Kernel kernel, const BackwardParams& params, int32_t items, int thre
   check_cuda(cudaGetLastError(), "launching sm80.backward");
 }
 
-// dk and dv and, where the schedule adds it here, dq.
+// dk and dv and, if the schedule adds it here, dq.
 template <class T, class C>
 void launch_keys(const BackwardParams& params, cudaStream_t stream) {
   launch(backward_keys<T, C>, params, params.view.t_work.items_per_group, KeysShape<C>::threads,
@@ -44,7 +44,7 @@ void launch_queries(const BackwardParams& params, cudaStream_t stream) {
          sizeof(QueriesShared<C>), stream);
 }
 
-// Two kernels that follow the same tiles.
+// Two kernels with the same tiles.
 template <class KeysConfig, class QueriesConfig>
 struct Pair {
   using Keys = KeysConfig;
@@ -70,8 +70,8 @@ struct Pair {
   }
 };
 
-// The first pair that follows the plan's tiles and fits the GPU's shared memory; fewer bytes in
-// args.launch force a smaller one.
+// The first pair with the plan's tiles that fits the GPU's shared memory. A smaller
+// args.launch.shared_bytes selects a smaller one.
 template <class T, class... Pairs>
 void run_what_fits(const BackwardArgs& args) {
   const bool has_run =

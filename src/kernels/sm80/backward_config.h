@@ -1,29 +1,32 @@
 // src/kernels/sm80/backward_config.h
-// The compile-time choices of the backward kernels: one named type per kernel, head_dim and room in
-// shared memory. Tiles are the plan's; a step is what a CTA works on at a time, a tile or a piece
-// of one. Bytes are those of 16-bit elements.
+// The compile-time choices of the backward kernels: one named type per kernel, head_dim and amount
+// of shared memory. Tiles are the plan's; a step is what a CTA processes at a time, a tile or a
+// part of one. Sizes in bytes are for 16-bit elements.
 #pragma once
 
 #include <cstdint>
 
 namespace keyhole::sm80 {
 
-// What a CTA may ask for on every GPU from compute capability 8.0 on; 8.0 itself has 163 KiB, 9.0
-// has 227.
+// The shared memory a CTA may use on every GPU from compute capability 8.0 on. 8.0 itself has 163
+// KiB, 9.0 has 227.
 inline constexpr int64_t kLeastBackwardShared = 99 * 1024;
 
-// Keys stay, queries pass by. Warps stand in `key_warps` x 2: each makes the scores of its share of
-// the keys and one half of the queries; then two of them share the keys' dk and dv, half the
-// columns each. For dq of a step they stand in `dq_warps` rows of queries.
-// `Fine` are for plans whose tiles should be small, with warps that do the same as those of the
-// large tile: q, dout and dq come and go twice as often for the same pairs.
-// Registers decide: dk and dv of a step (128 keys x 128 columns: 128 a thread) stay beside scores
+// A CTA keeps a key tile and loops over queries. Warps are arranged in `key_warps` x 2. Each
+// computes the scores of its keys against one half of the queries. Then the two warps of a row
+// share dk and dv of their keys, half the columns each. For dq of a step, warps are arranged in
+// `dq_warps` rows of queries.
+//
+// `Fine` configurations are for plans that need small tiles. Each warp does the same work as with
+// the large tile, but q, dout and dq are loaded and stored twice as often for the same pairs.
+//
+// Registers set the sizes: dk and dv of a step (128 keys x 128 columns: 128 a thread) beside scores
 // and their gradients (64 x 128 pairs: 64 a thread).
 struct KeysDim64 {
   static constexpr int head_dim = 64;
   static constexpr int tile_q = 128, tile_k = 128;
   static constexpr int step_q = 128, step_k = 128;
-  static constexpr int stages = 2;  // of q and dout: 162 KiB in all
+  static constexpr int stages = 2;  // for q and dout: 162 KiB in all
   static constexpr int key_warps = 4, dq_warps = 4;
   static constexpr int ctas_per_sm = 1;
 };
@@ -45,7 +48,7 @@ struct KeysDim96 {  // 129 KiB
   static constexpr int key_warps = 4, dq_warps = 4;
   static constexpr int ctas_per_sm = 1;
 };
-struct KeysDim96Small : KeysDim96 {  // 89 KiB; twice the queries, each time for half the keys
+struct KeysDim96Small : KeysDim96 {  // 89 KiB; twice the queries, each for half the keys
   static constexpr int step_k = 64;
 };
 struct KeysDim128 {  // 161 KiB
@@ -60,7 +63,7 @@ struct KeysDim128Small : KeysDim128 {  // 96 KiB
   static constexpr int step_q = 32;
   static constexpr int stages = 1;
 };
-struct KeysDim128Fine : KeysDim128 {  // 113 KiB, half the warps: two CTAs fill 228 KiB to the brim
+struct KeysDim128Fine : KeysDim128 {  // 113 KiB, half the warps: two CTAs just fit in 228 KiB
   static constexpr int tile_k = 64, step_k = 64;
   static constexpr int key_warps = 2;
   static constexpr int ctas_per_sm = 2;
@@ -97,7 +100,7 @@ struct KeysDim256Small : KeysDim256 {  // 68 KiB and half the warps
   static constexpr int key_warps = 2;
 };
 
-// The numbers that follow from a configuration of the kernel above.
+// Derived from a configuration of the kernel above.
 template <class C>
 struct KeysShape {
   static constexpr int warps = 2 * C::key_warps, threads = 32 * warps;
@@ -105,7 +108,7 @@ struct KeysShape {
   static constexpr int warp_k = C::step_k / C::key_warps;
   // 16x8 blocks of a warp: scores, and dk or dv
   static constexpr int k_blocks = warp_k / 16, q_blocks = half_q / 8, d_blocks = half_d / 8;
-  // dq: rows of queries and columns of a warp
+  // dq: a warp's rows of queries and columns
   static constexpr int dq_across = warps / C::dq_warps;
   static constexpr int dq_rows = C::step_q / C::dq_warps, dq_columns = C::head_dim / dq_across;
   static constexpr int dq_row_blocks = dq_rows / 16, dq_blocks = dq_columns / 8;
@@ -117,13 +120,14 @@ struct KeysShape {
   static_assert(threads >= 2 * C::step_q, "a thread copies at most one number of lse2 or delta");
 };
 
-// Queries stay, keys pass by: dq alone. Warps stand in `query_warps` x 2: each has its share of the
-// queries and one half of the keys of every step, and the halves of dq are added at the end.
+// dq alone: a CTA keeps a query tile and loops over keys. Warps are arranged in `query_warps` x 2.
+// Each has its queries and one half of the keys of every step; the two halves of dq are added at
+// the end.
 struct QueriesDim64 {  // 64 KiB
   static constexpr int head_dim = 64;
   static constexpr int tile_q = 128, tile_k = 128;
   static constexpr int step_k = 64;
-  static constexpr int stages = 2;  // of k and v
+  static constexpr int stages = 2;  // for k and v
   static constexpr int query_warps = 4;
 };
 struct QueriesDim64Fine : QueriesDim64 {  // 48 KiB

@@ -1,6 +1,6 @@
 // src/kernels/sm80/backward_dq.cuh
-// dq of a step in the kernel that keeps keys: dq = ds k, and its way to the fp32 sums in memory,
-// where the steps of all CTAs meet.
+// dq of a step in the kernel that keeps keys: dq = ds k, added to the fp32 sums in memory that all
+// CTAs share.
 #pragma once
 
 #include "kernels/device/params.h"
@@ -12,15 +12,15 @@ namespace keyhole::sm80 {
 
 using device::BackwardParams;
 
-// The queries of one head that a CTA meets.
+// The queries of the head that a CTA processes.
 struct QueryRows {
   int64_t count;     // of the residue class
-  int64_t first;     // its first query in lse2, delta and, where that lies in rows, sums.dq
-  int64_t dq_first;  // its first row in sums.dq, where that lies in blocks
+  int64_t first;     // its first query in lse2, delta and, if stored in rows, sums.dq
+  int64_t dq_first;  // its first row in sums.dq, if stored in blocks
 };
 
-// A warp's share: `dq_rows` queries and `dq_columns` columns, in blocks of 16 that alternate
-// between the warps beside one another.
+// A warp's part: `dq_rows` queries and `dq_columns` columns, in blocks of 16 that alternate between
+// neighbouring warps.
 template <class T, class C>
 struct QueryGradients {
   using Shape = KeysShape<C>;
@@ -42,9 +42,9 @@ struct QueryGradients {
         Nothing());
   }
 
-  // Where all columns are there and sums lie in blocks: the share of `slot` out of kSlots, while
-  // something else is computed. Rows beyond the last query are there too. first: the step's first
-  // query, inside its residue class
+  // For sums in blocks, when no column is missing: adds slice `slot` of kSlots, to be interleaved
+  // with other work. The sums also have rows past the last query. first: the step's first query,
+  // inside its residue class.
   __device__ __forceinline__ void begin_adding(const BackwardParams& p, const QueryRows& queries,
                                                int64_t first, uint32_t thread) {
     to_ = p.sums.dq + (queries.dq_first + first + first_row(thread)) * C::head_dim +
@@ -61,7 +61,7 @@ struct QueryGradients {
     }
   }
 
-  // Any columns, in blocks or in rows.
+  // For any columns, with sums in blocks or in rows.
   __device__ __forceinline__ void add_all(const BackwardParams& p, const QueryRows& queries,
                                           int64_t first, uint32_t thread) const {
     const bool in_blocks = p.dq_rows_per_class != 0;
@@ -100,7 +100,7 @@ struct QueryGradients {
     return n / 2 * 16 * Shape::dq_across + n % 2 * 8;
   }
 
-  float* to_ = nullptr;  // of this lane, in its first block
+  float* to_ = nullptr;  // this lane's, in its first block
 };
 
 }  // namespace keyhole::sm80

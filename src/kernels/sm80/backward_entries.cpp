@@ -12,13 +12,12 @@
 namespace keyhole::sm80 {
 namespace {
 
-// In units of a pair in the large tile of sm90's kernel, which is of the same rank: on Hopper the
-// two compete. A pair of a fine tile (64 keys where 128 could be) takes as many products, but twice
-// the copies of q and dout and twice the additions to dq; on the other hand two CTAs of it share an
-// SM, and one computes while the other waits. kLarge, kFine: hundredths, measured on an H200 with
-// dense attention. At head_dim 128 a fine tile is 2, so that half as many pairs are not worth it:
-// where lists are so short that a smaller tile could matter, what comes and goes beside the
-// products decides.
+// The unit is a pair in the large tile of the sm90 kernel, because both compete on Hopper and have
+// the same rank. A pair of a fine tile (64 keys instead of 128) takes as many products, but twice
+// the copies of q and dout and twice the additions to dq. On the other hand two CTAs share an SM,
+// and one computes while the other waits. kLarge, kFine: hundredths, measured on an H200 with dense
+// attention. At head_dim 128 a fine tile counts as 2, so that half as many pairs are not worth it:
+// for lists that short, the loads and stores decide, not the products.
 template <int kLarge, int kFine>
 double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile.k >= 128 ? kLarge : kFine) / 100.;
@@ -28,8 +27,8 @@ std::string objection(const Request& request) {
   return device::row_objection(request, kLeastBackwardShared);
 }
 
-// One launch adds up dq, and query heads that share a kv head add to sums of its dk and dv, as do
-// key lists.
+// One launch adds up dq. Query heads that share a kv head add to shared sums of its dk and dv, and
+// so do key lists.
 BackwardSchedule in_any_order(const Request& request, const TileShape& /*tile*/) {
   return {.dq = DqOrder::atomic,
           .heads = request.shares_kv_heads ? SumOrder::atomic : SumOrder::fixed,
@@ -39,7 +38,7 @@ BackwardSchedule in_any_order(const Request& request, const TileShape& /*tile*/)
 std::string objection_in_any_order(const Request& request) {
   return request.deterministic ? "adds up dq in no fixed order" : objection(request);
 }
-// A launch over queries makes dq, and nothing is scattered. Query heads that share a kv head are
+// A launch over queries computes dq; nothing is scattered. Query heads that share a kv head are
 // added up list by list.
 BackwardSchedule in_order(const Request& request, const TileShape& /*tile*/) {
   return {.dq = DqOrder::by_queries,
@@ -53,7 +52,7 @@ TileShape tile_of() {
   return {C::tile_q, C::tile_k};
 }
 
-// What differs between the two orders of additions.
+// What differs between the two orders of addition.
 struct Order {
   const char* suffix;
   int rank;
@@ -111,14 +110,14 @@ void add_entries(std::vector<KernelEntry>& entries, const Order& order, Cost cos
 template <DType kType>
 void add_both_orders(std::vector<KernelEntry>& entries) {
   add_entries<kType>(entries, kInAnyOrder, cost<191, 210>, cost<204, 200>);
-  // Without sums of dq to add to, a fine tile of head_dim 128 is 5 to 7 % slower on dense
+  // When dq has a launch of its own, a fine tile of head_dim 128 is only 5 to 7 % slower on dense
   // attention.
   add_entries<kType>(entries, kInOrder, cost<100, 110>, cost<100, 107>);
 }
 
 }  // namespace
 
-// The tightest head_dim first: the first that has no objection is taken.
+// Smallest padded head_dim first: dispatch takes the first entry without an objection.
 std::vector<KernelEntry> backward_entries() {
   std::vector<KernelEntry> entries;
   add_both_orders<DType::bf16>(entries);

@@ -1,10 +1,10 @@
 // src/kernels/sm80/backward_keys.cuh
-// dk, dv and, unless another launch makes it, dq. Keys stay with the CTA, steps of queries pass by.
-// Scores are made transposed, rows are keys: their blocks are then the left operand of
+// dk, dv and, unless another launch computes it, dq. A CTA keeps its key tile and loops over steps
+// of queries. Scores are transposed (rows are keys), so that their blocks are the left operand of
 //   dv += p' dout     dk += ds' q        p  = 2^(factor * k q' - lse2)   ' is transposed
 //   dq  = ds k, added to memory          ds = p (v dout' - delta)
-// A warp takes its own half of the queries from registers, and the half of the warp beside it, like
-// all of ds for dq, from shared memory. The scale joins dk and dq at the end.
+// A warp has its own half of the queries in registers. The half of the neighbouring warp, and all
+// of ds for dq, come from shared memory. The scale is applied to dk and dq at the end.
 //
 //   wait, barrier, copy the next step | scores, weights, ds; own half of dv, dk | barrier |
 //   dq; other half of dv, dk, while dq goes to memory
@@ -16,7 +16,7 @@
 
 namespace keyhole::sm80 {
 
-// A step of queries: where it begins inside the residue class, and whether there is one at all.
+// A step of queries: its first query in the residue class, and whether the step exists.
 struct Step {
   int64_t first;
   bool is_there;
@@ -28,7 +28,7 @@ struct KeysShared {
   uint16_t q[C::stages][C::step_q][C::head_dim], dout[C::stages][C::step_q][C::head_dim];
   uint16_t p[C::step_k][C::step_q], ds[C::step_k][C::step_q];
   float lse2[C::step_q], delta[C::step_q];  // side by side
-  // Of the list that is followed: registers are full then.
+  // Of the current list; here because registers are full in the mainloop.
   QueryRows rows;
   ListWalk list;
   int32_t num_tiles;
@@ -41,11 +41,11 @@ struct QueryList {
 };
 
 template <class T, class C>
-struct KeysFollower {
+struct KeysMainloop {
   using Shape = KeysShape<C>;
   using QueryTile = Swizzled<C::head_dim>;
   static constexpr int kM = Shape::k_blocks, kN = Shape::q_blocks, kD = Shape::d_blocks;
-  static constexpr int kPieces = C::tile_q / C::step_q;  // steps of a tile
+  static constexpr int kPieces = C::tile_q / C::step_q;  // steps per tile
   using Scores = float[kM][kN][4];
 
   const BackwardParams& p;
@@ -62,12 +62,12 @@ struct KeysFollower {
   }  // of queries, or of columns
   __device__ __forceinline__ int first_key() const { return int(thread / 64) * Shape::warp_k; }
 
-  // Columns of dk and dv: blocks of 16, alternating between the two halves.
+  // A warp's columns of dk and dv: blocks of 16, alternating between the two halves.
   __device__ __forceinline__ int column_of(int n) const {
     return n / 2 * 32 + half() * 16 + n % 2 * 8;
   }
 
-  // Begins a list, which is not empty: where the queries of its head are.
+  // Begins a list that is not empty: sets where the queries of its head are.
   __device__ __forceinline__ void begin(const QueryList& list, int32_t batch, int32_t head,
                                         const ResidueClass& residue, int32_t class_index) {
     const int64_t stride = p.view.stride, query = residue.first_q;
@@ -84,7 +84,7 @@ struct KeysFollower {
     }
     __syncthreads();
   }
-  // Starts to copy the rows of a step's queries; zeros where there are none.
+  // Starts to copy the query rows of a step; zeros where there are none.
   __device__ __forceinline__ void copy_rows(const Step& step, int stage) {
     const int64_t first = step.first;
     const int count = count_of(step);
@@ -96,7 +96,7 @@ struct KeysFollower {
                                                        dout + first * dout_step, dout_step, count,
                                                        p.sizes.v_head_dim, thread);
   }
-  // Likewise lse2 and delta. There may be more threads than numbers.
+  // The same for lse2 and delta. There may be more threads than numbers.
   __device__ __forceinline__ void copy_numbers(const Step& step) {
     const int number = int(thread), row = number % C::step_q;
     if (Shape::threads > 2 * C::step_q && number >= 2 * C::step_q) return;
@@ -105,7 +105,7 @@ struct KeysFollower {
                               p.view.stride * (step.first + row),
                           row < count_of(step));
   }
-  // Step i of the list; known for the one in work and the next one.
+  // Step i of the list; available for the current step and the next one.
   __device__ __forceinline__ Step step_at(int32_t i) const {
     const int64_t tile = shared.list.entry(i / kPieces).tile;
     return {tile * C::tile_q + i % kPieces * C::step_q, i / kPieces < shared.num_tiles};
@@ -115,8 +115,8 @@ struct KeysFollower {
     return step.is_there ? rows_left(shared.rows.count, step.first, C::step_q) : 0;
   }
 
-  // The bits of this lane's scores, where some pairs do not attend. key, query: of the warp's first
-  // score, inside the tile.
+  // The mask bits of this lane's scores. key, query: position of the warp's first score in the
+  // tile.
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kM], int32_t bitmap, int key,
                                             int query) const {
     constexpr int kWords = C::tile_q / 64;  // of a lane, for 16 keys
@@ -130,7 +130,7 @@ struct KeysFollower {
     }
   }
 
-  // s = k q', grad = v dout'; meanwhile the next step is copied and s becomes the weight.
+  // s = k q', grad = v dout'. Meanwhile the next step is copied, and s becomes the weight.
   __device__ __forceinline__ void make_weights(int stage, Scores& score, Scores& grad,
                                                int32_t next) {
     using Tile = Pieces<C::head_dim>;
@@ -146,8 +146,8 @@ struct KeysFollower {
             if (C::stages == 2 && slot == 1) copy_rows(step_at(next), 1 - stage);
           });
     }
-    // Two weights at a time, after the products of 16 columns, from the third on: the last scores
-    // are ready by then.
+    // Two weights at a time, after the products of each 16 columns from the third on: by then the
+    // last scores are ready.
     constexpr int kTwos = kM * kN * 2, kSlots = C::head_dim / 16 * kN / 2 - 2;
     constexpr int kPerSlot = (kTwos + kSlots - 1) / kSlots;
     const uint32_t lse2_at = own_query(shared.lse2);
@@ -173,12 +173,12 @@ struct KeysFollower {
         });
   }
 
-  // Where this lane's first pair of columns has its numbers.
+  // The address of the numbers (lse2 or delta) of this lane's first pair of columns.
   __device__ __forceinline__ uint32_t own_query(const float* numbers) const {
     return smem_address(numbers + half() * Shape::half_q + 2 * (lane() % 4));
   }
 
-  // grad becomes ds; pairs that do not attend get 0 for both, selected.
+  // Turns grad into ds. Pairs that do not attend get 0 for both, by selection.
   __device__ __forceinline__ void make_ds(Scores& weight, Scores& grad, bool is_partial,
                                           const uint32_t (&bits)[kM]) {
     const uint32_t delta_at = own_query(shared.delta);
@@ -207,7 +207,7 @@ struct KeysFollower {
     }
   }
 
-  // To p or ds [key][query] in shared memory.
+  // Stores p or ds, [key][query], to shared memory.
   __device__ __forceinline__ void share(const Packed<kM, kN>& from, const void* to) const {
     using Tile = Swizzled<C::step_q>;
     const uint32_t smem = smem_address(to) + uint32_t(lane() % 4 * 4);
@@ -232,7 +232,7 @@ struct KeysFollower {
         [&](auto& to, int d, int n) { load_matrices_transposed(to, right.at(16 * d, 4 * n)); },
         Nothing());
   }
-  // The same over the other half, whose weights the warp beside this one has shared.
+  // The same over the other half, whose weights the neighbouring warp has put in shared memory.
   template <class Meanwhile>
   __device__ __forceinline__ void add_other_half(float (&sum)[kM][kD][4], const void* weights,
                                                  const void* rows, Meanwhile meanwhile) {
@@ -246,9 +246,9 @@ struct KeysFollower {
         meanwhile);
   }
 
-  // Step i of pairs. With two stages the next step is copied while this one is worked on; with
-  // one, while dq is made. One thread looks two tiles ahead in the list.
-  __device__ __forceinline__ void follow_step(int32_t i, int key) {
+  // Step i. The next step is copied during this one with two stages, and during dq with one. One
+  // thread reads the list two tiles ahead.
+  __device__ __forceinline__ void do_step(int32_t i, int key) {
     const int stage = i % C::stages;
     await_copies<0>();
     __syncthreads();
@@ -300,19 +300,19 @@ struct KeysFollower {
     }
   }
 
-  __device__ __forceinline__ void follow_list(int key) {
+  __device__ __forceinline__ void run(int key) {
     copy_rows(step_at(0), 0);
     copy_numbers(step_at(0));
     commit_copies();
-    for (int32_t i = 0; i < shared.num_tiles * kPieces; ++i) follow_step(i, key);
+    for (int32_t i = 0; i < shared.num_tiles * kPieces; ++i) do_step(i, key);
     await_copies<0>();
-    __syncthreads();  // the room of the queries is free
+    __syncthreads();  // the staging of the queries is free
   }
 
-  // All of dk or dv that this CTA has: written through `room` in shared memory, stored as it is in
-  // a slot of its own, or added to sums, where several CTAs may meet.
+  // Epilogue: all of dk or dv of this CTA. It is written through `staging` in shared memory, stored
+  // in a slot of its own, or added to sums that several CTAs share.
   __device__ __forceinline__ bool finish(const float (&sum)[kM][kD][4], float scale,
-                                         const void* room, const TileRows<T>& to,
+                                         const void* staging, const TileRows<T>& to,
                                          const device::KeySums& sums) const {
     using Tile = Swizzled<C::head_dim>;
     const bool is_summed = sums.rows.first != nullptr;
@@ -325,17 +325,17 @@ struct KeysFollower {
       if (is_summed) {
         sums.take(r, column, lane() % 4 * 2, first, second);
       } else {
-        store_shared(smem_address(room) + Tile::offset(r, column / 8) + uint32_t(lane() % 4 * 4),
+        store_shared(smem_address(staging) + Tile::offset(r, column / 8) + uint32_t(lane() % 4 * 4),
                      Element<T>::pack(first, second));
       }
     }
     if (is_summed) return false;
     __syncthreads();
-    return store_tile<C::step_k, C::head_dim, Shape::threads, T>(smem_address(room), to);
+    return store_tile<C::step_k, C::head_dim, Shape::threads, T>(smem_address(staging), to);
   }
 };
 
-// The list of a head, or the chunk of it that is this CTA's.
+// The list of a head, or this CTA's chunk of it.
 inline __device__ QueryList list_of(const TileView& view, const device::Work& work,
                                     int32_t head_index, bool is_whole) {
   if (!is_whole) return {work.runs, work.num_runs, work.first_tile, work.num_tiles};
@@ -348,10 +348,12 @@ inline __device__ QueryList list_of(const TileView& view, const device::Work& wo
   return {runs, num_runs, 0, count_tiles(runs, num_runs)};
 }
 
-// One CTA per item and query head; query heads of one kv head meet in sums.dk and sums.dv. Where
-// a launch over queries makes dq the order of all additions must be fixed:
-// the CTA of the first head then follows the lists of all heads of its kv head, one after the
-// other, and the CTAs of the others have nothing to do; lists are whole unless each has one head.
+// One CTA per work item and query head. Query heads of one kv head add to the same sums.dk and
+// sums.dv.
+//
+// If a launch over queries computes dq, the order of all additions must be fixed. Then the CTA of
+// the first head processes the lists of all heads of its kv head, one after another, and the CTAs
+// of the other heads exit at once. Lists are whole then, unless each kv head has one query head.
 template <class T, class C>
 __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
     backward_keys(const __grid_constant__ BackwardParams p) {
@@ -363,42 +365,42 @@ __global__ void __launch_bounds__(KeysShape<C>::threads, C::ctas_per_sm)
   const bool follows_group = p.dq_order == DqOrder::by_queries && heads_per_kv > 1;
 
   for (int part = 0; part < C::tile_k / C::step_k; ++part) {
-    // Asked for three times: while a list is followed the registers are full.
+    // Computed three times instead of kept: the mainloop leaves no registers.
     const auto my_work = [&] {
       return device::my_work<true>(p.sizes, p.view, p.heads_per_section);
     };
-    KeysFollower<T, C> follower = {p, shared};
+    KeysMainloop<T, C> mainloop = {p, shared};
     {
       const device::Work work = my_work();
       if (work.is_nothing || (follows_group && work.head % heads_per_kv != 0)) return;
       if (!follows_group && work.num_tiles == 0 && p.sums.dk != nullptr) return;  // adds nothing
       const device::KeyRows keys = device::key_rows<C::tile_k, C::step_k>(p, work, part);
       if (keys.count <= 0) return;
-      if (part > 0) __syncthreads();  // dk and dv of the part before have left
+      if (part > 0) __syncthreads();  // dk and dv of the previous part have left the staging buffer
       copy_tile<C::step_k, C::head_dim, kThreads, T>(
           smem_address(shared.k), keys.of<const T>(p.k, stride, p.sizes.head_dim));
       copy_tile<C::step_k, C::head_dim, kThreads, T>(
           smem_address(shared.v), keys.of<const T>(p.v, stride, p.sizes.v_head_dim));
-      commit_copies();  // here: an empty list starts no other copies, and must still await these
+      commit_copies();  // here: an empty list starts no other copies but must still await these
     }
     for (int32_t i = 0; i < (follows_group ? heads_per_kv : 1); ++i) {
       const device::Work work = my_work();
       const QueryList list = list_of(p.view, work, work.head_index + i, follows_group);
       if (list.num_tiles == 0) continue;
-      follower.begin(list, work.batch, work.head + i, work.residue, work.class_index);
-      follower.follow_list(part * C::step_k);
+      mainloop.begin(list, work.batch, work.head + i, work.residue, work.class_index);
+      mainloop.run(part * C::step_k);
     }
     await_copies<0>();
-    __syncthreads();  // k and v have been used: they become the way out
+    __syncthreads();  // k and v are not needed any more: they become the staging buffer
     const device::Work work = my_work();
     const device::KeyRows keys = device::key_rows<C::tile_k, C::step_k>(p, work, part);
     const int head_dim = p.sizes.head_dim, v_head_dim = p.sizes.v_head_dim;
     const bool bad_k =
-        follower.finish(follower.dk, p.sizes.scale, shared.k, keys.of<T>(p.dk, stride, head_dim),
+        mainloop.finish(mainloop.dk, p.sizes.scale, shared.k, keys.of<T>(p.dk, stride, head_dim),
                         device::key_sums<C::tile_k, C::step_k>(p, work, keys, part, p.slots.dk,
                                                                p.sums.dk, head_dim));
     const bool bad_v =
-        follower.finish(follower.dv, 1, shared.v, keys.of<T>(p.dv, stride, v_head_dim),
+        mainloop.finish(mainloop.dv, 1, shared.v, keys.of<T>(p.dv, stride, v_head_dim),
                         device::key_sums<C::tile_k, C::step_k>(p, work, keys, part, p.slots.dv,
                                                                p.sums.dv, v_head_dim));
     if (bad_k || bad_v) *p.found_nonfinite = 1;

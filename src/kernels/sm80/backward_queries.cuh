@@ -1,9 +1,9 @@
 // src/kernels/sm80/backward_queries.cuh
-// dq alone, where its order of additions must not change. Queries stay with the CTA, steps of keys
-// pass by; rows of all products are queries:
+// dq alone, for a fixed order of additions. A CTA keeps its query tile and loops over steps of
+// keys; the rows of all products are queries:
 //   dq += ds k        p = 2^(factor * q k' - lse2)     ds = p (dout v' - delta)     ' is transposed
-// A warp follows one half of the keys of each step: its ds goes from registers straight into the
-// next product, and warps meet only at the end, where the halves are added.
+// A warp processes one half of the keys of each step. Its ds goes from registers straight into the
+// next product. Warps meet only at the end, where the halves are added.
 #pragma once
 
 #include "kernels/device/work.cuh"
@@ -28,14 +28,14 @@ struct QueriesShape {
 
 template <class C>
 struct QueriesShared {
-  alignas(128) uint16_t q[C::tile_q][C::head_dim];  // later dq
-  uint16_t dout[C::tile_q][C::head_dim];            // from here on: later one half of dq, fp32
+  alignas(128) uint16_t q[C::tile_q][C::head_dim];  // staging buffer of dq at the end
+  uint16_t dout[C::tile_q][C::head_dim];  // from here on: one half of dq in fp32 at the end
   uint16_t k[C::stages][C::step_k][C::head_dim], v[C::stages][C::step_k][C::head_dim];
   ListWalk list;
 };
 
 template <class T, class C>
-struct QueriesFollower {
+struct QueriesMainloop {
   using Shape = QueriesShape<C>;
   static constexpr int kM = Shape::q_blocks, kN = Shape::k_blocks, kD = Shape::d_blocks;
   static_assert(sizeof(QueriesShared<C>) - sizeof(QueriesShared<C>::q) >=
@@ -51,7 +51,7 @@ struct QueriesFollower {
   RowNumbers lse2 = {}, delta = {};
   float dq[kM][kD][4] = {};
 
-  // first, step, count: the queries of the CTA in lse2 and delta
+  // first, step, count: the CTA's queries in lse2 and delta
   __device__ __forceinline__ void load_numbers(int64_t first, int64_t step, int count) {
 #pragma unroll
     for (int i = 0; i < 2 * kM; ++i) {
@@ -84,7 +84,7 @@ struct QueriesFollower {
         [&](auto& to, int d, int n) { load_matrices(to, right.at(16 * n, 2 * d)); }, Nothing());
   }
 
-  // From q . k and dout . v to ds; pairs that do not attend get 0, selected.
+  // From q . k and dout . v to ds. Pairs that do not attend get 0, by selection.
   __device__ __forceinline__ void make_ds(Scores& score, Scores& grad, bool is_partial,
                                           const uint32_t (&bits)[kM]) const {
     const Rule rule{p.rule};
@@ -107,8 +107,8 @@ struct QueriesFollower {
     }
   }
 
-  // One step of pairs; key: its first key, inside the tile.
-  __device__ __forceinline__ void follow_step(int stage, int32_t bitmap, int key) {
+  // One step; key: its first key inside the tile.
+  __device__ __forceinline__ void do_step(int stage, int32_t bitmap, int key) {
     uint32_t bits[kM];
     load_bits(bits, bitmap, key + half * Shape::half_k);
     Packed<kM, kN> ds16;
@@ -127,7 +127,7 @@ struct QueriesFollower {
         Nothing());
   }
 
-  // The halves are added; then dq is written through `q` in shared memory, or added to `sums`.
+  // Epilogue: adds the halves, then writes dq through `q` in shared memory, or adds it to `sums`.
   __device__ __forceinline__ bool finish(const TileRows<T>& to, const TileRows<float>& sums) {
     using Tile = Swizzled<C::head_dim>;
     const uint32_t other_half =
@@ -165,8 +165,8 @@ struct QueriesFollower {
   }
 };
 
-// One CTA per list of each head, longest first as the work items have it. Lists are followed whole:
-// where they were dealt out in chunks, the CTA of the first chunk does it.
+// One CTA per list of each head, in the order of the work items: longest first. Lists are processed
+// whole: if they are split into chunks, the CTA of the first chunk does all of it.
 template <class T, class C>
 __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
     backward_queries(const __grid_constant__ BackwardParams p) {
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
   const int64_t query = work.residue.first_q + stride * first_query;
   const int64_t row = work.head_index * p.sizes.q_len + query;
 
-  QueriesFollower<T, C> follower = {p, shared};
-  constexpr int kPieces = C::tile_k / C::step_k;  // steps of a tile
+  QueriesMainloop<T, C> mainloop = {p, shared};
+  constexpr int kPieces = C::tile_k / C::step_k;  // steps per tile
   const int32_t num_tiles = count_tiles(work.runs, work.num_runs);
   const auto copy_keys = [&](int32_t step) {
     const int stage = step % C::stages;
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
     if (threadIdx.x < 32) shared.list.begin(work.runs, work.num_runs, 0);
     __syncthreads();
     copy_keys(0);
-    follower.load_numbers(row, stride, count);
+    mainloop.load_numbers(row, stride, count);
   }
   for (int32_t step = 0; step < num_tiles * kPieces; ++step) {
     await_copies<0>();
@@ -220,8 +220,7 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
       shared.list.find(index + 2);  // two tiles ahead
     }
     if constexpr (C::stages == 2) copy_keys(step + 1);
-    follower.follow_step(step % C::stages, shared.list.entry(index).bitmap,
-                         step % kPieces * C::step_k);
+    mainloop.do_step(step % C::stages, shared.list.entry(index).bitmap, step % kPieces * C::step_k);
     if constexpr (C::stages == 1) {
       __syncthreads();
       copy_keys(step + 1);
@@ -231,7 +230,7 @@ __global__ void __launch_bounds__(QueriesShape<C>::threads, 1)
   __syncthreads();  // all of shared memory is free
 
   const int32_t columns = p.sizes.head_dim;
-  const bool is_bad = follower.finish(
+  const bool is_bad = mainloop.finish(
       {p.dq.row<T>(work.batch, work.head, query), stride * p.dq.row_stride, count, columns},
       {p.sums.dq == nullptr ? nullptr : p.sums.dq + row * columns, stride * columns, count,
        columns});

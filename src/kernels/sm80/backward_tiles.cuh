@@ -1,6 +1,6 @@
 // src/kernels/sm80/backward_tiles.cuh
-// What both backward kernels are made of: tiles in shared memory, their way into the fragments of
-// matrix products, and the products themselves.
+// What both backward kernels share: tiles in shared memory, how they are loaded into matrix
+// fragments, and the products.
 #pragma once
 
 #include "kernels/device/key_rows.cuh"
@@ -16,9 +16,9 @@ using device::rows_left;
 using device::store_vector;
 using device::TileRows;
 
-// A row of kColumns 16-bit elements is kColumns / 8 chunks of 16 bytes. Inside each `group` of them
-// they trade places, differently in neighbouring rows: the same chunk of 8 rows then lies in 8
-// different sets of 4 banks, and ldmatrix reads it at once.
+// A row of kColumns 16-bit elements is kColumns / 8 chunks of 16 bytes. The swizzle permutes the
+// chunks of each `group`, differently in neighbouring rows. The same chunk of 8 rows is then in 8
+// different sets of 4 banks, and ldmatrix reads it without conflicts.
 template <int kColumns>
 struct Swizzled {
   static constexpr int chunks = kColumns / 8;
@@ -31,7 +31,7 @@ struct Swizzled {
   }
 };
 
-// Where a lane points ldmatrix at. The four 8x8 matrices of a 16x16 piece of a tile are taken
+// The address a lane gives to ldmatrix. The four 8x8 matrices of a 16x16 block of a tile are taken
 //   by rows     0 2     as the left operand [row][depth], or, transposed, the right one
 //               1 3     [depth][column]
 //   by columns  0 1     as the right operand [column][depth], or, transposed, the left one
@@ -47,8 +47,8 @@ class Pieces {
   static __device__ __forceinline__ Pieces by_columns(uint32_t smem, int row, int chunk, int lane) {
     return Pieces(smem + Layout::offset(row + lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2));
   }
-  // The piece that lies `rows` (a multiple of 8) and `chunks` further. `chunks` is even and has no
-  // bit in common with the chunk given above, so that nothing carries.
+  // The address of the block `rows` (a multiple of 8) and `chunks` further. `chunks` is even and
+  // has no bit in common with the chunk given above, so nothing carries.
   __device__ __forceinline__ uint32_t at(int rows, int chunks) const {
     constexpr int kGroup = Layout::group;
     return (first_ ^ uint32_t(chunks % kGroup * 16)) +
@@ -60,8 +60,9 @@ class Pieces {
   uint32_t first_;
 };
 
-// A thread's share of a tile: chunks of 16 bytes, neighbouring threads take neighbours. Its first
-// one is `row`, `chunk`; the others lie `down` rows and `across` chunks further, equally swizzled.
+// A thread's part of a copy: chunks of 16 bytes; neighbouring threads take neighbouring chunks. The
+// first one is at `row`, `chunk`; the others are `down` rows and `across` chunks further, with the
+// same swizzle.
 template <int kColumns, int kThreads>
 struct ChunkShare {
   using Layout = Swizzled<kColumns>;
@@ -71,7 +72,7 @@ struct ChunkShare {
   __device__ __forceinline__ explicit ChunkShare(uint32_t thread)
       : row(int(thread / across)), chunk(int(thread % across)) {}
 
-  // visit(r, c, offset): the chunk of row + r, chunk + c lies at `offset` in shared memory
+  // visit(r, c, offset): the chunk of row + r, chunk + c is at `offset` in shared memory
   template <int kRows, class Visit>
   __device__ __forceinline__ void for_each(Visit visit) const {
     const uint32_t first = Layout::offset(row, chunk);
@@ -87,7 +88,7 @@ struct ChunkShare {
 };
 
 // Starts to copy a tile to shared memory; zeros where there are no rows or columns.
-// first: where this thread's first chunk lies
+// first: address of this thread's first chunk
 template <int kRows, int kColumns, int kThreads, class T>
 __device__ __forceinline__ void copy_share(uint32_t smem, const T* first, int64_t step, int count,
                                            int columns, uint32_t thread) {
@@ -126,11 +127,11 @@ __device__ __forceinline__ bool store_tile(uint32_t smem, const TileRows<T>& row
   return found;
 }
 
-// sum (+)= left . right, kDepth terms at 16 a time: sum[m][n] are the 16x8 blocks of a warp.
+// sum (+)= left . right, kDepth terms, 16 at a time. sum[m][n] are the 16x8 blocks of a warp.
 //   load_left(to, d, m)   16x16 of the left operand: rows 16 m, terms 16 d
 //   load_right(to, d, n)  16x16 of the right one: terms 16 d, columns 16 n
-//   meanwhile(i)          after each i-th 16 columns: something for the other units to do
-// Fragments are loaded before they are needed: the left ones by a step, the right ones by kAhead.
+//   meanwhile(i)          called after each i-th 16 columns: work for the other units
+// Fragments are loaded ahead: the left ones by one step, the right ones by kAhead.
 enum class Sum { begin, go_on };
 template <class T, int kDepth, Sum kSum, int kM, int kN, class Left, class Right, class Meanwhile>
 __device__ __forceinline__ void multiply(float (&sum)[kM][kN][4], Left load_left, Right load_right,
@@ -173,7 +174,7 @@ struct Nothing {
   __device__ __forceinline__ void operator()(int) const {}
 };
 
-// The blocks of a product as the left operand of the next one: terms 16 d of its rows 16 m.
+// The blocks of a product, packed as the left operand of the next one: terms 16 d of its rows 16 m.
 template <int kM, int kN>
 using Packed = uint32_t[kM][kN][2];  // [..][0]: elements 0, 1 of a block; [..][1]: elements 2, 3
 template <int kM, int kN>
@@ -196,7 +197,7 @@ __device__ __forceinline__ void pack(const float (&from)[kM][kN][4], Packed<kM, 
   }
 }
 
-// Without a softcap (`simple` serves those).
+// No softcap here: the `simple` backend handles those calls.
 using Rule = SoftmaxRule<device::FastMath, Bend::none>;
 
 }  // namespace keyhole::sm80

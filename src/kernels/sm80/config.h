@@ -4,22 +4,23 @@
 //
 // What decides, per SM: HMMA.16816 every 6.7 cycles in each of four partitions (H100; 8 on A100),
 // shared memory 128 bytes a cycle, 65,536 registers, 16 exponentials a cycle.
-// - A warp reads every key and value of a step, whatever its rows: with 32 rows half as much per
-//   product as with 16, which would be bound by shared memory. But out takes head_dim registers at
-//   32 rows, so that beyond 128 only 16 fit.
-// - A step of 64 keys is one mask word a lane. Its scores are made in slices; a slice costs
-//   slice_keys * rows / 32 registers and reads the queries once, if they are not kept in registers.
-// - Where registers are scarce, a slice is settled (probabilities packed, sums added) before the
-//   next one begins; elsewhere the compiler may mix them.
-// - Two stages of keys and values load a tile while another is computed. With one stage, values are
-//   waited for behind the first scores of a tile, keys in the open.
+// - A warp reads every key and value of a step, whatever its number of rows. With 32 rows it reads
+//   half as much per product as with 16, which would be bound by shared memory. But out takes
+//   head_dim registers at 32 rows, so that beyond head_dim 128 only 16 rows fit.
+// - A step of 64 keys is one mask word a lane. Its scores are computed in slices. A slice costs
+//   slice_keys * rows / 32 registers, and reads the queries once unless they stay in registers.
+// - If registers are scarce, a slice is settled (probabilities packed, sums added) before the next
+//   one begins. Otherwise the compiler may interleave them.
+// - With two stages of keys and values, one tile loads while another is computed. With one stage,
+//   the wait for values is hidden behind the first scores of a tile; the wait for keys is not
+//   hidden.
 #pragma once
 
 #include <cstdint>
 
 namespace keyhole::sm80 {
 
-// What a CTA may ask for on GPUs of compute capability 9.0, of 8.0, and of all others from 8.6 on.
+// The shared memory a CTA may use on compute capability 9.0, on 8.0, and on all others from 8.6 on.
 inline constexpr int64_t kShared227KiB = 227 * 1024, kShared163KiB = 163 * 1024,
                          kShared99KiB = 99 * 1024;
 
@@ -28,7 +29,7 @@ struct Dim64 {
   static constexpr int tile_k = 128;  // two steps: half as many barriers as with 64
   static constexpr int warps = 4, rows_per_warp = 32;
   static constexpr int slice_keys = 32;                   // 32 registers
-  static constexpr bool settles_slices = false;           // 232 registers so, 211 if it did
+  static constexpr bool settles_slices = false;           // 232 registers; 211 with true
   static constexpr bool keeps_queries = true;             // 32 registers
   static constexpr int key_stages = 2, value_stages = 2;  // 80 KiB: two CTAs from 163 KiB on
   static constexpr int ctas_per_sm = 2;                   // 255 registers
@@ -37,7 +38,7 @@ struct Dim64Small : Dim64 {
   static constexpr int tile_q = 64, tile_k = 64;
   static constexpr int rows_per_warp = 16;
   static constexpr bool settles_slices = true;
-  static constexpr int ctas_per_sm = 4;  // 40 KiB, 128 registers: short lists live from many CTAs
+  static constexpr int ctas_per_sm = 4;  // 40 KiB, 128 registers: short lists need many CTAs
 };
 
 struct Dim96 {
@@ -98,13 +99,13 @@ struct Dim256 {
 struct Dim256For163KiB : Dim256 {
   static constexpr int value_stages = 1;  // 160 KiB
 };
-// Half the rows of a tile: two CTAs follow each list.
+// Half the rows of a tile: two CTAs share each list.
 struct Dim256For99KiB : Dim256 {
   static constexpr int warps = 4;
   static constexpr int key_stages = 1, value_stages = 1;  // 96 KiB
 };
 
-// What follows from a configuration.
+// Derived from a configuration.
 template <class C>
 struct Shape {
   static constexpr int step_keys = 64;                 // columns of one mask word of a lane

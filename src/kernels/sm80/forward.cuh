@@ -1,11 +1,11 @@
 // src/kernels/sm80/forward.cuh
-// Attention over the tile lists of one part of a plan, on tensor cores by mma.sync: q, k, v and
-// lists in, out and lse (or states, or slots) out. One CTA follows one work item; each warp owns
+// Attention over the tile lists of one part of a plan, on tensor cores with mma.sync: q, k, v and
+// lists in, out and lse (or states, or slots) out. One CTA processes one work item; each warp owns
 // some rows.
 //
-// While a tile is computed, the keys of the next one and the values of this one arrive: a barrier a
-// tile says that they are there and that the slots of the tile before are free. forward_steps.cuh
-// has the mathematics, list_walk.cuh the list, forward_result.cuh the end.
+// While a tile is computed, the keys of the next tile and the values of this one are copied. One
+// barrier per tile signals that they have arrived and that the slots of the previous tile are free.
+// forward_steps.cuh has the mathematics, list_walk.cuh the list, forward_result.cuh the epilogue.
 #pragma once
 
 #include <cfloat>
@@ -26,7 +26,8 @@
 
 namespace keyhole::sm80 {
 
-// Queries of a negative or zero scale: 0 x NaN and the sign of infinity follow the definition.
+// Applies the sign of a negative or zero scale to the queries, so that 0 x NaN and the sign of
+// infinity follow the definition.
 template <class C>
 __device__ __noinline__ void change_sign_of_queries(uint32_t warp_rows, float scale) {
   const int lane = int(threadIdx.x) % 32;
@@ -37,7 +38,7 @@ __device__ __noinline__ void change_sign_of_queries(uint32_t warp_rows, float sc
   __syncwarp();
 }
 
-// Columns from head_dim on are never copied: they are zero from the beginning.
+// Columns from head_dim on are never copied: they are cleared once, at the start.
 template <class C>
 __device__ __noinline__ void clear_shared(uint32_t smem) {
   for (int at = 16 * int(threadIdx.x); at < Shape<C>::shared_bytes; at += 16 * Shape<C>::threads) {
@@ -46,19 +47,19 @@ __device__ __noinline__ void clear_shared(uint32_t smem) {
   __syncthreads();
 }
 
-// Where the rows of a CTA begin in their tile.
+// The first row of a CTA in its tile.
 template <class C>
 __device__ __forceinline__ int32_t cta_row() {
   return int32_t(blockIdx.x % Shape<C>::ctas_per_tile) * Shape<C>::rows;
 }
 
-// What a CTA keeps in shared memory beside its rows, because registers are precious in the loop.
+// What a CTA keeps in shared memory beside its tiles: the mainloop has no registers to spare.
 struct Control {
   Work work;
   ListWalk list;
   const char *keys, *values;  // row 0 of the class
-  int32_t whole_steps;        // of 64 keys of the class,
-  int32_t rows_of_last;       // and how many more keys there are
+  int32_t whole_steps;        // steps of 64 keys in the class,
+  int32_t rows_of_last;       // and the keys left after them
 };
 
 template <class T>
@@ -67,11 +68,10 @@ __device__ const char* class_row(const device::DeviceTensor& tensor, int32_t bat
   return reinterpret_cast<const char*>(tensor.row<T>(batch, head, first));
 }
 
-// The tiles of the work item, from their first copies to the last products.
+// The mainloop over the tiles of the work item.
 template <class T, class C>
-__device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& rule,
-                                            Control& control, uint32_t smem_q,
-                                            Accumulators<C>& acc) {
+__device__ __forceinline__ void mainloop(const ForwardParams& p, const Rule& rule, Control& control,
+                                         uint32_t smem_q, Accumulators<C>& acc) {
   using S = Shape<C>;
   const uint32_t smem_k = smem_q + S::rows * S::row_bytes;
   const uint32_t smem_v = smem_k + S::key_slots * S::step_bytes;
@@ -80,7 +80,7 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& 
     const int32_t whole = control.whole_steps;
     return source_step < whole ? S::step_keys : source_step > whole ? 0 : control.rows_of_last;
   };
-  // Step j of a tile, to the slot of step `step` of the work item.
+  // Copies step j of a tile to the slot of step `step` of the work item.
   const auto copy_keys = [&](int32_t tile, int j, int32_t step) {
     const int32_t source = tile * S::steps + j;
     const ClassRows rows = {control.keys, p.view.stride * p.k.row_stride * 2, p.sizes.head_dim};
@@ -93,7 +93,8 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& 
     copy_rows<C, S::step_keys>(smem_v + (step & (S::value_slots - 1)) * S::step_bytes, rows,
                                int64_t{source} * S::step_keys, rows_in(source));
   };
-  // The keys of a tile, and its values but for the last step's, which are needed one tile later.
+  // Copies the keys of a tile and its values, except those of the last step: they are needed one
+  // tile later.
   const auto copy_tile = [&](int32_t tile, int32_t step) {
 #pragma unroll
     for (int j = 0; j < S::steps; ++j) copy_keys(tile, j, step + j);
@@ -103,14 +104,14 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& 
 
   if constexpr (C::key_stages == 2) copy_tile(list.entry(0).tile, 0);
   commit_copies();
-  await_copies<0>();  // the queries, too
+  await_copies<0>();  // and the queries
   __syncthreads();
   const uint32_t warp_q = smem_q + (threadIdx.x / 32) * C::rows_per_warp * S::row_bytes;
   if (!(p.sizes.scale > 0)) change_sign_of_queries<C>(warp_q, p.sizes.scale);
   Queries<C> queries(warp_q);
 
   uint32_t probabilities[S::blocks][4][4];
-  bool is_waiting = false;                       // probabilities of the step before, for its values
+  bool is_waiting = false;  // the previous step's probabilities still wait for their values
   uint32_t tile_mask[S::steps][S::blocks] = {};  // a lane's words of a partial tile
   bool is_partial = false;
   for (int32_t step = 0, index = 0; index <= control.work.num_tiles; index = ++step / S::steps) {
@@ -118,7 +119,7 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& 
     const bool is_beyond = index == control.work.num_tiles;  // only the last values are left
     if (j == 0) {
       is_partial = !is_beyond && list.entry(index).bitmap != kFull;
-      if (is_partial) {  // on their way while the CTA waits for its copies
+      if (is_partial) {  // loads while the CTA waits for its copies
         const uint32_t thread = thread_index();
         const uint32_t row = cta_row<C>() + thread / 32 * C::rows_per_warp;
         const int64_t first = list.entry(index).bitmap * device::mma_words(C::tile_q, C::tile_k) +
@@ -130,8 +131,8 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& 
           for (int i = 0; i < S::steps; ++i) tile_mask[i][b] = words[b * 32 * S::steps + i];
         }
       }
-      // Once all are here, the slots of everything before this step become free, but for the values
-      // of the step before.
+      // After this barrier all slots before this step are free, except the values of the previous
+      // step.
       if constexpr (C::key_stages == 2) await_copies<0>();
       __syncthreads();
       if constexpr (C::key_stages == 1) {
@@ -173,14 +174,14 @@ __device__ __forceinline__ void follow_list(const ForwardParams& p, const Rule& 
         now.mask[b] = S::steps == 1 || j == 0 ? tile_mask[0][b] : tile_mask[S::steps - 1][b];
         any_bit |= now.mask[b];
       }
-      is_skipped |= !__any_sync(~0u, any_bit != 0);  // nobody in these rows attends
+      is_skipped |= !__any_sync(~0u, any_bit != 0);  // no pair attends in these rows
     }
 
     const bool is_common = is_waiting && !is_skipped && !rule.is_bent();
     SliceScores<C> first_scores;
     if constexpr (C::value_stages == 1) {
-      // Values are waited for behind the first scores. Some warps make none: the barrier stands
-      // outside, where all of them meet it.
+      // The wait for values is hidden behind the first scores. Some warps compute none, so the
+      // barrier is outside, where all of them reach it.
       if (is_common) make_scores<T, C>(first_scores, queries, now, 0);
       await_copies<C::key_stages == 2 ? 1 : 0>();
       __syncthreads();
@@ -204,7 +205,8 @@ __global__ void __launch_bounds__(Shape<C>::threads, C::ctas_per_sm)
   extern __shared__ __align__(128) unsigned char shared[];
   const int64_t item = blockIdx.x / S::ctas_per_tile;
   const Work work = device::my_work(p.sizes, p.view, p.heads_per_section, item);
-  const int64_t cta_index = int64_t{work.row_tile} * C::tile_q + cta_row<C>();  // in its class
+  const int64_t cta_index =
+      int64_t{work.row_tile} * C::tile_q + cta_row<C>();  // in its residue class
   static_assert(S::shared_bytes + sizeof(Control) <= kShared227KiB, "does not fit: drop a stage");
   if (work.is_nothing || cta_index >= work.residue.num_q) return;
 
@@ -239,7 +241,7 @@ __global__ void __launch_bounds__(Shape<C>::threads, C::ctas_per_sm)
     acc.sum[b][0] = acc.sum[b][1] = 0;
     acc.minus_base[b][0] = acc.minus_base[b][1] = FLT_MAX;
   }
-  if (work.num_tiles > 0) follow_list<T, C>(p, rule, control, smem_q, acc);
+  if (work.num_tiles > 0) mainloop<T, C>(p, rule, control, smem_q, acc);
   const int32_t warp_row = int32_t(thread_index() / 32) * C::rows_per_warp;
   store_rows<T, C>(p, control.work, item, cta_row<C>() + warp_row, smem_q + warp_row * S::row_bytes,
                    acc);
@@ -258,7 +260,7 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
     check_cuda(
         cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
         "reserving shared memory for sm80.forward");
-    // Copies pass the first-level cache by: all of that memory can be shared.
+    // Copies bypass the L1 cache, so all of its memory can be shared memory.
     check_cuda(cudaFuncSetAttribute(forward<T, C>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared),
                "preferring shared memory for sm80.forward");
@@ -268,7 +270,7 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
   check_cuda(cudaGetLastError(), "launching sm80.forward");
 }
 
-// The configuration whose tiles the plan has.
+// The configuration with the plan's tile.
 template <class T, class... Configs>
 void launch_by_tile(const ForwardParams& p, cudaStream_t stream) {
   const TileShape tile = p.view.tile;
@@ -278,7 +280,7 @@ void launch_by_tile(const ForwardParams& p, cudaStream_t stream) {
   KEYHOLE_ASSERT(is_known, "sm80.forward was given tiles of ", to_string(tile));
 }
 
-// The configurations for so much shared memory.
+// The configurations for a given amount of shared memory.
 template <class T, int kHeadDim>
 device::LaunchTiles launch_for(int64_t shared_bytes) {
   const bool has_227 = shared_bytes >= kShared227KiB, has_163 = shared_bytes >= kShared163KiB;

@@ -1,5 +1,5 @@
 // src/kernels/sm80/forward_loads.cuh
-// How rows of q, k and v come to shared memory; row_swizzle.cuh says how they lie there.
+// Copies of rows of q, k and v to shared memory; row_swizzle.cuh has the layout.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ using Swizzle = RowSwizzle<C::head_dim>;
 struct ClassRows {
   const char* first;  // row 0
   int64_t row_bytes;  // from one row of the class to the next
-  int32_t cols;       // what lies beyond them is not copied
+  int32_t cols;       // columns beyond these are not copied
 };
 
-// Copies kRows rows to `smem`, where rows are swizzled from 0. Columns from rows.cols on are left
-// alone; rows from first_row + rows_left on become zeros. All threads of the CTA call; each copies
-// the same chunks of every rows_per_pass-th row.
+// Copies kRows rows to `smem`, where the swizzle counts rows from 0. Columns from rows.cols on are
+// not touched; rows from first_row + rows_left on become zeros. All threads of the CTA call. Each
+// copies the same chunks of every rows_per_pass-th row.
 template <class C, int kRows>
 __device__ __forceinline__ void copy_rows(uint32_t smem, const ClassRows& rows, int64_t first_row,
                                           int32_t rows_left) {

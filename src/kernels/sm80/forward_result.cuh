@@ -1,5 +1,6 @@
 // src/kernels/sm80/forward_result.cuh
-// From a warp's accumulators to out and lse, to the state between parts, or to a slot.
+// The epilogue: from a warp's accumulators to out and lse, to the state between parts, or to a
+// slot.
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
@@ -11,9 +12,8 @@ namespace keyhole::sm80 {
 using device::ForwardParams;
 using device::Work;
 
-// What a warp holds of its rows. Element i of block b, columns 8 * n ..., is at row
-// 16 * b + lane / 4 + 8 * (i / 2), column 8 * n + 2 * (lane % 4) + i % 2. Sums are of a lane's
-// columns.
+// A warp's accumulators. Element i of block b, columns 8 * n ..., is in row 16 * b + lane / 4 + 8 *
+// (i / 2), column 8 * n + 2 * (lane % 4) + i % 2. A sum covers only the lane's columns.
 template <class C>
 struct Accumulators {
   float out[Shape<C>::blocks][C::head_dim / 8][4];
@@ -21,7 +21,7 @@ struct Accumulators {
   float minus_base[Shape<C>::blocks][2];  // FLT_MAX: the row has not attended to anything yet
 };
 
-// Does rows of the tile again that came out not finite; bit i: row first_row + i.
+// Recomputes rows that are not finite; bit i: row first_row + i.
 template <class T>
 __device__ __noinline__ void redo_rows(const ForwardParams& p, int64_t item, int32_t first_row,
                                        uint32_t rows) {
@@ -31,8 +31,8 @@ __device__ __noinline__ void redo_rows(const ForwardParams& p, int64_t item, int
   }
 }
 
-// first_row: of the warp in its tile. staging: the warp's own rows of shared memory,
-// C::rows_per_warp of Shape<C>::row_bytes, that nobody else reads any more.
+// first_row: the warp's first row in its tile. staging: the warp's own rows of shared memory,
+// C::rows_per_warp of Shape<C>::row_bytes, which no other warp reads any more.
 template <class T, class C>
 __device__ __forceinline__ void store_rows(const ForwardParams& p, const Work& work, int64_t item,
                                            int32_t first_row, uint32_t staging,
@@ -41,7 +41,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Work& w
   const int64_t first_index = int64_t{work.row_tile} * C::tile_q + first_row;
   const bool is_slot = work.slot >= 0;
   const bool is_wide = is_slot || !p.is_last;  // fp32, in the workspace
-  // Nothing joins the rows, as nearly always: a row then ends without any division.
+  // The rows are complete (no other chunk, part or sink), as nearly always: no further division.
   const bool is_all = !is_slot && p.is_first && p.is_last && p.sink == nullptr;
   float* const lse = p.lse.data == nullptr
                          ? nullptr
@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Work& w
         lse2 = finish.lse2;
       }
       bool is_bad = !(lse2 < INFINITY);
-      // The row's columns 8 * n + 2 * (lane % 4) and the next one.
+      // Columns 8 * n + 2 * (lane % 4) of the row, and the next one.
       const auto for_each_two = [&](auto visit) {
 #pragma unroll
         for (int n = 0; n < C::head_dim / 8; ++n) {
@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Work& w
     }
   }
 
-  if (!is_wide) {  // a lane takes 16 bytes of a row
+  if (!is_wide) {  // a lane stores 16 bytes of a row
     __syncwarp();
     constexpr int chunks = C::head_dim / 8;
     T* const head = p.out.row<T>(work.batch, work.head, 0);

@@ -1,16 +1,15 @@
 // src/kernels/sm80/forward_steps.cuh
 // What a warp does with 64 keys: scores, probabilities, and the values they weigh.
 //
-// A warp makes the scores of a step while it adds up the values of the step before, whose
-// probabilities wait in registers: between those matrix products there is room for the
-// exponentials.
+// A warp computes the scores of one step while it multiplies the values of the previous step, whose
+// probabilities wait in registers. The exponentials run between these matrix products.
 //
 //   slice by slice of step i      s = q . k(i)      out += p(i-1) . v(i-1) between p(i) = 2^s
 //
-// The maximum is guessed: a row keeps the base it got from the first step in which it attended to
-// something, as long as no probability passes Element<T>::max_probability against it. The row sums,
-// needed anyway, tell; then that step is done again from its keys with a raised base. So the common
-// step has no maximum, no exchange between lanes and no rescaling.
+// The row maximum is guessed. A row keeps the maximum of the first step in which it attended to
+// something, as long as no probability exceeds Element<T>::max_probability against it. The row
+// sums, needed anyway, show when one does; then that step is repeated from its keys with a raised
+// maximum. The common step needs no maximum, no exchange between lanes and no rescaling.
 #pragma once
 
 #include "kernels/device/signed_rule.cuh"
@@ -21,10 +20,10 @@
 
 namespace keyhole::sm80 {
 
-// The sign of the scale goes to the queries (device/signed_rule.cuh).
+// With the magnitude of the scale; its sign is applied to the queries (device/signed_rule.cuh).
 using Rule = SoftmaxRule<device::FastMath>;
 
-// The warp's queries: fragments kept in registers, or read from shared memory whenever needed.
+// The warp's queries: fragments in registers, or read from shared memory at each use.
 template <class C>
 class Queries {
  public:
@@ -35,7 +34,7 @@ class Queries {
       for (int x = 0; x < C::head_dim / 16; ++x) read(kept_[x], x);
     }
   }
-  // Said anew before a step, the place need not be kept.
+  // Recomputed before each step, so that the address takes no register in between.
   __device__ __forceinline__ void find(uint32_t warp_rows) {
     const uint32_t lane = thread_index() % 32;
     place_ = warp_rows + Swizzle<C>::offset(lane % 16, lane / 16);
@@ -64,7 +63,7 @@ class Queries {
   uint32_t kept_[C::keeps_queries ? C::head_dim / 16 : 1][Shape<C>::blocks][4];
 };
 
-// s = q . k for a slice of keys, to s[...][first_n] and the following. keys: this lane's place, row
+// s = q . k for a slice of keys, stored from s[...][first_n] on. keys: this lane's address, row
 // lane % 8 + lane / 16 * 8 and chunk lane / 8 % 2 of the slice.
 template <class T, class C, int kKeys>
 __device__ __forceinline__ void multiply_keys(float (&s)[Shape<C>::blocks][kKeys / 8][4],
@@ -93,7 +92,7 @@ __device__ __forceinline__ void multiply_keys(float (&s)[Shape<C>::blocks][kKeys
   }
 }
 
-// out += p . v for 16 keys and 16 columns. values: this lane's place, row lane % 16 and chunk
+// out += p . v for 16 keys and 16 columns. values: this lane's address, row lane % 16 and chunk
 // lane / 16 of the first ones.
 template <class T, class C>
 __device__ __forceinline__ void multiply_values(Accumulators<C>& acc,
@@ -132,8 +131,8 @@ __device__ __forceinline__ void for_each_score(float (&s)[Shape<C>::blocks][kKey
     }
   }
 }
-// A slice begins at column 8 * first_n of its step. Pairs that do not attend are selected away,
-// whatever their score.
+// A slice begins at column 8 * first_n of its step. Pairs that do not attend are replaced by
+// selection, whatever their score.
 template <class C, int kKeys>
 __device__ __forceinline__ void apply_mask(float (&s)[Shape<C>::blocks][kKeys / 8][4],
                                            const uint32_t (&mask)[Shape<C>::blocks], int first_n) {
@@ -142,7 +141,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[Shape<C>::blocks][kKeys / 
   });
 }
 
-// Probabilities of 16 keys, from columns 16 * n16 of a slice, as the next product reads them.
+// Probabilities of 16 keys, from column 16 * n16 of a slice, packed as the next product reads them.
 template <class T, class C, int kKeys>
 __device__ __forceinline__ void pack(uint32_t (&p)[Shape<C>::blocks][4][4], int keys16,
                                      const float (&s)[Shape<C>::blocks][kKeys / 8][4], int n16) {
@@ -156,7 +155,7 @@ __device__ __forceinline__ void pack(uint32_t (&p)[Shape<C>::blocks][4][4], int 
   }
 }
 
-// Probabilities and sums of a slice are finished before the next one begins.
+// Finishes the probabilities and sums of a slice before the next one begins.
 template <class C>
 __device__ __forceinline__ void settle(uint32_t (&p)[Shape<C>::blocks][4][4],
                                        float (&sum)[Shape<C>::blocks][2], int first_keys16,
@@ -170,10 +169,10 @@ __device__ __forceinline__ void settle(uint32_t (&p)[Shape<C>::blocks][4][4],
   }
 }
 
-// What a step knows of its tile and its place in shared memory.
+// The mask of a step and its addresses in shared memory.
 template <class C>
 struct Step {
-  uint32_t keys, values;  // this lane's places; values are those of the step before
+  uint32_t keys, values;  // this lane's addresses; values are those of the previous step
   bool is_partial;
   uint32_t mask[Shape<C>::blocks];  // of a partial tile
 };
@@ -188,8 +187,8 @@ __device__ __forceinline__ void make_scores(SliceScores<C>& s, const Queries<C>&
   if (step.is_partial) apply_mask<C, C::slice_keys>(s, step.mask, first / 8);
 }
 
-// The common step: probabilities of one step, whose first scores are there, and the values of the
-// step before. False: a probability passed the limit, and p is of no use.
+// The common step: probabilities of one step, whose first scores are ready, and the values of the
+// previous step. False: a probability exceeded the limit, and p is unusable.
 template <class T, class C>
 __device__ __forceinline__ bool do_step(Accumulators<C>& acc, uint32_t (&p)[Shape<C>::blocks][4][4],
                                         const Queries<C>& queries, const Step<C>& step,
@@ -231,8 +230,9 @@ __device__ __forceinline__ bool do_step(Accumulators<C>& acc, uint32_t (&p)[Shap
   return true;
 }
 
-// The step that finds bases: scores, their row maxima, what was added up so far rescaled, then the
-// probabilities. For the first step of a list, for one that passed the limit, and for softcaps.
+// The step that sets row maxima: scores, their row maxima, rescaling of what was accumulated, then
+// the probabilities. For the first step of a list, for a step that exceeded the limit, and for
+// softcaps.
 template <class T, class C>
 __device__ __forceinline__ void do_step_with_new_base(Accumulators<C>& acc,
                                                       uint32_t (&p)[Shape<C>::blocks][4][4],
@@ -253,7 +253,7 @@ __device__ __forceinline__ void do_step_with_new_base(Accumulators<C>& acc,
   for (int b = 0; b < blocks; ++b) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float top = -INFINITY;  // passes over NaN, which stays in the sum
+      float top = -INFINITY;  // skips NaN, which the sum still shows
 #pragma unroll
       for (int n = 0; n < step_keys / 8; ++n) {
         top = fmaxf(top, fmaxf(s[b][n][2 * half], s[b][n][2 * half + 1]));

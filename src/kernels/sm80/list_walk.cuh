@@ -1,6 +1,6 @@
 // src/kernels/sm80/list_walk.cuh
-// The list a CTA follows, in shared memory: one thread walks it two tiles ahead of the products, so
-// that the loop keeps nothing of it in registers and never waits for it.
+// The CTA's list, in shared memory. One thread walks it two tiles ahead of the products, so that
+// the mainloop keeps nothing of it in registers and never waits for it.
 #pragma once
 
 #include "kernels/device/work.cuh"
@@ -16,16 +16,16 @@ struct alignas(8) ListEntry {
 
 class ListWalk {
  public:
-  // Tile i of the work item; known for the one in work and the next one.
+  // Tile i of the work item; available for the current tile and the next one.
   __device__ __forceinline__ ListEntry entry(int32_t i) const { return entries_[i % kEntries]; }
 
-  // The first warp calls; then a barrier. There is at least one tile from first_tile on, where
-  // chunks begin inside their list.
+  // Called by the first warp; a barrier must follow. first_tile: where a chunk begins inside its
+  // list; at least one tile follows it.
   __device__ void begin(const TileRun* runs, int32_t num_runs, int32_t first_tile) {
     const int32_t lane = int32_t(threadIdx.x % 32);
     int32_t skip = first_tile, first = 0;
     while (skip > 0 && first < num_runs) {
-      // 32 runs at once: how many of them end before the chunk begins
+      // 32 runs at a time: how many of them end before the chunk begins
       const int32_t run = first + lane;
       int32_t end = run < num_runs ? runs[run].count : 0;
 #pragma unroll
@@ -45,13 +45,13 @@ class ListWalk {
     bitmap_ = run.bitmap;
     next_run_ = runs + first + 1;
     runs_left_ = num_runs - first - 1;
-    for (ListEntry& entry : entries_) entry = {tile_, bitmap_};  // a tile, even beyond the end
+    for (ListEntry& entry : entries_) entry = {tile_, bitmap_};  // a valid tile even past the end
     if (runs_left_ > 0) next_ = *next_run_;
     find(1);
   }
 
-  // Thread 0 calls with i = 2, 3, ..., a barrier after each; what it copied in the call before must
-  // have arrived. Beyond the end of the list it finds anything.
+  // Called by thread 0 with i = 2, 3, ..., with a barrier after each call. What the previous call
+  // copied must have arrived. Past the end of the list the result is arbitrary.
   __device__ __forceinline__ void find(int32_t i) {
     ++tile_;
     if (--left_ <= 0 && runs_left_ > 0) {
@@ -72,13 +72,13 @@ class ListWalk {
   static constexpr int32_t kEntries = 4;  // a power of two; three are in use at a time
 
   ListEntry entries_[kEntries];
-  int32_t tile_, left_, bitmap_;  // where the walk stands, and how much of the run is left
-  TileRun next_;       // the run after it; on its way while the walk is in the first tile
-  int32_t runs_left_;  // from next_ on
+  int32_t tile_, left_, bitmap_;  // position of the walk, and tiles left in its run
+  TileRun next_;                  // the next run; copied while the walk is in the first tile
+  int32_t runs_left_;             // from next_ on
   const TileRun* next_run_;
 };
 
-// How many tiles a list has: all lanes of a warp ask, and all are told.
+// How many tiles a list has. All lanes of a warp call, and all get the result.
 __device__ inline int32_t count_tiles(const TileRun* runs, int32_t num_runs) {
   int32_t tiles = 0;
   for (int32_t run = int32_t(threadIdx.x % 32); run < num_runs; run += 32) tiles += runs[run].count;

@@ -14,7 +14,7 @@
 
 namespace keyhole::sm90 {
 
-// dk and dv, and dq.
+// dk, dv and dq.
 template <class T, class C, Bend kBend>
 void launch_keys(const BackwardParams& params, cudaStream_t stream) {
   constexpr int kBytes = sizeof(KeysShared<C>);

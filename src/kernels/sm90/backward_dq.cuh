@@ -1,6 +1,6 @@
 // src/kernels/sm90/backward_dq.cuh
-// Who makes which part of dq of a step, and its way to memory: to the fp32 sums, where the steps of
-// all CTAs meet, or to dq itself, where a query tile has one step.
+// dq of one step: which warp computes which part, and where it is stored. It is added to the fp32
+// sums that all CTAs share, or written to dq itself if the query tile has only one step.
 #pragma once
 
 #include "kernels/device/query_blocks.cuh"
@@ -9,7 +9,7 @@
 
 namespace keyhole::sm90 {
 
-// dq of a step is 64 x 64 for each consumer warpgroup: half the columns, or half the rows.
+// Each consumer warpgroup computes 64 x 64 of a step's dq: half the columns, or half the rows.
 template <class C>
 struct DqShare {
   static constexpr bool is_half_the_columns = C::head_dim == 128;
@@ -37,11 +37,12 @@ __device__ __forceinline__ DqRows dq_rows(const BackwardParams& p, const device:
   return {first * head_dim, p.view.stride * head_dim, work.residue.num_q, DqForm::rows};
 }
 
-// A warp has 16 queries and 64 columns, of which `columns` are there. In blocks of 16 queries x 8
-// columns these lie side by side in the sums: staged in the same order, they go in one piece.
+// A warp has 16 queries and 64 columns, `columns` of which exist. The sums are stored in blocks of
+// 16 queries x 8 columns, so these blocks are contiguous. Staged in the same order, they leave in
+// one bulk addition.
 __device__ __forceinline__ void add_blocks(const float (&dq)[32], float* staged, float* to,
                                            int columns, int lane) {
-  if (lane == 0) await_reads_of_stores();  // of the step before
+  if (lane == 0) await_reads_of_stores();  // those of the previous step
   __syncwarp();
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
@@ -55,7 +56,7 @@ __device__ __forceinline__ void add_blocks(const float (&dq)[32], float* staged,
     commit_stores();
   }
 }
-// In rows, `rows` of which are there, they are added by twos.
+// Sums in row order: added two columns at a time. `rows` of the rows exist.
 __device__ __forceinline__ void add_rows(const float (&dq)[32], float scale, float* to,
                                          int64_t row_step, int rows, int columns, int lane) {
   to += lane / 4 * row_step + lane % 4 * 2;
@@ -67,12 +68,12 @@ __device__ __forceinline__ void add_rows(const float (&dq)[32], float scale, flo
   }
 }
 
-// thread: inside its warpgroup
+// thread: index in its warpgroup
 template <class T, class C>
 __device__ __forceinline__ void put_dq(const BackwardParams& p, KeysShared<C>& shared, int slot,
                                        const float (&dq)[32], int32_t tile, int warpgroup,
                                        int thread) {
-  const DqRows place = shared.job[slot].dq;
+  const DqRows place = shared.planned[slot].dq;
   const int warp = thread / 32, lane = thread % 32;
   const int column = DqShare<C>::column(warpgroup), columns = p.sizes.head_dim - column;
   const int64_t first = int64_t{tile} * C::tile_q + DqShare<C>::row(warpgroup) + warp * 16;

@@ -14,8 +14,8 @@ double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k;
 }
 
-// What a list costs beside its steps, in steps, is arithmetic, not measured: its first scores and
-// weights have nothing to hide behind, and nor have dk and dv on their way to memory.
+// The fixed cost of a list, in steps. Estimated, not measured: nothing hides the first scores and
+// weights of a list, nor the stores of dk and dv.
 constexpr double kStepsPerList = 1;
 
 Persistence persistence(const TileShape& /*tile*/) {
@@ -24,8 +24,8 @@ Persistence persistence(const TileShape& /*tile*/) {
           .cache_share = device::kBackwardCacheShare};
 }
 
-// Whether additions come in no order that could change: dq is written, and dk and dv are those of
-// one query head, whose chunks are added up in order.
+// Whether every sum has a fixed order: dq is written by one CTA, and each kv head has one query
+// head, whose chunks are combined in order.
 bool adds_in_order(const Request& request, const TileShape& tile) {
   return request.lists != nullptr && request.lists->visits_queries_once(tile) &&
          !request.shares_kv_heads;
@@ -37,13 +37,13 @@ std::string objection(const Request& request) {
   if (request.deterministic && !adds_in_order(request, kTile)) {
     return "adds up dq in no fixed order";
   }
-  if (!request.why_no_boxes.empty()) return request.why_no_boxes;
+  if (!request.why_no_tma.empty()) return request.why_no_tma;
   return device::row_objection(request, kKeysSharedBytes);
 }
 
 BackwardSchedule schedule(const Request& request, const TileShape& tile) {
   const bool is_written = request.lists != nullptr && request.lists->visits_queries_once(tile);
-  // Key lists with a softcap, or in order, go by the launches of any GPU.
+  // Key lists with a softcap, or with a fixed order, use the launches that run on any GPU.
   const bool scatters = !request.deterministic && !request.has_softcap;
   return {.dq = is_written ? DqOrder::written : DqOrder::atomic,
           .heads = request.shares_kv_heads ? SumOrder::atomic : SumOrder::fixed,
@@ -60,7 +60,8 @@ struct Padded {
 
 template <DType kType, Bend kBend>
 void add_entries(std::vector<KernelEntry>& entries) {
-  // Up to 96 by the kernel of 128, whose columns beyond are zeros.
+  // There is no kernel for 96: those heads run on the kernel for 128, with zeros in the extra
+  // columns.
   const Padded all[] = {
       {64,
        {KeysDim64::tile_q, KeysDim64::tile_k},
@@ -98,7 +99,7 @@ void add_entries(std::vector<KernelEntry>& entries) {
 
 }  // namespace
 
-// The tightest head_dim first: the first that has no objection is taken.
+// Smallest padded head_dim first: dispatch takes the first entry without an objection.
 std::vector<KernelEntry> backward_entries() {
   std::vector<KernelEntry> entries;
   add_entries<DType::bf16, Bend::none>(entries);

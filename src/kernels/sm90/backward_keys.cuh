@@ -1,13 +1,13 @@
 // src/kernels/sm90/backward_keys.cuh
-// dk and dv, and dq step by step. Keys stay with the CTA, steps of queries pass by. Scores
-// are made transposed, rows are keys: their blocks are then the left operand of
+// dk, dv and dq. A CTA keeps its key tile and loops over steps of queries. Scores are transposed
+// (rows are keys), so that their blocks are the left operand of the next products:
 //   dv += p' dout     dk += ds' q        p  = 2^(factor * k q' - lse2)   ' is transposed
 //   dq  = ds k, to memory                ds = p (v dout' - delta)
-// backward_shared.cuh has the pipeline. Each warpgroup has its keys' ds in registers, for dk; for
-// dq both meet, with all of ds in shared memory. The order keeps products under way while something
-// is computed or waited for:
+// backward_shared.cuh has the pipeline. For dk, each warpgroup has ds of its own keys in registers.
+// For dq, both warpgroups put ds in shared memory and meet at a barrier. The order of a step keeps
+// the tensor cores busy during arithmetic and waits:
 //
-//   ds | dv, dk; ds is shared | meet | dq | the next step's scores; dq leaves | v dout'; weights
+//   ds | dv, dk; ds to shared memory | barrier | dq | next scores; dq is stored | v dout'; weights
 #pragma once
 
 #include "kernels/device/math.cuh"
@@ -21,11 +21,11 @@ struct KeysConsumer {
   using Queries = typename KeysShared<C>::Queries;
   using Shared = Panels<C::tile_k, C::tile_q>;                      // ds
   static constexpr int kD = C::head_dim, kBlocks = C::tile_q / 16;  // of 16 queries
-  static constexpr int kWords = C::tile_q / 64;                     // of bits, of a lane
+  static constexpr int kWords = C::tile_q / 64;                     // of mask bits per lane
   using Scores = float[C::tile_q / 2];
   using Packed = uint32_t[kBlocks][4];
 
-  // What a step knows of its pairs; loaded early.
+  // The mask of a step, loaded early.
   struct Mask {
     Step step;
     uint32_t bits[kWords];
@@ -34,9 +34,9 @@ struct KeysConsumer {
 
   const BackwardParams& p;
   KeysShared<C>& shared;
-  const int warpgroup;  // the same for a whole warp, which the compiler must see
+  const int warpgroup;  // warp-uniform, and the compiler must be able to prove it
   const int thread = int(threadIdx.x % kWarpgroup);
-  PipelineState<kSlots> slot;  // of keys and jobs
+  PipelineState<kSlots> slot;  // of keys and planned items
   PipelineState<1> values;
   PipelineState<C::stages> state;  // of steps
   float dk[kD / 2], dv[kD / 2];
@@ -68,7 +68,7 @@ struct KeysConsumer {
       Product<T>::of_registers(sum, weights[b], further(right, b * 16 * 128));
     }
   }
-  // This warpgroup's share of dq = ds . keys.
+  // This warpgroup's part of dq = ds . keys.
   __device__ __forceinline__ void multiply_ds(float (&dq)[32], int stage) const {
     const uint64_t left = operand(
         smem_address(shared.ds[stage]) + uint32_t(DqShare<C>::row(warpgroup) / 64 * Shared::bytes),
@@ -85,8 +85,8 @@ struct KeysConsumer {
     commit_products();
   }
 
-  // The bits of this thread's scores, where some pairs do not attend. Of a full tile they are
-  // looked at only where weights are packed as they are made, without a branch.
+  // The mask bits of this thread's scores. Those of a full tile are used only with a softcap, where
+  // weights are packed without a branch.
   static constexpr uint32_t kNoMask = kBend == Bend::softcap ? ~0u : 0;
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kWords], int32_t bitmap) const {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(p.view.t_bitmaps) +
@@ -99,8 +99,8 @@ struct KeysConsumer {
     return (bits[i / 32] & 1u << i % 32) != 0;
   }
 
-  // What a step keeps of a product until its ds is made: the weight or, with a softcap, the bent
-  // product, of which weight and slope follow; there are no registers for both.
+  // What a step keeps of a product until ds is computed: the weight or, with a softcap, the bent
+  // product, from which weight and slope follow. There are no registers for both.
   using Rule = SoftmaxRule<device::FastMath, kBend>;
   static constexpr bool kKeepsBent = kBend == Bend::softcap;
 
@@ -135,7 +135,7 @@ struct KeysConsumer {
       select(mask, scores);
     }
   }
-  // grad becomes ds, without the scale, which joins dk and dq at the end.
+  // Turns grad into ds, without the scale: that is applied to dk and dq at the end.
   __device__ __forceinline__ void make_ds(const Scores& weights, Scores& grad, int stage,
                                           const Mask& mask) const {
     const Rule rule{p.rule};
@@ -151,7 +151,7 @@ struct KeysConsumer {
     }
     select(mask, grad);
   }
-  // Both from bent products, packed at once, so that their registers become free.
+  // Both from bent products. They are packed at once, which frees the registers of the products.
   __device__ __forceinline__ void make_weights_and_ds(const Scores& bent, const Scores& grad,
                                                       int stage, const Mask& mask) {
     const Rule rule{p.rule};
@@ -184,8 +184,8 @@ struct KeysConsumer {
     }
   }
 
-  // Where this lane points stmatrix at: rows of this warp, in a tile [key][..]; block b lies at
-  // at ^ b % 4 * 32, b / 4 panels further.
+  // The address this lane gives to stmatrix: rows of this warp in a tile [key][..]. Block b is at
+  // address ^ b % 4 * 32, b / 4 panels further.
   __device__ __forceinline__ uint32_t own_rows(const void* tile) const {
     const uint32_t row = uint32_t(first_key() + thread / 32 * 16 + lane() % 16);
     return smem_address(tile) + row * 128 + (uint32_t(lane()) / 16 ^ row % 8) * 16;
@@ -207,8 +207,8 @@ struct KeysConsumer {
     multiply_rows(scores, shared.k[slot.stage], shared.q[state.stage]);
   }
 
-  // One step of pairs, whose weights are there and whose grad is under way; those of the next step
-  // are at its end.
+  // One step. On entry its weights are ready and its grad is in flight; at the end, those of the
+  // next step are.
   template <bool kIsLast>
   __device__ __forceinline__ void mainloop_step(Mask& mask, Scores& scores, Scores& grad) {
     const int stage = state.stage;
@@ -226,9 +226,10 @@ struct KeysConsumer {
     add_product(dv, weight16, shared.dout[stage]);
     add_product(dk, ds16, shared.q[stage]);
     commit_products();
-    // Free: both warpgroups had their dq of the step that used it before they met the last time.
+    // The stage is free: both warpgroups finished the dq that last used it before the previous
+    // barrier.
     share_ds(stage);
-    meet<1, kConsumers>();  // ds of both is there
+    meet<1, kConsumers>();  // ds of both warpgroups is in shared memory
     float dq[32];
     begin_products();
     multiply_ds(dq, stage);
@@ -274,12 +275,12 @@ struct KeysConsumer {
     is_ready(dv);
   }
 
-  // All of dk or dv that this job has: written, or stored as it is in a slot of its own, or added
-  // to sums, where several CTAs may meet. True when something written is not finite.
+  // Epilogue: all of dk or dv of this work item. It is written, or stored in a slot of its own, or
+  // added to sums that several CTAs share. True when something written is not finite.
   __device__ __forceinline__ bool finish(const float (&sum)[kD / 2], float scale,
                                          const device::DeviceTensor& to, int columns, float* slots,
                                          float* all_sums) const {
-    const device::Work& work = shared.job[slot.stage].work;
+    const device::Work& work = shared.planned[slot.stage].work;
     const device::KeyRows keys = device::key_rows<C::tile_k, C::tile_k>(p, work, 0);
     const int first = first_key() + thread / 32 * 16;  // of the warp
     const device::KeySums sums =
@@ -297,12 +298,12 @@ struct KeysConsumer {
     return false;
   }
 
-  // One job after the other.
+  // Processes one work item after another.
   __device__ __forceinline__ void follow() {
     while (true) {
       shared.await(shared.k_full[slot.stage], slot.parity);
-      // The same for all lanes, which the compiler must see.
-      const int steps = __shfl_sync(~0u, shared.job[slot.stage].num_steps, 0);
+      // Warp-uniform; the shuffle lets the compiler know.
+      const int steps = __shfl_sync(~0u, shared.planned[slot.stage].num_steps, 0);
       if (steps < 0) break;
       begin();
       if (steps > 0) mainloop(steps);
@@ -310,15 +311,15 @@ struct KeysConsumer {
       const bool bad_v = finish(dv, 1, p.dv, p.sizes.v_head_dim, p.slots.dv, p.sums.dv);
       if (bad_k || bad_v) *p.found_nonfinite = 1;
       __syncwarp();
-      arrive_as_warp(shared.job_empty[slot.stage]);
+      arrive_as_warp(shared.planned_empty[slot.stage]);
       slot.next();
     }
     await_stores();
   }
 };
 
-// CTAs that stay, each with its share of the items of all query heads; query heads of one kv head
-// meet in sums.dk and sums.dv.
+// Persistent CTAs: each processes its share of the work items of all query heads. Query heads of
+// one kv head add to the same sums.dk and sums.dv.
 template <class T, class C, Bend kBend>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_keys(const __grid_constant__ BackwardParams p,
@@ -328,7 +329,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
-  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // the compiler sees: of all lanes
+  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
   if (warp >= kConsumerWarps) {
     shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);

@@ -1,5 +1,5 @@
 // src/kernels/sm90/backward_producer.cuh
-// The producer warpgroup: one thread plans, one loads, a warp copies the numbers of rows
+// The producer warpgroup: one thread plans, one loads tiles, one warp copies lse2 and delta
 // (backward_shared.cuh has the picture).
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace keyhole::sm90 {
 
-// All that takes divisions is done here, once for the many threads that would have to. What it
-// takes to find the next job is on its way while its slot is not free yet.
+// The planner. All divisions happen here, once, instead of in every consumer thread. The list of
+// the next item is prefetched while the planner waits for a free slot.
 template <class C>
 __device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& shared) {
   PipelineState<kSlots> slot;
@@ -18,17 +18,17 @@ __device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& sha
     const WorkItem item = at.item().work;
     if (item.num_tiles == 0 && p.sums.dk != nullptr) continue;  // adds nothing
     prefetch(p.view.t_runs + item.first_run);
-    shared.await(shared.job_empty[slot.stage], slot.parity ^ 1);
-    KeysJob& job = shared.job[slot.stage];
-    job.work = device::work_of<true>(p.sizes, p.view, item, item.head);
-    asm volatile("" ::: "memory");  // registers are few: the rest is made from what lies there
-    job.num_steps = job.work.num_tiles;
-    job.dq = dq_rows(p, job.work);
+    shared.await(shared.planned_empty[slot.stage], slot.parity ^ 1);
+    PlannedKeys& planned = shared.planned[slot.stage];
+    planned.work = device::work_of<true>(p.sizes, p.view, item, item.head);
+    asm volatile("" ::: "memory");  // few registers: reload the rest from shared memory
+    planned.num_steps = planned.work.num_tiles;
+    planned.dq = dq_rows(p, planned.work);
     arrive(shared.is_planned[slot.stage]);
     slot.next();
   }
-  shared.await(shared.job_empty[slot.stage], slot.parity ^ 1);
-  shared.job[slot.stage].num_steps = -1;
+  shared.await(shared.planned_empty[slot.stage], slot.parity ^ 1);
+  shared.planned[slot.stage].num_steps = -1;
   arrive(shared.is_planned[slot.stage]);
 }
 
@@ -43,15 +43,15 @@ class KeysProducer {
   __device__ __forceinline__ void load() {
     for (PipelineState<kSlots> slot;; slot.next()) {
       shared_.await(shared_.is_planned[slot.stage], slot.parity);
-      const KeysJob& job = shared_.job[slot.stage];
-      const int32_t steps = job.num_steps;
+      const PlannedKeys& planned = shared_.planned[slot.stage];
+      const int32_t steps = planned.num_steps;
       if (steps > 0) {
-        load_job(job, slot.stage);
+        load_item(planned, slot.stage);
       } else {
         arrive(shared_.k_full[slot.stage]);
       }
       if (steps < 0) return;
-      arrive(shared_.job_empty[slot.stage]);
+      arrive(shared_.planned_empty[slot.stage]);
     }
   }
 
@@ -59,8 +59,8 @@ class KeysProducer {
   using Keys = typename KeysShared<C>::Keys;
   using Queries = typename KeysShared<C>::Queries;
 
-  __device__ __forceinline__ void load_job(const KeysJob& job, int slot) {
-    const device::Work& work = job.work;
+  __device__ __forceinline__ void load_item(const PlannedKeys& planned, int slot) {
+    const device::Work& work = planned.work;
     const int32_t first_k = int32_t(work.residue.first_k), first_q = int32_t(work.residue.first_q);
     const BoxAt keys = {0, work.row_tile * C::tile_k, maps_.k.of_class(first_k).class_at,
                         work.kv_head, work.batch};
@@ -93,19 +93,19 @@ class KeysProducer {
   PipelineState<1> v_;
 };
 
-// lse2 and delta of every step; the lanes of a warp.
+// Copies lse2 and delta of every step; one warp.
 template <class C>
 __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared,
                                              int lane) {
   PipelineState<C::stages> state;
   for (PipelineState<kSlots> slot;; slot.next()) {
     shared.await(shared.is_planned[slot.stage], slot.parity);
-    const KeysJob& job = shared.job[slot.stage];
-    if (job.num_steps < 0) return;
-    const int64_t stride = p.view.stride, num_q = job.work.residue.num_q;
-    const int64_t query =
-        int64_t{job.work.head_index} * p.sizes.q_len + job.work.residue.first_q + stride * lane;
-    for (device::TileWalk walk(job.work); walk.is_valid(); walk.next(), state.next()) {
+    const PlannedKeys& planned = shared.planned[slot.stage];
+    if (planned.num_steps < 0) return;
+    const int64_t stride = p.view.stride, num_q = planned.work.residue.num_q;
+    const int64_t query = int64_t{planned.work.head_index} * p.sizes.q_len +
+                          planned.work.residue.first_q + stride * lane;
+    for (device::TileWalk walk(planned.work); walk.is_valid(); walk.next(), state.next()) {
       const int64_t first = int64_t{walk.tile()} * C::tile_q;
       const int count = device::rows_left(num_q, first, C::tile_q);
       const int64_t from = query + stride * first;
@@ -125,7 +125,7 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
       arrive(shared.is_full[state.stage]);
     }
     __syncwarp();
-    arrive_as_warp(shared.job_empty[slot.stage]);
+    arrive_as_warp(shared.planned_empty[slot.stage]);
   }
 }
 

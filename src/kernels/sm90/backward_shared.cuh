@@ -1,25 +1,26 @@
 // src/kernels/sm90/backward_shared.cuh
-// The pipeline of the backward kernel: who does what, what they share, and who waits for whom.
+// The pipeline of the backward kernel: the roles, what they share, and who waits for whom.
 //
-// A CTA stays on its SM and follows one transposed list after the other: a key tile, and step by
+// CTAs are persistent. Each processes transposed lists one after another: a key tile, and step by
 // step the query tiles that attend to it. Two warpgroups are consumers, 64 keys each; the third is
 // the producer:
 //
-//   planner   1 thread  reads the CTA's work items and makes a Job of each
-//   producer  1 thread  starts the copies by TMA: K, q0 dout0, V, q1 dout1, ... of one job
-//                       after the other, as room becomes free
-//   numbers   1 warp    copies lse2 and delta of each step, which in a residue class lie apart
+//   planner   1 thread  reads the CTA's work items and makes a PlannedKeys of each
+//   producer  1 thread  starts the TMA copies of one item after another, as stages become free:
+//                       K, q0 dout0, V, q1 dout1, ...
+//   numbers   1 warp    copies lse2 and delta of each step; in a residue class they are strided
 //
-// Barrier       ends a phase when                                            who waits
-//   is_planned  the planner has written the job of that slot                 producer, numbers
-//   k_full      its keys have arrived (or it has no steps, or is the last)   consumers
-//   job_empty   all have used keys and job for the last time                 planner
-//   v_full      the values of a job have arrived                             consumers
-//   v_empty     every warp has its last product with them                    producer
-//   is_full     q, dout, lse2, delta and step of that stage have arrived     consumers
-//   is_empty    every warp has used them for the last time                   producer, numbers
+// Barrier          completes a phase when                                       who waits
+//   is_planned     the planner has written the item of that slot                producer, numbers
+//   k_full         its keys have arrived (or it has no steps, or is the last)   consumers
+//   planned_empty  keys and item have been used for the last time               planner
+//   v_full         the values of an item have arrived                           consumers
+//   v_empty        every warp has finished its last product with them           producer
+//   is_full        q, dout, lse2, delta and step of that stage have arrived     consumers
+//   is_empty       every warp has used them for the last time                   producer, numbers
 //
-// Keys have two slots, values one: those are free a step before the job ends, and wanted later.
+// Keys have two slots, values one: values are free one step before the item ends and are needed
+// later than keys.
 #pragma once
 
 #include "kernels/device/key_rows.cuh"
@@ -33,17 +34,18 @@ using device::BackwardParams;
 
 inline constexpr int kThreads = 3 * kWarpgroup, kConsumers = 2 * kWarpgroup;
 inline constexpr int kConsumerWarps = kConsumers / 32;
-// What a thread may use: 168 registers are given to each of 384 threads.
+// Registers per thread. The launch gives 168 to each of 384 threads; setmaxnreg moves them.
 inline constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
-inline constexpr int kSlots = 2;  // of keys and jobs
+inline constexpr int kSlots = 2;  // for keys and planned items
 
-// What the producer leaves for a step beside its rows.
+// What the producer passes for a step, beside its tiles.
 struct Step {
   int32_t tile, bitmap;
 };
-// Where dq of a work item's queries goes: to the sums, which lie in blocks or in rows, or to dq
-// itself. Elements, not pointers, of which ptxas would not know that they point to global memory.
-// The form is decided by the producer: consumers have no register for the call's parameters.
+// Where dq of a work item's queries goes: to the fp32 sums, stored in blocks or in rows, or to dq
+// itself. Offsets in elements, not pointers: ptxas would not know that those point to global
+// memory. The producer decides the form; consumers have no registers for the parameters of the
+// call.
 enum class DqForm : int32_t { blocks, rows, written };
 struct DqRows {
   int64_t first;     // of the residue class
@@ -52,7 +54,7 @@ struct DqRows {
   DqForm form;
 };
 // One key tile of one query head and the query tiles that attend to it, or a chunk of them.
-struct KeysJob {
+struct PlannedKeys {
   int32_t num_steps;  // -1: there is no more work
   device::Work work;
   DqRows dq;
@@ -65,15 +67,15 @@ struct KeysShared {
   static constexpr uint32_t k_bytes = Keys::bytes * Keys::count;
   static constexpr uint32_t q_bytes = Queries::bytes * Queries::count;
 
-  alignas(1024) unsigned char k[kSlots][k_bytes];  // 1024: the swizzle begins anew
+  alignas(1024) unsigned char k[kSlots][k_bytes];  // 1024: the period of the swizzle
   unsigned char v[k_bytes];
   unsigned char q[C::stages][q_bytes], dout[C::stages][q_bytes];
-  uint16_t ds[C::stages][C::tile_k * C::tile_q];  // [key][query]; of this step and of others
-  alignas(128) float dq_blocks[kConsumerWarps][16 * 64];  // on their way to memory
+  uint16_t ds[C::stages][C::tile_k * C::tile_q];          // [key][query], one per stage
+  alignas(128) float dq_blocks[kConsumerWarps][16 * 64];  // staging buffer for dq
   float lse2[C::stages][C::tile_q], delta[C::stages][C::tile_q];
   Step step[C::stages];
-  KeysJob job[kSlots];
-  uint64_t is_planned[kSlots], k_full[kSlots], job_empty[kSlots];
+  PlannedKeys planned[kSlots];
+  uint64_t is_planned[kSlots], k_full[kSlots], planned_empty[kSlots];
   uint64_t v_full, v_empty;
   uint64_t is_full[C::stages], is_empty[C::stages];
   Waits waits;
@@ -83,12 +85,12 @@ struct KeysShared {
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(is_planned[i], 1);
       init_barrier(k_full[i], 1);
-      init_barrier(job_empty[i], kConsumerWarps + kProducers);
+      init_barrier(planned_empty[i], kConsumerWarps + kProducers);
     }
     init_barrier(v_full, 1);
     init_barrier(v_empty, kConsumerWarps);
     for (int i = 0; i < C::stages; ++i) {
-      init_barrier(is_full[i], 1 + 32);  // the producer, and each of those who load numbers
+      init_barrier(is_full[i], 1 + 32);  // the producer and 32 lanes of numbers
       init_barrier(is_empty[i], kConsumerWarps);
     }
     waits.gave_up = 0;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(ForwardShape<C>::threads, C::ctas_per_sm)
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
-  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // the compiler sees: of all lanes
+  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
   if (warp < kProducerWarps) {
     shrink_registers<ForwardShape<C>::producer_registers>();
     if (threadIdx.x == 0) Producer<C>(maps, shared).load();
@@ -57,7 +57,7 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
                  forward_maps(p, kType, C::tile_q, C::tile_k), call_rule<kBend>(p.sizes));
 }
 
-// The configuration whose tiles the lists have.
+// The configuration with the tile of the lists.
 template <class T, Bend kBend, class... Configs>
 void launch_by_tile(const ForwardParams& p, cudaStream_t stream) {
   const TileShape tile = p.view.tile;
@@ -68,7 +68,7 @@ void launch_by_tile(const ForwardParams& p, cudaStream_t stream) {
 
 template <class T, int kHeadDim, Bend kBend>
 constexpr device::LaunchTiles launch_for() {
-  // Short lists of calls with a softcap go by the large tile: one kernel less to compile.
+  // With a softcap, short lists use the large tile too: one kernel fewer to compile.
   constexpr bool kHasShort = kBend == Bend::none;
   if constexpr (kHeadDim == 64) {
     if constexpr (kHasShort) return launch_by_tile<T, kBend, ForwardDim64, ForwardDim64Short>;

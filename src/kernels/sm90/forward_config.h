@@ -2,20 +2,22 @@
 // The compile-time choices of the forward kernel, one named type each: the profiler then says
 // `forward<bf16, ForwardDim128>`.
 //
-// What decides, per SM of an H200 (measured; docs/gpu.md has the kernel):
-// - A warpgroup multiplies 64 queries at a time. Its threads hold out (head_dim / 2 registers),
-//   scores (tile_k / 2) and twice the weights (tile_k / 4 each: those being multiplied, and those
-//   being made, whose scores may still be needed). Two consumer warpgroups may have 232
-//   registers a thread, three 160; those of the producer keep 40 and 32.
-// - Products of 64 x 64 read 128 bytes of shared memory a cycle, all there is; wider ones less.
-// - Values are given back later than keys, after the exponentials: three stages of them, two of
-//   keys. Two of queries hide the start of the next list behind the end of this one, and lend the
-//   results of a list its queries' place on their way out.
-// - Short lists live from a second CTA, which multiplies while the first one starts and ends.
-// - Two warpgroups take turns at the first tile of a list, so that the products of one may be made
-//   while the other takes exponentials; alone, a warpgroup takes those of a tile in half the time.
-//   Turns at every tile keep it so through short lists; where they are not taken, they were not
-//   measured.
+// What decides, per SM of an H200 (measured; docs/gpu.md describes the kernel):
+// - A warpgroup multiplies 64 queries at a time. A thread holds out (head_dim / 2 registers),
+//   scores (tile_k / 2) and two sets of weights (tile_k / 4 each): one that a product reads, one
+//   that is being computed while its scores may still be needed. Two consumer warpgroups may have
+//   232 registers a thread, three 160; the producer keeps 40 and 32.
+// - Products of 64 x 64 read 128 bytes of shared memory a cycle, the full bandwidth; wider ones
+//   read less.
+// - Values are released later than keys, after the exponentials: three stages for values, two for
+//   keys. Two stages of queries hide the start of the next list behind the end of this one. The
+//   stage of a finished list is also the staging buffer of its output.
+// - Short lists need a second CTA per SM, which multiplies while the first one starts or ends a
+//   list.
+// - Ping-pong: two warpgroups alternate at the first tile of a list, so that one multiplies while
+//   the other computes exponentials. Alone, a warpgroup computes the exponentials of a tile in half
+//   the time. Ping-pong at every tile keeps it so through short lists; the configurations without
+//   it were not measured with it.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +26,15 @@
 
 namespace keyhole::sm90 {
 
-// What a CTA must be given, whatever its configuration: all there is on a GPU of sm_90.
+// Shared memory a CTA needs, whatever its configuration: all that an sm_90 GPU has.
 inline constexpr int64_t kForwardSharedBytes = 227 * 1024;
 
-// Exponentials take as long as products here (1,536 cycles each for 192 x 128 pairs): three
+// Exponentials take as long as products here (1,536 cycles each for 192 x 128 pairs), so three
 // warpgroups hide each other's. 96 keys: 32 + 48 + 2 x 24 of 160 registers; 128 would spill.
 struct ForwardDim64 {
   static constexpr int head_dim = 64, tile_q = 192, tile_k = 96;
   static constexpr int q_stages = 2, k_stages = 3, v_stages = 3;  // 120 KiB
-  static constexpr bool ping_pong_at_every_tile = true;  // faster, as the exponentials decide
+  static constexpr bool ping_pong_at_every_tile = true;  // faster: exponentials are the bottleneck
   static constexpr int ctas_per_sm = 1;
 };
 struct ForwardDim64Short {
@@ -42,8 +44,8 @@ struct ForwardDim64Short {
   static constexpr int ctas_per_sm = 2;
 };
 
-// As head_dim 128, a quarter of the columns zeros that are not multiplied: their panel of 64
-// columns is there because wgmma wants whole panels of one width.
+// Like head_dim 128, but a quarter of the columns are zeros and are not multiplied. They take space
+// because wgmma needs whole panels of 64 columns.
 struct ForwardDim96 {
   static constexpr int head_dim = 96, tile_q = 128, tile_k = 128;
   static constexpr int q_stages = 2, k_stages = 2, v_stages = 3;  // 224 KiB
@@ -86,15 +88,15 @@ constexpr TileShape tile_of() {
   return {C::tile_q, C::tile_k};
 }
 
-// What follows from a configuration.
+// Derived from a configuration.
 template <class C>
 struct ForwardShape {
   static constexpr int consumers = C::tile_q / 64;  // consumer warpgroups
   static constexpr int threads = 128 * (1 + consumers);
   static constexpr int columns = (C::head_dim + 63) / 64 * 64;  // of a row in shared memory
-  static constexpr int mask_words = (C::tile_k + 63) / 64;      // 32 bits each, of a thread
+  static constexpr int mask_words = (C::tile_k + 63) / 64;      // of 32 bits, per thread
 
-  // What a thread may use, in steps of 8: the SM's 65,536 registers are dealt out evenly at first.
+  // Registers per thread at launch, a multiple of 8: the SM's 65,536 divided evenly.
   static constexpr int given = 65536 / (threads * C::ctas_per_sm) / 8 * 8;
   static constexpr int producer_registers = consumers == 3 ? 32 : 40;
   static constexpr int consumer_registers = consumers == 2 ? 232 : consumers == 3 ? 160 : 208;

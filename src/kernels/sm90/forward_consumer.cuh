@@ -1,28 +1,28 @@
 // src/kernels/sm90/forward_consumer.cuh
-// The consumer warpgroups, and the mainloop. While the tensor cores add up the values of one tile,
-// a thread makes the weights of the next one:
+// The consumer warpgroups and the mainloop. While the tensor cores multiply the values of one tile,
+// a thread computes the weights of the next one:
 //
-//   scores(i) = q . k(i)'   |  out += weights(i - 1) . v(i - 1)   both started, in this order
-//   ... scores(i) are there |  mask, exponentials, weights(i)     while the second one still runs
+//   scores(i) = q . k(i)'   |  out += weights(i - 1) . v(i - 1)   both issued, in this order
+//   scores(i) are ready     |  mask, exponentials, weights(i)     while the second one still runs
 //
-// Weights lie in two sets of registers by turns, so that those of one tile may be written while a
-// product reads those of another: the loop has a step for each set.
+// Weights alternate between two sets of registers: one is written while a product reads the other.
+// The loop has one step for each set.
 //
-// Between two lists, where they are joined:
+// Between two lists, where kJoins overlaps them:
 //
-//   out += weights(n - 1) . v(n - 1)  |  scores(0) of the next list   both started, in this order
-//   ... out is there                  |  results stored               while the second still runs
+//   out += weights(n - 1) . v(n - 1)  |  scores(0) of the next list   both issued, in this order
+//   out is ready                      |  results stored               while the second still runs
 //
-// The order inside a step, what is looked at early and what is waited for late were measured; so
-// was how ptxas takes them: scripts/sass_facts.py says what must hold.
+// The order inside a step, what is polled early and what is waited for late were measured, as was
+// the code that ptxas makes of them: scripts/sass_facts.py checks what must hold.
 #pragma once
 
 #include "kernels/sm90/forward_epilogue.cuh"
 
 namespace keyhole::sm90 {
 
-// A warpgroup's 64 queries times the sign of the scale: 0 x NaN and the sign of infinity follow
-// the definition.
+// Multiplies a warpgroup's 64 queries by the sign of the scale, so that 0 x NaN and the sign of
+// infinity follow the definition.
 template <class C>
 __device__ __forceinline__ void change_sign_of_queries(uint32_t queries, int32_t sign,
                                                        int warpgroup) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ void change_sign_of_queries(uint32_t queries, int32_t
 template <class T, class C, Bend kBend>
 class Consumer {
  public:
-  // warp: among the consumers.
+  // warp: index among the consumer warps.
   __device__ Consumer(const ForwardParams& p, const CallRule<kBend>& call, ForwardShared<C>& shared,
                       int warp)
       : p_(p),
@@ -55,7 +55,7 @@ class Consumer {
         warpgroup_(warp / 4),
         words_(reinterpret_cast<const uint32_t*>(p.view.bitmaps) +
                (warpgroup_ * kWarpgroup + thread()) * kMaskWords) {
-    asm volatile("" : "+l"(words_));  // or it would be made again for every tile
+    asm volatile("" : "+l"(words_));  // else recomputed for every tile
   }
 
   __device__ __forceinline__ void multiply() {
@@ -63,27 +63,27 @@ class Consumer {
     Scores scores;
     Out out;
     uint32_t bits[kMaskWords];
-    int32_t tiles = await_job();  // there is one
+    int32_t tiles = await_item();  // every CTA has at least one
     uint64_t queries = start_first_scores(scores, bits, true);
     while (tiles > 0) {
       mainloop(scores, out, bits, queries, tiles);
 
-      const uint32_t ended = jobs_ - 1;
+      const uint32_t ended = num_items_ - 1;
       if constexpr (!kStoresByQueries) arrive_as_warp(shared_.q_empty[ended % C::q_stages]);
       multiply_last_values(out, tiles);
       const RowStatistics end = row_statistics(rows_);
       if constexpr (kJoins) {
-        tiles = await_job();
+        tiles = await_item();
         queries = start_first_scores(scores, bits, tiles > 0);
       }
       await_products<kJoins ? 1 : 0>();
       is_ready(out);
       arrive_as_warp(shared_.v_empty[v_.stage]);
       v_.next();
-      store(shared_.job[ended % kJobs], ended % C::q_stages, out, end);
-      arrive_as_warp(shared_.job_empty[ended % kJobs]);
+      store(shared_.planned[ended % kPlannedItems], ended % C::q_stages, out, end);
+      arrive_as_warp(shared_.planned_empty[ended % kPlannedItems]);
       if constexpr (!kJoins) {
-        tiles = await_job();
+        tiles = await_item();
         queries = start_first_scores(scores, bits, tiles > 0);
       }
     }
@@ -105,21 +105,23 @@ class Consumer {
     return int(device::thread_index() % kWarpgroup);
   }
 
-  // Among the consumer warps. Asked for anew where a list ends: the loop has no register for it.
+  // The warp's index among the consumers. Recomputed at the end of a list: the mainloop has no
+  // register for it.
   static __device__ __forceinline__ int warp_now() {
     return __shfl_sync(~0u, int(device::thread_index() / 32), 0) - kProducerWarps;
   }
 
-  // How many tiles the job has whose queries come next; 0: there is none. The same number for all
-  // lanes, which the compiler must see: or operands would not stay in uniform registers.
-  __device__ __forceinline__ int32_t await_job() {
-    shared_.await(shared_.q_full[jobs_ % C::q_stages], jobs_ / C::q_stages % 2);
-    return __shfl_sync(~0u, shared_.job[jobs_ % kJobs].num_tiles, 0);
+  // Waits for the queries of the next work item and returns its number of tiles; 0: no more work.
+  // The shuffle makes it provably warp-uniform; otherwise operands would leave the uniform
+  // registers.
+  __device__ __forceinline__ int32_t await_item() {
+    shared_.await(shared_.q_full[num_items_ % C::q_stages], num_items_ / C::q_stages % 2);
+    return __shfl_sync(~0u, shared_.planned[num_items_ % kPlannedItems].num_tiles, 0);
   }
 
-  // Warpgroups take turns at starting their products, so that one's exponentials are made while
-  // another's products run: two of them at the first tile of a list, and at every other where the
-  // configuration says so.
+  // Ping-pong: warpgroups alternate at issuing products, so that one computes exponentials while
+  // another multiplies. Two warpgroups do so at the first tile of a list, and at every other tile
+  // where the configuration says so.
   static constexpr bool kHasPingPong = kConsumers > 1;
   static constexpr bool kPingPongAtFirst = kConsumers == 2;
   static constexpr bool kPingPongAtOthers = kHasPingPong && C::ping_pong_at_every_tile;
@@ -135,8 +137,8 @@ class Consumer {
     }
   }
 
-  // Stay as they are, unless the tile has a bitmap. Predicated, not branched around: nothing may
-  // stand between the products' beginnings. A plain load: others sink below the wait that follows.
+  // Leaves bits as they are in a full tile. Predicated, not branched around: nothing may stand
+  // between the issue of two products. A plain load: other loads sink below the wait that follows.
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords]) const {
     constexpr uint32_t kWords = kConsumers * kWarpgroup * kMaskWords;  // of a bitmap
     const uint32_t* const at = words_ + uint64_t{uint32_t(bitmap_)} * kWords;
@@ -153,7 +155,7 @@ class Consumer {
                    : "memory");
     }
   }
-  // Pairs that do not attend are selected away, whatever their score.
+  // Pairs that do not attend are replaced by selection, whatever their score.
   static __device__ __forceinline__ void apply_mask(Scores& scores,
                                                     const uint32_t (&bits)[kMaskWords]) {
 #pragma unroll
@@ -164,8 +166,8 @@ class Consumer {
 
   __device__ __forceinline__ void multiply_keys(Scores& scores, uint64_t queries) const {
     const uint64_t keys = operand(smem_address(shared_.k[k_.stage]), Keys::bytes);
-    // Adds 0, but a new one for each tile as far as ptxas knows: it would keep a place in the
-    // queries for every product, and there are not so many uniform registers.
+    // Adds 0, but ptxas cannot know. Otherwise it would keep the descriptor of every product in
+    // uniform registers, and there are not enough.
     if constexpr (C::head_dim > 128) queries += uint64_t(k_.stage >> 4);
     Product<T>::template of_shared<true, false, false>(scores, queries, keys);
 #pragma unroll
@@ -185,7 +187,8 @@ class Consumer {
     commit_products();
   }
 
-  // Of a list of so many tiles. Each branch begins for itself, or ptxas would begin there (C7519).
+  // length: tiles in the list. Each branch calls begin_products itself, or ptxas would insert it
+  // there (C7519).
   __device__ __forceinline__ void multiply_last_values(Out& out, int32_t length) const {
     if (length % 2 == 0) {
       begin_products();
@@ -196,31 +199,30 @@ class Consumer {
     }
   }
 
-  // Results leave by way of their queries' place, where that does not keep the next ones from
-  // coming.
+  // The stage of the queries is also the staging buffer of out, if a second stage can take the next
+  // queries meanwhile.
   static constexpr bool kStoresByQueries = C::q_stages > 1;
-  // The last values of a list are multiplied, and its results stored, beside the first scores of
-  // the next. Not with one stage of queries, where the next ones have no place yet; nor for the
-  // short lists of one warpgroup, whose next queries come too late; nor for three, which hide each
-  // other's ends and lack the registers.
+  // Overlaps two lists: the last values of one are multiplied, and its results stored, beside the
+  // first scores of the next. Not with one stage of queries, because the next ones cannot load yet.
+  // Not with one warpgroup, whose next queries arrive too late for its short lists. Not with three,
+  // which hide each other's ends and lack the registers.
   static constexpr bool kJoins = kStoresByQueries && kConsumers == 2;
 
-  // Starts the first scores of the next job. When there is none, the product is made all the same,
-  // of what lies in shared memory, and nobody looks at it: one product a CTA, for a branch less at
-  // every border.
+  // Issues Q.K' of the next work item. After the last item this multiplies stale shared memory; the
+  // result is unused. One wasted product per CTA is cheaper than a branch per item.
   __device__ __forceinline__ uint64_t start_first_scores(Scores& scores,
                                                          uint32_t (&bits)[kMaskWords],
-                                                         bool has_job) {
+                                                         bool has_item) {
     const int warpgroup = warp_now() / 4;
     const uint32_t rows =
-        smem_address(shared_.q[jobs_ % C::q_stages]) + uint32_t(warpgroup * 64 * 128);
-    ++jobs_;
-    if (has_job && call_.sign != 1) change_sign_of_queries<C>(rows, call_.sign, warpgroup);
+        smem_address(shared_.q[num_items_ % C::q_stages]) + uint32_t(warpgroup * 64 * 128);
+    ++num_items_;
+    if (has_item && call_.sign != 1) change_sign_of_queries<C>(rows, call_.sign, warpgroup);
     const uint64_t queries = operand(rows, Queries::bytes);
-    if (has_job) shared_.await(shared_.k_full[k_.stage], k_.parity);
-    bitmap_ = has_job ? shared_.bitmap[k_.stage] : kFull;
+    if (has_item) shared_.await(shared_.k_full[k_.stage], k_.parity);
+    bitmap_ = has_item ? shared_.bitmap[k_.stage] : kFull;
 #pragma unroll
-    for (uint32_t& word : bits) word = 0;  // of nobody, who is always first
+    for (uint32_t& word : bits) word = 0;  // load_bits leaves those of a full tile untouched
     load_bits(bits);
     await_ping_pong<kPingPongAtFirst>();
     begin_products();
@@ -235,38 +237,38 @@ class Consumer {
     take_first_scores(scores, out, bits, tiles > 1);
     for (int32_t i = 1; i < tiles; i += 2) {
       int32_t left = tiles - i;
-      asm volatile("" : "+r"(left));  // what the compiler knows uniform, it would test too early
+      asm volatile("" : "+r"(left));  // hides that it is uniform: else it is tested too early
       mainloop_step<0>(scores, out, queries, left > 1);
       if (left == 1) break;
       mainloop_step<1>(scores, out, queries, left > 2);
     }
   }
 
-  __device__ __forceinline__ void store(const Job& job, uint32_t q_stage, Out& out,
+  __device__ __forceinline__ void store(const PlannedItem& planned, uint32_t q_stage, Out& out,
                                         const RowStatistics& end) const {
-    const int32_t row = warp_now() * kWarpRows;  // the first of this warp
+    const int32_t row = warp_now() * kWarpRows;  // the warp's first row
     if constexpr (kStoresByQueries) {
-      const StagingBuffer<C> room(smem_address(shared_.q[q_stage]) + uint32_t(row * 128));
-      if (store_rows_at_once<T>(p_, job, row, room, out, end)) return;
+      const StagingBuffer<C> staging(smem_address(shared_.q[q_stage]) + uint32_t(row * 128));
+      if (store_rows_at_once<T>(p_, planned, row, staging, out, end)) return;
     }
-    store_rows<T, C>(p_, job.result, row, out, end);
+    store_rows<T, C>(p_, planned.result, row, out, end);
   }
 
-  // The place of the queries before, whose results have begun to leave it a while ago.
+  // Releases the stage of the previous item's queries, once its output has been read out of it.
   __device__ __forceinline__ void give_back_queries() const {
-    if (!kStoresByQueries || jobs_ < 2 || thread() % 32 != 0) return;
+    if (!kStoresByQueries || num_items_ < 2 || thread() % 32 != 0) return;
     await_reads_of_stores();
-    arrive(shared_.q_empty[(jobs_ - 2) % C::q_stages]);
+    arrive(shared_.q_empty[(num_items_ - 2) % C::q_stages]);
   }
 
-  // The first tile of a list, whose scores were started before: bases and weights.
+  // The first tile of a list: its scores are already issued. Sets row maxima and weights.
   __device__ __forceinline__ void take_first_scores(Scores& scores, Out& out,
                                                     const uint32_t (&bits)[kMaskWords],
                                                     bool has_more) {
     await_products<0>();
     is_ready(scores);
-    // Not by a product that does not add: then ptxas would keep the registers over the end of the
-    // list before, where rows may have to be done again.
+    // Cleared here, not by a product that overwrites: ptxas would then keep these registers alive
+    // through the end of the previous list, where rows may be recomputed.
 #pragma unroll
     for (int i = 0; i < C::head_dim / 2; ++i) out[i] = 0;
     is_ready(out);
@@ -287,13 +289,12 @@ class Consumer {
     shared_.await(shared_.v_full[v_.stage], v_.parity, has_values);
   }
 
-  // One more tile, whose keys are there, and the values of the one before it, which are there, too:
-  // nothing stands between the two products. kOld: the set of weights that the values are added
-  // with.
+  // One more tile, and the values of the tile before it. Both have arrived, so nothing stands
+  // between the two products. kOld: the set of weights of the previous tile.
   template <int kOld>
   __device__ __forceinline__ void mainloop_step(Scores& scores, Out& out, uint64_t queries,
                                                 bool has_more) {
-    uint32_t bits[kMaskWords];  // not used without a bitmap; 0 would take an instruction
+    uint32_t bits[kMaskWords];  // unset for a full tile; clearing takes an instruction
 #pragma unroll
     for (uint32_t& word : bits) asm volatile("" : "=r"(word));
     load_bits(bits);
@@ -311,7 +312,7 @@ class Consumer {
     bend_products(scores, call_);
     if (bitmap_ != kFull) apply_mask(scores, bits);
 
-    // Asked here, needed behind the exponentials; after the mask, which takes all predicates.
+    // Polled here, needed after the exponentials; not before the mask, which needs all predicates.
     const bool has_keys = is_over_now(shared_.k_full[k_.stage], k_.parity);
     const bool has_values = is_over_now(shared_.v_full[v_.stage], v_.parity);
     Weights& weights = weights_[1 - kOld];
@@ -319,11 +320,12 @@ class Consumer {
     make_weights<T>(weights, sum, scores, rows_, call_);
     const bool is_wrong = is_guess_wrong<T>(sum);
 
-    // These loops keep ptxas from moving the wait for products up above the exponentials.
+    // These loops keep ptxas from moving the wait for products above the exponentials.
     if (has_more && !has_keys) shared_.await(shared_.k_full[k_.stage], k_.parity);
-    bitmap_ = shared_.bitmap[k_.stage];  // after the last tile: of another list, and not used
+    bitmap_ = shared_.bitmap[k_.stage];  // after the last tile: another list's, unused
     shared_.await(shared_.v_full[v_.stage], v_.parity, has_values);
-    // Though out is needed here only where a guess was wrong: warps of a warpgroup wait together.
+    // out is needed here only if a guess was wrong, but the warps of a warpgroup must wait
+    // together.
     await_products<0>();
     is_ready(out);
     arrive_as_warp(shared_.v_empty[old_values]);
@@ -342,13 +344,13 @@ class Consumer {
   const ForwardParams& p_;
   const CallRule<kBend>& call_;
   ForwardShared<C>& shared_;
-  const int warpgroup_;    // among the consumers
-  const uint32_t* words_;  // of this thread, in the first bitmap
-  uint32_t jobs_ = 0;      // whose first scores were started
+  const int warpgroup_;     // among the consumers
+  const uint32_t* words_;   // this thread's, in the first bitmap
+  uint32_t num_items_ = 0;  // items whose first scores were issued
   PipelineState<C::k_stages> k_;
   PipelineState<C::v_stages> v_;
-  int32_t bitmap_;      // of the tile to come
-  Weights weights_[2];  // of tiles by turns, the first one of a list in the first set
+  int32_t bitmap_;      // of the next tile
+  Weights weights_[2];  // tiles alternate; a list begins with set 0
   Rows rows_;
 };
 

@@ -12,11 +12,11 @@
 namespace keyhole::sm90 {
 namespace {
 
-// What a list costs beside its tiles, in tiles: the weights of its first one have nothing of their
-// own list to hide behind. From times of windows and blocks at head_dim 128 on an H200, of the
-// kernel that this one grew from; not measured again since lists are joined.
+// The fixed cost of a list, in tiles: nothing in its own list hides the weights of its first tile.
+// From times of windows and blocks at head_dim 128 on an H200, taken before lists were overlapped
+// and not repeated since.
 constexpr double kTilesPerList = 1.5, kTilesPerShortList = 2.7;
-// A pair in a tile of 64 x 64 against one in the large tile; from the same times.
+// The cost of a pair in a 64 x 64 tile, relative to the large tile; from the same times.
 constexpr double kShortPair = 1.21;
 
 bool is_short(const TileShape& tile) { return tile.q == 64; }
@@ -27,7 +27,7 @@ double cost(const TileShape& tile, double num_tiles, double num_lists) {
                         : pairs * (num_tiles + kTilesPerList * num_lists);
 }
 
-// Of the second-level cache, what the keys and values of a section may fill. Measured: with 0.6
+// The share of the L2 cache that the keys and values of a section may fill. Measured: with 0.6,
 // dense attention at 4 x 4,096 tokens takes 4 % longer (docs/performance-log.md).
 constexpr double kCacheShare = 0.25;
 
@@ -38,7 +38,7 @@ Persistence persistence(const TileShape& tile) {
 }
 
 std::string objection(const Request& request) {
-  if (!request.why_no_boxes.empty()) return request.why_no_boxes;
+  if (!request.why_no_tma.empty()) return request.why_no_tma;
   return device::row_objection(request, kForwardSharedBytes);
 }
 
@@ -50,7 +50,7 @@ struct Padded {
 
 template <DType kType, Bend kBend>
 void add_entries(std::vector<KernelEntry>& entries) {
-  // With a softcap there is the large tile alone (forward.cuh).
+  // With a softcap there is only the large tile (forward.cuh).
   const auto tiles_of = [](const TileShape& large, const TileShape& small) {
     return kBend == Bend::none ? std::vector{large, small} : std::vector{large};
   };
@@ -89,7 +89,7 @@ void add_entries(std::vector<KernelEntry>& entries) {
 
 }  // namespace
 
-// The tightest head_dim first: the first that has no objection is taken.
+// Smallest padded head_dim first: dispatch takes the first entry without an objection.
 std::vector<KernelEntry> forward_entries() {
   std::vector<KernelEntry> entries;
   add_entries<DType::bf16, Bend::none>(entries);

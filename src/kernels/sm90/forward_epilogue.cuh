@@ -1,7 +1,7 @@
 // src/kernels/sm90/forward_epilogue.cuh
-// From a warp's sums to out and lse, to the state between parts, or to a slot: 16 rows. Those that
-// nothing joins, nearly all, take a short way where there are two stages of queries: through shared
-// memory, and by TMA. It is short lists that pay for each instruction here.
+// The epilogue: 16 rows from a warp's accumulators to out and lse, to the state between parts, or
+// to a slot. Most rows are complete (no other chunk, part or sink). With two stages of queries
+// these take a fast path through shared memory and TMA. Short lists feel every instruction here.
 #pragma once
 
 #include "kernels/device/exact_forward.cuh"
@@ -12,8 +12,8 @@
 
 namespace keyhole::sm90 {
 
-// Does rows of the tile again that came out not finite; bit i: row first_row + i. Not a function of
-// its own: where a kernel calls one, ptxas keeps nothing in uniform registers.
+// Recomputes rows that are not finite; bit i: row first_row + i. Inlined: if a kernel calls a
+// function, ptxas keeps nothing in uniform registers.
 template <class T>
 __device__ __forceinline__ void redo_rows(const ForwardParams& p, const WorkItem& item,
                                           int32_t first_row, uint32_t rows) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void redo_rows(const ForwardParams& p, const WorkItem
   }
 }
 
-// How a thread's two rows end where nothing joins them.
+// The final statistics of a thread's two rows, if the rows are complete.
 struct RowStatistics {
   device::RowEnd row[2];
 };
@@ -32,46 +32,46 @@ __device__ __forceinline__ RowStatistics row_statistics(const Rows& rows) {
            device::end_row(rows.sum[1], rows.minus_row_max[1])}};
 }
 
-// Where a warp's 16 rows lie on their way: in the place of its queries, which are not needed any
-// more.
+// The staging buffer of a warp's 16 rows: the place of its queries, which are not needed any more.
 template <class C>
 struct StagingBuffer {
   using Queries = typename ForwardShared<C>::Queries;
   uint32_t at;
-  uint32_t mine;  // where this lane's 8 columns of block 0 go
+  uint32_t mine;  // where this lane stores its 8 columns of block 0
 
   __device__ __forceinline__ explicit StagingBuffer(uint32_t at) : at(at) {
     const uint32_t lane = device::thread_index() % 32, row = lane % 16;
     mine = at + row * 128 + (lane / 16 ^ row % 8) * 16;
   }
-  // Block b: 16 columns of all rows, as products hold them.
+  // Block b: 16 columns of all rows, in the accumulator layout.
   __device__ __forceinline__ void put(int b, const uint32_t (&four)[4]) const {
     store_matrices((mine ^ uint32_t(b % 4 * 32)) + uint32_t(b / 4 * Queries::bytes), four);
   }
 };
 
-// Of rows that nothing joins.
-__device__ __forceinline__ void store_lse(const ForwardParams& p, const JobResult& job,
+// For complete rows.
+__device__ __forceinline__ void store_lse(const ForwardParams& p, const PlannedResult& result,
                                           int32_t first_row, const RowStatistics& end) {
   const int lane = int(device::thread_index() % 32);
   if (p.lse.data == nullptr || lane % 4 != 0) return;
   const int64_t step = p.view.stride * p.lse.row_stride;
   const int32_t row = first_row + lane / 4;
-  float* const to = static_cast<float*>(p.lse.data) + job.lse_at + row * step;
-  if (row < job.num_rows) to[0] = end.row[0].lse2 * device::kLn2;
-  if (row + 8 < job.num_rows) to[8 * step] = end.row[1].lse2 * device::kLn2;
+  float* const to = static_cast<float*>(p.lse.data) + result.lse_at + row * step;
+  if (row < result.num_rows) to[0] = end.row[0].lse2 * device::kLn2;
+  if (row + 8 < result.num_rows) to[8 * step] = end.row[1].lse2 * device::kLn2;
 }
 
-// The short way. False: something joins the rows, or they must be done again; nothing is stored.
-// True: out is on its way, copied by TMA, and lane 0 has to wait until the room has been read.
+// The fast path. False: the rows are incomplete or must be recomputed, and nothing was stored.
+// True: TMA is copying out, and lane 0 must wait until the staging buffer has been read.
 template <class T, class C>
-__device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const Job& job,
-                                                   int32_t first_row, StagingBuffer<C> room,
+__device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p,
+                                                   const PlannedItem& planned, int32_t first_row,
+                                                   StagingBuffer<C> staging,
                                                    const float (&out)[C::head_dim / 2],
                                                    const RowStatistics& end) {
-  if (!job.result.is_all) return false;
-  BoxAt at = job.rows;  // read here, needed at the end
-  const CUtensorMap* const boxes = job.result.boxes;
+  if (!planned.result.is_all) return false;
+  BoxAt at = planned.rows;  // loaded early, used at the end
+  const CUtensorMap* const out_map = planned.result.out_map;
   uint32_t not_finite[2] = {};  // NaN in either half when any value is infinite or NaN
 #pragma unroll
   for (int b = 0; b < C::head_dim / 16; ++b) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const
       four[i] = device::pack_two<T>(factor * out[8 * b + 2 * i], factor * out[8 * b + 2 * i + 1]);
       not_finite[i % 2] = add_zero_times<T>(four[i], not_finite[i % 2]);
     }
-    room.put(b, four);
+    staging.put(b, four);
   }
   const bool is_bad = !(end.row[0].lse2 < INFINITY) || !(end.row[1].lse2 < INFINITY) ||
                       ((not_finite[0] | not_finite[1]) & 0x7fff7fff) != 0;
@@ -94,26 +94,26 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p, const
 #pragma unroll
     for (int panel = 0; panel < StagingBuffer<C>::Queries::count;
          ++panel, at.column += kBoxColumns) {
-      store_box(boxes, room.at + uint32_t(panel * StagingBuffer<C>::Queries::bytes), at);
+      store_box(out_map, staging.at + uint32_t(panel * StagingBuffer<C>::Queries::bytes), at);
     }
     commit_stores();
   }
-  store_lse(p, job.result, first_row, end);
+  store_lse(p, planned.result, first_row, end);
   return true;
 }
 
-// The long way, straight from registers.
+// The general path, straight from registers.
 //
 // Element (4 j + 2 h + e) of `out` is row first_row + lane / 4 + 8 h of the tile, column
 // 8 j + 2 (lane % 4) + e.
 template <class T, class C>
-__device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResult& job,
+__device__ __forceinline__ void store_rows(const ForwardParams& p, const PlannedResult& result,
                                            int32_t first_row, float (&out)[C::head_dim / 2],
                                            const RowStatistics& end) {
   const int lane = int(device::thread_index() % 32), c = lane % 4;
-  // Asked anew where it matters: predicates that live long end up in registers of the main loop.
+  // Recomputed at each use: a long-lived predicate would take a register in the mainloop.
   const auto is_slot = [&] {
-    int32_t slot = job.slot;
+    int32_t slot = result.slot;
     asm volatile("" : "+r"(slot));
     return slot >= 0;
   };
@@ -122,18 +122,18 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int32_t row = first_row + lane / 4 + 8 * h;
-    const bool is_row = row < job.num_rows;
-    const int64_t query = job.query + int64_t{p.view.stride} * row;
+    const bool is_row = row < result.num_rows;
+    const int64_t query = result.query + int64_t{p.view.stride} * row;
     device::RowTarget<T> target = {end.row[h].reciprocal, 0, nullptr, nullptr, nullptr};
     float lse2 = end.row[h].lse2;
     int64_t slot_row = 0;
     if (is_row && is_slot()) {
-      slot_row = device::slot_row(p, job.head_index, job.slot, row);
+      slot_row = device::slot_row(p, result.head_index, result.slot, row);
       target = device::slot_target<T>(p, slot_row);
-    } else if (is_row && !job.is_all) {
+    } else if (is_row && !result.is_all) {
       const device::RowFinish finish =
-          device::finish_row(p, job.head_index, query, end.row[h].max2, end.row[h].sum);
-      target = device::row_target<T>(p, job.head_index, query, finish);
+          device::finish_row(p, result.head_index, query, end.row[h].max2, end.row[h].sum);
+      target = device::row_target<T>(p, result.head_index, query, finish);
       lse2 = finish.lse2;
     }
     bool is_bad = !(lse2 < INFINITY);
@@ -174,9 +174,9 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
         p.slots.max[slot_row] = end.row[h].max2;
         p.slots.sum[slot_row] = end.row[h].sum;
       } else if (!p.is_last) {
-        device::store_lse(p, job.head_index, query, lse2);
+        device::store_lse(p, result.head_index, query, lse2);
       } else if (p.lse.data != nullptr) {
-        static_cast<float*>(p.lse.data)[job.lse_at + row * (p.view.stride * p.lse.row_stride)] =
+        static_cast<float*>(p.lse.data)[result.lse_at + row * (p.view.stride * p.lse.row_stride)] =
             lse2 * device::kLn2;
       }
     }
@@ -189,7 +189,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
       continue;
     }
     T* const to =
-        static_cast<T*>(p.out.data) + job.out_at + row * (p.view.stride * p.out.row_stride);
+        static_cast<T*>(p.out.data) + result.out_at + row * (p.view.stride * p.out.row_stride);
 #pragma unroll
     for (int j = 0; j < C::head_dim / 8; j += 4) {  // four lanes write 64 bytes of a row
       uint32_t two[4];
@@ -207,7 +207,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const JobResu
   }
   if (bad_rows != 0) {
     __syncwarp();
-    redo_rows<T>(p, *job.item, first_row, bad_rows);
+    redo_rows<T>(p, *result.item, first_row, bad_rows);
   }
 }
 

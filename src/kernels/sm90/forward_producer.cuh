@@ -9,27 +9,28 @@
 
 namespace keyhole::sm90 {
 
-// All that takes divisions is done here, once for the many threads that would have to. `read` is
-// what the caller has of the item in registers.
+// Fills in a planned item. All divisions happen here, once, instead of in every consumer thread.
+// `read` is a copy of the work item in registers.
 template <class C>
-__device__ __forceinline__ void write_job(const ForwardParams& p, const ForwardMaps& maps,
-                                          const ShareItem& item, const WorkItem& read, Job& job) {
-  job.run = read.num_tiles == 0 ? TileRun{0, 1, kNobody} : item.first;
-  job.result.item = &item.work;
+__device__ __forceinline__ void write_item(const ForwardParams& p, const ForwardMaps& maps,
+                                           const ShareItem& item, const WorkItem& read,
+                                           PlannedItem& planned) {
+  planned.run = read.num_tiles == 0 ? TileRun{0, 1, kEmptyBitmap} : item.first;
+  planned.result.item = &item.work;
   asm volatile("" ::: "memory");  // registers are few
   const device::Work work = device::work_of(p.sizes, p.view, read, read.head);
-  job.num_tiles = max(work.num_tiles, 1);
-  job.next_run = work.runs + 1;
-  job.kv_head = work.kv_head;
-  job.first_k = int32_t(work.residue.first_k);
+  planned.num_tiles = max(work.num_tiles, 1);
+  planned.next_run = work.runs + 1;
+  planned.kv_head = work.kv_head;
+  planned.first_k = int32_t(work.residue.first_k);
   const auto first_q = int32_t(work.residue.first_q);
   const ClassRows queries = maps.q.of_class(first_q);
-  job.rows = {0, work.row_tile * C::tile_q, queries.class_at, work.head, work.batch};
-  job.queries = queries.map;
+  planned.rows = {0, work.row_tile * C::tile_q, queries.class_at, work.head, work.batch};
+  planned.queries = queries.map;
 
   const int64_t first_row = int64_t{work.row_tile} * C::tile_q;
   const int64_t query = work.residue.first_q + p.view.stride * first_row;
-  JobResult& result = job.result;
+  PlannedResult& result = planned.result;
   result.head_index = work.head_index;
   result.slot = work.slot;
   result.num_rows = int32_t(min(int64_t{C::tile_q}, work.residue.num_q - first_row));
@@ -41,7 +42,7 @@ __device__ __forceinline__ void write_job(const ForwardParams& p, const ForwardM
   };
   result.out_at = at(p.out);
   result.lse_at = at(p.lse);
-  result.boxes = maps.out.map_of_class(first_q);
+  result.out_map = maps.out.map_of_class(first_q);
 }
 
 template <class Tile>
@@ -51,38 +52,39 @@ __device__ __forceinline__ void load_tile(const unsigned char* to, const CUtenso
   copy_tile<Tile>(to, map, is_full, at);
 }
 
-// What it takes to find the next job is on its way while its place is not free yet. Queries are
-// loaded here, too: the producer is held up by keys and values that are still in use.
+// The planner. The list of the next item is prefetched while the planner waits for a free slot. It
+// also loads queries, because the producer blocks on keys and values that are still in use.
 template <class C>
 __device__ __forceinline__ void plan(const ForwardParams& p, const ForwardMaps& maps,
                                      ForwardShared<C>& shared) {
   prefetch(&maps.q.longer);
-  uint32_t jobs =
-      0;  // that were planned; not a PipelineState for each ring: registers are few here
+  uint32_t num_items = 0;  // planned so far; a PipelineState per ring would take more registers
   const auto await_place = [&] {
-    shared.await(shared.job_empty[jobs % kJobs], jobs / kJobs % 2 ^ 1);
+    shared.await(shared.planned_empty[num_items % kPlannedItems],
+                 num_items / kPlannedItems % 2 ^ 1);
   };
   const auto await_room = [&] {
-    shared.await(shared.q_empty[jobs % C::q_stages], jobs / C::q_stages % 2 ^ 1);
+    shared.await(shared.q_empty[num_items % C::q_stages], num_items / C::q_stages % 2 ^ 1);
   };
-  for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next(), ++jobs) {
+  for (device::ShareCursor at(p.view.work.shares); at.is_valid(); at.next(), ++num_items) {
     const WorkItem read = at.item().work;
     prefetch(p.view.runs + read.first_run);
-    Job& job = shared.job[jobs % kJobs];
+    PlannedItem& planned = shared.planned[num_items % kPlannedItems];
     await_place();
-    write_job<C>(p, maps, at.item(), read, job);
-    arrive(shared.is_planned[jobs % kJobs]);
+    write_item<C>(p, maps, at.item(), read, planned);
+    arrive(shared.is_planned[num_items % kPlannedItems]);
 
     await_room();
-    publish_stores();  // results have been there: here, because a warp would wait long for it
-    load_tile<typename ForwardShared<C>::Queries>(shared.q[jobs % C::q_stages], job.queries,
-                                                  shared.q_full[jobs % C::q_stages], job.rows);
+    publish_stores();  // the stage held results; done here, because consumers would wait long
+    load_tile<typename ForwardShared<C>::Queries>(
+        shared.q[num_items % C::q_stages], planned.queries, shared.q_full[num_items % C::q_stages],
+        planned.rows);
   }
   await_place();
-  shared.job[jobs % kJobs].num_tiles = 0;
-  arrive(shared.is_planned[jobs % kJobs]);
+  shared.planned[num_items % kPlannedItems].num_tiles = 0;
+  arrive(shared.is_planned[num_items % kPlannedItems]);
   await_room();
-  arrive(shared.q_full[jobs % C::q_stages]);
+  arrive(shared.q_full[num_items % C::q_stages]);
 }
 
 template <class C>
@@ -95,26 +97,26 @@ class Producer {
 
   __device__ __forceinline__ void load() {
     while (true) {
-      shared_.await(shared_.is_planned[job_.stage], job_.parity);
-      const Job& job = shared_.job[job_.stage];
-      job_.next();
-      int32_t left = job.num_tiles;
+      shared_.await(shared_.is_planned[planned_.stage], planned_.parity);
+      const PlannedItem& planned = shared_.planned[planned_.stage];
+      planned_.next();
+      int32_t left = planned.num_tiles;
       if (left == 0) return;
-      const Head head = {maps_.k.of_class(job.first_k), maps_.v.of_class(job.first_k).map,
-                         job.kv_head, job.rows.batch};
-      const TileRun* next_run = job.next_run;
-      TileRun run = job.run, next = {};
+      const Head head = {maps_.k.of_class(planned.first_k), maps_.v.of_class(planned.first_k).map,
+                         planned.kv_head, planned.rows.batch};
+      const TileRun* next_run = planned.next_run;
+      TileRun run = planned.run, next = {};
       int32_t tile = run.tile;
       load_keys(head, tile, run.bitmap);
       while (true) {
         run.count = min(run.count, left);
         left -= run.count;
-        if (left > 0) next = *next_run++;  // on its way while this run is loaded
+        if (left > 0) next = *next_run++;  // loads while this run is processed
         for (const int32_t end = run.tile + run.count; ++tile < end;) {
           load_keys(head, tile, run.bitmap);
           load_values(head, tile - 1);
         }
-        --tile;  // its values are still to come
+        --tile;  // its values are not loaded yet
         if (left == 0) break;
         run = next;
         load_keys(head, run.tile, run.bitmap);
@@ -150,7 +152,7 @@ class Producer {
 
   const ForwardMaps& maps_;
   ForwardShared<C>& shared_;
-  PipelineState<kJobs> job_;
+  PipelineState<kPlannedItems> planned_;
   PipelineState<C::k_stages> k_;
   PipelineState<C::v_stages> v_;
 };

@@ -1,14 +1,15 @@
 // src/kernels/sm90/forward_softmax.cuh
-// From scores to weights: what a thread does with its share of a tile, rows r and r + 8 of its
-// warp's 16. Element 4 * j + 2 * h + e of a sum is row h, so that i / 2 % 2 is the row of element
-// i.
+// From scores to weights, for the part of a tile that one thread holds: rows r and r + 8 of its
+// warp's 16. Element 4 * j + 2 * h + e of an accumulator is in row h, so i / 2 % 2 is the row of
+// element i.
 //
-// The maximum is guessed: a row keeps the base it got from its first keys for as long as no weight
-// 2^(score - base) passes a limit; out is divided by the sum of weights in any case. The sum, which
-// is needed anyway and is larger than each of its terms, tells when the guess was wrong: then the
-// warp raises the base and makes the tile's weights again. So the common tile has no maximum, no
-// exchange between lanes and no rescaling, and the scores must be kept until the weights are
-// accepted: weights are made in registers of their own.
+// The row maximum is guessed. A row keeps the maximum of its first tile as long as no weight
+// 2^(score - row_max) exceeds a limit; out is divided by the sum of weights in any case. That sum
+// is needed anyway and is larger than each of its terms, so it shows when the guess was wrong. Then
+// the warp raises row_max and computes the tile's weights again.
+//
+// The common tile therefore needs no maximum, no exchange between lanes and no rescaling. In return
+// the scores must be kept until the weights are accepted, so weights have registers of their own.
 #pragma once
 
 #include <cfloat>
@@ -22,17 +23,18 @@ template <class T>
 struct Weight;
 template <>
 struct Weight<__nv_bfloat16> {
-  static constexpr float limit = 16777216;  // 2^24: the range of fp32, with room for sums
+  static constexpr float limit =
+      16777216;  // 2^24: within the range of fp32, with headroom for sums
 };
 template <>
 struct Weight<__half> {
-  static constexpr float limit = 32768;  // 2^15: the largest power of two of an fp16
+  static constexpr float limit = 32768;  // 2^15: the largest power of two in fp16
 };
 
 // What consumers need of a call, beside its tensors.
 template <Bend kBend>
 struct CallRule {
-  SoftmaxRule<device::FastMath, kBend> rule;  // by the magnitude of the scale
+  SoftmaxRule<device::FastMath, kBend> rule;  // with the magnitude of the scale
   int32_t sign;                               // of the scale (device/signed_rule.cuh)
 };
 template <Bend kBend>
@@ -41,7 +43,7 @@ CallRule<kBend> call_rule(const device::Sizes& sizes) {
           device::sign_of_scale(sizes)};
 }
 
-// Products become bent ones, which a rule without a softcap leaves as they are.
+// Applies the softcap to the products; without one they stay as they are.
 template <Bend kBend, int kCount>
 __device__ __forceinline__ void bend_products(float (&products)[kCount],
                                               const CallRule<kBend>& call) {
@@ -51,27 +53,27 @@ __device__ __forceinline__ void bend_products(float (&products)[kCount],
   }
 }
 
-// The two rows of a thread. Sums are of the thread's own columns: the four lanes that share a row
-// add theirs up at the end.
+// The two rows of a thread. A sum covers only the thread's own columns: the four lanes that share a
+// row add theirs up at the end.
 struct Rows {
-  // FLT_MAX: the row has not attended to anything yet. Any score then passes the limit.
+  // FLT_MAX: the row has not attended to anything yet. Any score then exceeds the limit.
   float minus_row_max[2];
   float sum[2];
 };
 
-// What a raised base does to what was added up before: a factor for each row.
+// The factor for what each row has accumulated so far, after row_max was raised.
 struct Rescale {
   float of_row[2];
 };
 
-// The largest score of each row in this tile becomes its base, unless that is higher already.
+// Raises row_max to the largest score of each row in this tile, unless it is higher already.
 template <Bend kBend, int kCount>
 __device__ __forceinline__ Rescale raise_row_max(Rows& rows, const float (&scores)[kCount],
                                                  const CallRule<kBend>& call) {
   Rescale rescale;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    float top[2] = {scores[2 * h], scores[2 * h + 1]};  // passes over NaN, which stays in the sum
+    float top[2] = {scores[2 * h], scores[2 * h + 1]};  // skips NaN, which the sum still shows
 #pragma unroll
     for (int i = 4 + 2 * h; i < kCount; i += 4) {
       top[0] = fmaxf(top[0], scores[i]);
@@ -87,7 +89,7 @@ __device__ __forceinline__ Rescale raise_row_max(Rows& rows, const float (&score
   return rescale;
 }
 
-// Weights as the next product reads them, and their sums.
+// Weights, packed as the operand of the next product, and their sums.
 template <class T, Bend kBend, int kCount>
 __device__ __forceinline__ void make_weights(uint32_t (&weights)[kCount / 8][4], float (&sum)[2],
                                              const float (&scores)[kCount], const Rows& rows,
@@ -106,14 +108,14 @@ __device__ __forceinline__ void make_weights(uint32_t (&weights)[kCount / 8][4],
   sum[1] = part[1][0] + part[1][1];
 }
 
-// Whether a base of this warp's rows is too low for these sums of weights: then it is raised, the
-// weights are made again, and what was added up before shrinks.
+// Whether row_max of any row in this warp is too low for these sums. Then it is raised, the weights
+// are computed again, and what was accumulated before is rescaled.
 template <class T>
 __device__ __forceinline__ bool is_guess_wrong(const float (&sum)[2]) {
   return __any_sync(~0u, sum[0] > Weight<T>::limit || sum[1] > Weight<T>::limit);
 }
 
-// so_far + 0 x: NaN in either half for good, once x is infinite or NaN there.
+// so_far + 0 * x, for two packed values: NaN from then on, once x is infinite or NaN.
 template <class T>
 __device__ __forceinline__ uint32_t add_zero_times(uint32_t two, uint32_t so_far) {
   uint32_t sum;

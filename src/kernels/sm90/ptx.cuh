@@ -1,7 +1,6 @@
 // src/kernels/sm90/ptx.cuh
-// One function per instruction of sm_90a: matrix products of a warpgroup, barriers in shared
-// memory, boxes of tensors copied by TMA, additions of whole pieces to global memory. The PTX
-// manual has pictures of the fragments.
+// One function per instruction of sm_90a: warpgroup matrix products, barriers in shared memory, TMA
+// copies, bulk additions to global memory. The PTX manual has pictures of the fragments.
 #pragma once
 
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
@@ -15,45 +14,46 @@ using device::smem_address;
 inline constexpr int kWarpgroup = 128;  // threads
 
 // ---- Matrix products ----
-// sum (+)= a . b over 16 terms, 64 rows: a warpgroup's, started now and awaited later. Thread t
-// holds, of the sum, element 4 j + 2 h + e at row 16 (t / 32) + t % 32 / 4 + 8 h, column 8 j + 2 (t
-// % 4) + e. Registers of a product that is under way must not be touched.
+// sum (+)= a . b over 16 terms, 64 rows, by a warpgroup. Asynchronous: issued now, awaited later.
+// Element 4 j + 2 h + e of thread t's accumulator is in row 16 (t / 32) + t % 32 / 4 + 8 h, column
+// 8 j + 2 (t % 4) + e. Registers of a product in flight must not be touched.
 
-// An operand in shared memory: panels of 64 columns (128 bytes a row), in which chunk c of 16 bytes
-// of row r lies where c ^ r % 8 would. The panel begins at a multiple of 1024 bytes.
-//   rows are terms    (the operand is "transposed"): 16 of them, columns from the first one on;
-//                     other panels follow `panel_bytes` later
-//   columns are terms 16 of them, rows from the first one on
+// The descriptor of an operand in shared memory: panels of 64 columns (128 bytes a row) in the
+// 128-byte swizzle, where chunk c (16 bytes) of row r is stored at chunk c ^ r % 8. A panel is
+// aligned to 1024 bytes.
+//   rows are terms     (a "transposed" operand): 16 of them, columns from the first one on;
+//                      the next panel is `panel_bytes` further
+//   columns are terms  16 of them, rows from the first one on
 __device__ __forceinline__ uint64_t operand(uint32_t smem, int panel_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32;
   return kSwizzle128 | kEightRows | uint64_t(panel_bytes >> 4) << 16 | (smem & 0x3ffff) >> 4;
 }
-// `operand`, so many bytes further.
+// The descriptor, moved by `bytes`.
 __device__ __forceinline__ uint64_t further(uint64_t operand, int bytes) {
   return operand + uint64_t(bytes >> 4);
 }
 
-// Before the first product that uses registers which something else has written.
+// Needed before the first product that uses registers which other instructions have written.
 __device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-// The products since the last commit become one group.
+// Makes the products since the last commit one group.
 __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most kUnfinished groups are under way, the youngest ones.
+// Waits until at most kUnfinished groups, the youngest ones, are in flight.
 template <int kUnfinished>
 __device__ __forceinline__ void await_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kUnfinished) : "memory");
 }
-// The compiler does not know when a sum is there: it may not use it before this.
+// The compiler does not know when an accumulator is complete: this keeps it from using it earlier.
 template <int kCount>
 __device__ __forceinline__ void is_ready(float (&sum)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i]));
 }
 
-// The operands of the sum and their names.
+// The accumulator registers as operands, and their names.
 #define KEYHOLE_SUM_8(i)                                                                \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
@@ -87,11 +87,12 @@ template <class T>
 struct Product;
 
 // of_shared: both operands in shared memory; kLeftRows, kRightRows: their rows are terms; kBegins:
-//   the sum begins with this product.
-// of_registers: the left operand in registers, packed as two neighbouring blocks of 8 columns of a
-//   sum are: {block 0 h 0, block 0 h 1, block 1 h 0, block 1 h 1}. Rows of the right one are terms.
-// columns: of the right operand and of the sum, of which a thread has `count`; a0 to a4: the names
-// of the operands that follow the sum.
+//   the product overwrites the accumulator.
+// of_registers: the left operand in registers, packed like two neighbouring blocks of 8 columns of
+//   an accumulator: {block 0 h 0, block 0 h 1, block 1 h 0, block 1 h 1}. Rows of the right operand
+//   are terms.
+// columns: of the right operand and of the accumulator, of which a thread holds `count` elements;
+//   a0 to a4: the names of the operands after the accumulator.
 #define KEYHOLE_DEFINE_PRODUCT(type, count, columns, a0, a1, a2, a3, a4)                          \
   template <bool kBegins, bool kLeftRows, bool kRightRows>                                        \
   static __device__ __forceinline__ void of_shared(float(&sum)[count], uint64_t left,             \
@@ -143,15 +144,15 @@ struct Product<__half> {
 #undef KEYHOLE_SUM_16
 #undef KEYHOLE_SUM_8
 
-// Products, copies by TMA and additions come after what this thread has stored in shared memory or
-// copied there, and after what others have before a barrier that it has waited for; for what others
-// start a barrier must follow.
+// The proxy fence. Products, TMA copies and bulk additions that this thread issues later see what
+// it has stored or copied to shared memory, and what others stored before a barrier it has waited
+// for. If other threads issue them, a barrier must follow.
 __device__ __forceinline__ void publish_stores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Four 8x8 matrices of 16-bit elements to shared memory, the inverse of ldmatrix: lane l gives the
-// address of row l % 8 of matrix l / 8.
+// stmatrix, the inverse of ldmatrix: stores four 8x8 matrices of 16-bit elements to shared memory.
+// Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t smem, const uint32_t (&from)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem),
                "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
@@ -159,7 +160,7 @@ __device__ __forceinline__ void store_matrices(uint32_t smem, const uint32_t (&f
 }
 
 // ---- Barriers ----
-// A barrier in shared memory: its phases end one after the other, each after `count` arrivals.
+// An mbarrier in shared memory. A phase completes after `count` arrivals; then the next one begins.
 __device__ __forceinline__ void init_barrier(uint64_t& barrier, int count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_address(&barrier)), "r"(count)
                : "memory");
@@ -167,7 +168,7 @@ __device__ __forceinline__ void init_barrier(uint64_t& barrier, int count) {
 __device__ __forceinline__ void arrive(uint64_t& barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(smem_address(&barrier)) : "memory");
 }
-// One arrival of a warp, all of whose lanes are here.
+// One arrival for a whole warp; all lanes must call.
 __device__ __forceinline__ void arrive_as_warp(uint64_t& barrier) {
   asm volatile(
       "{\n"
@@ -177,18 +178,18 @@ __device__ __forceinline__ void arrive_as_warp(uint64_t& barrier) {
       "}" ::"r"(smem_address(&barrier))
       : "memory");
 }
-// One of the arrivals, and the phase does not end before so many bytes have been copied, too.
+// One arrival. The phase also waits until that many bytes have been copied.
 __device__ __forceinline__ void arrive_and_expect(uint64_t& barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(smem_address(&barrier)),
                "r"(bytes)
                : "memory");
 }
-// Barriers that were just made, for TMA; for other threads __syncthreads() must follow.
+// Makes new barriers visible to TMA. For other threads a __syncthreads() must follow.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// Whether the last phase of this parity is over; before the first one, that of parity 1 is. is_over
-// may sleep a while before it says no; is_over_now never does.
+// Whether the latest phase of this parity is complete. Before the first phase, parity 1 counts as
+// complete. is_over may sleep a while before it returns false; is_over_now never does.
 #define KEYHOLE_DEFINE_IS_OVER(name, instruction)                            \
   __device__ __forceinline__ bool name(uint64_t& barrier, uint32_t parity) { \
     uint32_t is_over;                                                        \
@@ -204,13 +205,13 @@ KEYHOLE_DEFINE_IS_OVER(is_over, "mbarrier.try_wait")
 KEYHOLE_DEFINE_IS_OVER(is_over_now, "mbarrier.test_wait")
 #undef KEYHOLE_DEFINE_IS_OVER
 
-// The barriers of a CTA by their numbers; 0 is that of __syncthreads().
+// Numbered barriers of a CTA; __syncthreads() uses number 0.
 template <int kNumber, int kThreads>
 __device__ __forceinline__ void meet() {
   asm volatile("bar.sync %0, %1;" ::"n"(kNumber), "n"(kThreads) : "memory");
 }
 
-// The same where the number is not known when the kernel is compiled; arrive_at does not wait.
+// The same with a number known only at run time. arrive_at does not wait.
 template <int kThreads>
 __device__ __forceinline__ void meet_at(int number) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
@@ -220,12 +221,12 @@ __device__ __forceinline__ void arrive_at(int number) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "n"(kThreads) : "memory");
 }
 
-// ---- Boxes of tensors ----
-// Where a box of a tensor of five dimensions begins (row_boxes.h).
+// ---- TMA ----
+// Coordinates of a box: where it begins in a tensor of five dimensions (tma_tensors.h).
 struct BoxAt {
   int32_t column, row, row_class, head, batch;
 };
-// Starts to copy a box to shared memory; its bytes count towards the barrier's phase.
+// Starts to copy a box to shared memory. Its bytes count towards the barrier's phase.
 __device__ __forceinline__ void copy_box(uint32_t smem, const CUtensorMap* map, uint64_t& barrier,
                                          const BoxAt& at) {
   asm volatile(
@@ -235,18 +236,18 @@ __device__ __forceinline__ void copy_box(uint32_t smem, const CUtensorMap* map, 
       "r"(at.head), "r"(at.batch)
       : "memory");
 }
-// Brings the description of a tensor near.
+// Prefetches a tensor map.
 __device__ __forceinline__ void prefetch(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// Brings 128 bytes of global memory near.
+// Prefetches 128 bytes of global memory to the L1 cache.
 __device__ __forceinline__ void prefetch(const void* global) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(global) : "memory");
 }
 
 // ---- From shared memory to global memory ----
-// Starts to copy a box from shared memory; what lies outside the tensor is not stored.
+// Starts to copy a box from shared memory. Elements outside the tensor are not stored.
 __device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t smem, const BoxAt& at) {
   asm volatile(
       "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], "
@@ -254,15 +255,16 @@ __device__ __forceinline__ void store_box(const CUtensorMap* map, uint32_t smem,
       "r"(smem), "r"(at.column), "r"(at.row), "r"(at.row_class), "r"(at.head), "r"(at.batch)
       : "memory");
 }
-// Adds floats in shared memory to global memory, each atomically; both are aligned to 16 bytes.
+// Adds floats in shared memory to global memory, each atomically. Both addresses are 16-byte
+// aligned.
 __device__ __forceinline__ void add_from_shared(float* global, uint32_t smem, int bytes) {
   asm volatile(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(global),
       "r"(smem), "r"(bytes)
       : "memory");
 }
-// What this thread has begun to store or to add becomes a group; until all groups have been read,
-// and until they have arrived.
+// Makes the stores and additions this thread has issued a group; waits until all groups have been
+// read from shared memory; waits until they are complete.
 __device__ __forceinline__ void commit_stores() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -274,7 +276,7 @@ __device__ __forceinline__ void await_stores() {
 }
 
 // ---- Registers ----
-// All warps of a warpgroup give registers back, or ask for more.
+// setmaxnreg: all warps of a warpgroup release registers, or ask for more.
 template <int kRegisters>
 __device__ __forceinline__ void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));

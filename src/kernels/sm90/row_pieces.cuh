@@ -1,12 +1,12 @@
 // src/kernels/sm90/row_pieces.cuh
-// From sums as products leave them to pieces of rows as memory wants them.
+// From accumulators to rows in memory.
 #pragma once
 
 #include "kernels/device/ptx.cuh"
 
 namespace keyhole::sm90 {
 
-// Lane c of four has columns 2 c and 2 c + 1 of four blocks of 8, packed. It gets all of block c.
+// Lane c of four holds columns 2 c and 2 c + 1 of four blocks of 8, packed. Returns all of block c.
 __device__ __forceinline__ uint4 exchange_blocks(const uint32_t (&two)[4], int c) {
   const bool is_odd = c & 1, is_high = c & 2;
   const uint32_t x = __shfl_xor_sync(~0u, is_odd ? two[0] : two[1], 1);
@@ -18,8 +18,8 @@ __device__ __forceinline__ uint4 exchange_blocks(const uint32_t (&two)[4], int c
   return is_high ? uint4{from0, from1, b0, b1} : uint4{a0, a1, from0, from1};
 }
 
-// A warp's 16 rows, `rows` and `columns` of which are there, to memory: 64 bytes of a row by four
-// lanes. Element (4 j + 2 h + e) of `sum` is row lane / 4 + 8 h, column 8 j + 2 (lane % 4) + e.
+// Writes a warp's 16 rows to memory, four lanes for 64 bytes of a row. `rows` and `columns` of them
+// exist. Element (4 j + 2 h + e) of `sum` is in row lane / 4 + 8 h, column 8 j + 2 (lane % 4) + e.
 // True when a value, as stored, is not finite.
 template <class T, int kCount>
 __device__ __forceinline__ bool write_rows(const float (&sum)[kCount], float scale, T* to,

@@ -1,12 +1,12 @@
 // src/kernels/sm90/stages.cuh
-// How tiles lie in shared memory, and how a ring of them is used again and again.
+// The layout of tiles in shared memory, and the ring of stages.
 #pragma once
 
 #include "kernels/sm90/ptx.cuh"
 
 namespace keyhole::sm90 {
 
-// A tile in shared memory: panels of 64 columns of 16 bits, as wgmma wants them (ptx.cuh).
+// A tile in shared memory: panels of 64 columns of 16 bits, the layout of wgmma (ptx.cuh).
 template <int kRows, int kColumns>
 struct Panels {
   static constexpr int bytes = kRows * 128;  // of a panel
@@ -14,7 +14,7 @@ struct Panels {
   static_assert(kRows % 8 == 0 && kColumns % 64 == 0);
 };
 
-// Starts the copies of a tile by TMA, whose bytes the barrier must have been told to expect.
+// Starts the TMA copies of a tile. The barrier must already expect its bytes.
 template <class Tile>
 __device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtensorMap* map,
                                           uint64_t& barrier, BoxAt at) {
@@ -24,7 +24,7 @@ __device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtenso
   }
 }
 
-// Steps take turns at the stages; the parity of a stage's barriers changes each time it is used.
+// Stages are used in turn. The parity of a stage's barriers flips each time around the ring.
 template <int kStages>
 struct PipelineState {
   int stage = 0;

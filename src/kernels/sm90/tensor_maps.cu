@@ -10,10 +10,10 @@
 namespace keyhole::sm90 {
 namespace {
 
-// Asked of the driver that runs: linking it would keep programs from starting where there is none.
+// Looked up at run time: a program linked to libcuda would not start on a machine without a driver.
 template <class Function>
 Function find_in_driver(const char* name) {
-  constexpr unsigned since = 12000;  // the CUDA version whose signatures these are
+  constexpr unsigned since = 12000;  // the CUDA version that has these signatures
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
   check_cuda(cudaGetDriverEntryPointByVersion(name, &found, since, cudaEnableDefault, &result),
@@ -27,7 +27,7 @@ Function find_in_driver(const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
-CUtensorMap encode(const BoxedRows& rows, DType dtype, int box_rows) {
+CUtensorMap encode(const TmaTensor& rows, DType dtype, int box_rows) {
   static const auto call =
       find_in_driver<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   const uint32_t box[kBoxDims] = {kBoxColumns, uint32_t(box_rows), 1, 1, 1};
@@ -38,7 +38,7 @@ CUtensorMap encode(const BoxedRows& rows, DType dtype, int box_rows) {
       dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
       kBoxDims, const_cast<void*>(rows.base), rows.dims, rows.strides, box, every_element,
       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // "none": zeros
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // outside the tensor: zeros
   if (status != CUDA_SUCCESS) {
     throw Error(ErrorKind::device,
                 say("cuTensorMapEncodeTiled refuses, with error ", int(status), ", boxes of ",
@@ -61,13 +61,13 @@ CUtensorMap with_base(CUtensorMap map, const void* base) {
   return map;
 }
 
-// The maps of a launch. Its tensors are mostly alike: the map of one is then the map of another
-// with a different address, which takes the driver less time than making one.
+// The maps of a launch. Its tensors mostly have equal shapes and strides. Replacing the address of
+// a map takes the driver less time than encoding a new one.
 class MapMaker {
  public:
   explicit MapMaker(DType dtype) : dtype_(dtype) {}
 
-  CUtensorMap map_of(const BoxedRows& rows, int box_rows) {
+  CUtensorMap map_of(const TmaTensor& rows, int box_rows) {
     for (const std::optional<Made>& made : made_) {
       if (made && made->is_for(rows, box_rows)) return with_base(made->map, rows.base);
     }
@@ -78,40 +78,40 @@ class MapMaker {
 
  private:
   struct Made {
-    BoxedRows rows;
+    TmaTensor rows;
     int box_rows;
     CUtensorMap map;
 
-    bool is_for(const BoxedRows& others, int other_box_rows) const {
+    bool is_for(const TmaTensor& others, int other_box_rows) const {
       return box_rows == other_box_rows && std::ranges::equal(rows.dims, others.dims) &&
              std::ranges::equal(rows.strides, others.strides);
     }
   };
   DType dtype_;
-  // Two for each of q, k, v, and out or dout. Those that are not made are not written to: they are
-  // two kilobytes of every call.
+  // Two for each of q, k, v, and out or dout. Optional, so that unused ones are not initialised:
+  // that would cost two kilobytes of writes per call.
   std::optional<Made> made_[8];
   int num_made_ = 0;
 };
 
 RowMaps row_maps(MapMaker& maker, const TensorView& tensor, int32_t stride, int box_rows,
                  const void* some_memory) {
-  RowBoxes boxes = row_boxes(tensor, stride);
-  // Without a row nothing is read, but the driver wants an address.
-  if (tensor.shape[2] == 0) boxes.longer.base = boxes.shorter.base = some_memory;
+  TmaTensors tensors = tma_tensors(tensor, stride);
+  // Nothing is read from a tensor without rows, but the driver requires an address.
+  if (tensor.shape[2] == 0) tensors.longer.base = tensors.shorter.base = some_memory;
   RowMaps maps{};
-  maps.longer = maker.map_of(boxes.longer, box_rows);
-  if (boxes.num_longer < stride) maps.shorter = maker.map_of(boxes.shorter, box_rows);
-  maps.num_longer = boxes.num_longer;
-  maps.longer_origin = boxes.longer_origin;
-  maps.shorter_origin = boxes.shorter_origin;
+  maps.longer = maker.map_of(tensors.longer, box_rows);
+  if (tensors.num_longer < stride) maps.shorter = maker.map_of(tensors.shorter, box_rows);
+  maps.num_longer = tensors.num_longer;
+  maps.longer_origin = tensors.longer_origin;
+  maps.shorter_origin = tensors.shorter_origin;
   return maps;
 }
 
 // The tensors of a call whose plan has `stride` residue classes in this part.
 class CallRows {
  public:
-  // some_memory: any address of the GPU.
+  // some_memory: any valid GPU address.
   CallRows(const device::Sizes& sizes, DType dtype, int32_t stride, const void* some_memory)
       : sizes_(sizes), dtype_(dtype), stride_(stride), some_memory_(some_memory), maker_(dtype) {}
 

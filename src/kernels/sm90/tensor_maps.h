@@ -1,7 +1,7 @@
 // src/kernels/sm90/tensor_maps.h
-// The rows of q, k, v and dout as TMA reads them, and of out as it writes them: made on the host
-// for every launch (0.2 us each), passed to the kernel by value. Nothing outlives the launch, and a
-// CUDA graph keeps them.
+// Tensor maps: how TMA reads q, k, v and dout, and how it writes out. They are made on the host for
+// every launch (0.2 us each) and passed to the kernel by value. Nothing outlives the launch, and a
+// CUDA graph keeps its own copy.
 #pragma once
 
 #include <cuda.h>  // types; nothing of libcuda is linked
@@ -9,18 +9,18 @@
 #include <cstdint>
 
 #include "kernels/device/params.h"
-#include "kernels/sm90/row_boxes.h"
+#include "kernels/sm90/tma_tensors.h"
 
 namespace keyhole::sm90 {
 
-// Where the rows of one class of one head begin: give TMA the coordinates
-// (column, row of the class, class_at, head, batch).
+// The rows of one class of one head. The TMA coordinates are (column, row of the class, class_at,
+// head, batch).
 struct ClassRows {
   const CUtensorMap* map;
   int32_t class_at;
 };
 
-// All rows of a tensor (row_boxes.h); boxes of 64 columns lie in shared memory as rows of 128 bytes
+// All rows of a tensor (tma_tensors.h). In shared memory a box of 64 columns is rows of 128 bytes
 // in the 128-byte swizzle.
 struct RowMaps {
   CUtensorMap longer, shorter;
@@ -36,11 +36,10 @@ struct RowMaps {
   }
 };
 
-// A parameter of the kernel: `const __grid_constant__ ForwardMaps maps`, since TMA reads a map from
-// where it lies.
+// A kernel parameter, `const __grid_constant__ ForwardMaps maps`: TMA reads a map at its address.
 struct ForwardMaps {
   RowMaps q, k, v;
-  RowMaps out;  // in boxes of the rows of a warp
+  RowMaps out;  // in boxes of one warp's rows
 };
 struct BackwardMaps {
   RowMaps q, dout, k, v;

@@ -1,17 +1,17 @@
 // src/kernels/sm90/waits.cuh
-// Waits for barriers in shared memory, which tests bound.
+// Waits for barriers in shared memory, with a time limit in tests.
 #pragma once
 
 #include "kernels/sm90/ptx.cuh"
 
 namespace keyhole::sm90 {
 
-// With KEYHOLE_BOUNDED_WAITS, for tests, a wait that never ends gives up after some seconds, and so
-// do all that come after it; then end() makes an error of it. In shared memory, 0 at first.
+// With KEYHOLE_BOUNDED_WAITS (for tests) a wait gives up after some seconds, and all later ones
+// give up too; end() then raises an error. Lives in shared memory, initially 0.
 struct Waits {
-  int32_t gave_up;  // a wait has: all others give up, too
+  int32_t gave_up;  // a wait has timed out: all others give up too
 
-  // Until a phase is over; `is_over_already`: is_over_now said so a while ago.
+  // Waits until a phase is complete. is_over_already: is_over_now has returned true for it.
   __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity,
                                         bool is_over_already = false) {
 #ifdef KEYHOLE_BOUNDED_WAITS
@@ -28,7 +28,8 @@ struct Waits {
     while (!is_over_already) is_over_already = is_over(barrier, parity);
 #endif
   }
-  // An illegal address: because of a trap, here as in a wait, ptxas would serialise the products.
+  // Raises an error by an illegal address. With a trap, here or in a wait, ptxas would serialise
+  // the products.
   __device__ __forceinline__ void end() const {
 #ifdef KEYHOLE_BOUNDED_WAITS
     if (gave_up != 0) *reinterpret_cast<volatile int32_t*>(16) = gave_up;

@@ -13,7 +13,7 @@
 
 namespace keyhole {
 
-// The current GPU for as long as this lives.
+// Makes a GPU current as long as this lives.
 class OnGpu {
  public:
   explicit OnGpu(int ordinal) : ordinal_(ordinal) {
@@ -30,7 +30,7 @@ class OnGpu {
   int before_ = 0, ordinal_;
 };
 
-// For destructors: nothing is thrown, and what a driver refuses that is shutting down is forgotten.
+// For destructors: throws nothing, and ignores errors of a driver that is shutting down.
 void on_gpu_quietly(int ordinal, auto action) noexcept {
   int before = ordinal;
   if (cudaGetDevice(&before) == cudaSuccess &&
@@ -41,10 +41,10 @@ void on_gpu_quietly(int ordinal, auto action) noexcept {
   cudaGetLastError();
 }
 
-// Memory of the driver's pool on the current GPU, given back in stream order.
+// Memory of the driver's pool on the current GPU, freed in stream order.
 class PoolMemory {
  public:
-  // what: it is for, in the words of an error message.
+  // what: what it is for, for error messages.
   PoolMemory(size_t bytes, const char* what, cudaStream_t stream) : stream_(stream) {
     check_cuda(cudaMallocAsync(&data_, bytes, stream), "allocating ", bytes, " bytes for ", what);
   }
@@ -55,7 +55,7 @@ class PoolMemory {
   PoolMemory& operator=(const PoolMemory&) = delete;
 
   void* data() const { return data_; }
-  void* release() { return std::exchange(data_, nullptr); }  // to who gives it back instead
+  void* release() { return std::exchange(data_, nullptr); }  // the caller frees it instead
 
  private:
   void* data_ = nullptr;
@@ -65,7 +65,7 @@ class PoolMemory {
 inline void describe_gpu(const Device& on, Launch& launch) {
   const Gpu& device = gpu(on);
   launch.num_processors = device.num_processors;
-  // A test may ask for less shared memory than there is.
+  // A test may pass less shared memory than there is.
   if (launch.shared_bytes == 0) launch.shared_bytes = device.shared_bytes;
   launch.l2_cache_bytes = device.l2_cache_bytes;
 }
@@ -76,7 +76,7 @@ inline bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Scratch memory: the caller's, or the driver's in stream order.
+// Runs with scratch memory: the caller's, or memory of the driver's pool in stream order.
 inline void with_workspace(Launch& launch, int64_t bytes, cudaStream_t stream, auto run) {
   if (bytes == 0) return run();
   if (launch.workspace != nullptr) {
@@ -96,7 +96,7 @@ inline void with_workspace(Launch& launch, int64_t bytes, cudaStream_t stream, a
   check_cuda(cudaFreeAsync(launch.workspace, stream), "giving back the workspace");
 }
 
-// An error that an earlier call of somebody else left behind must not be taken for ours.
+// Clears an error that an earlier call elsewhere left behind, so that it is not taken for ours.
 inline void forget_old_errors() { cudaGetLastError(); }
 
 }  // namespace keyhole

@@ -1,5 +1,5 @@
 // src/runtime/cuda/device.cpp
-// What the driver says of the GPUs, asked once.
+// The properties of the GPUs, queried once.
 #include <algorithm>
 #include <vector>
 
@@ -35,7 +35,7 @@ Found find() {
   Found found;
   int driver = 0, count = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-    cudaGetLastError();  // a machine without a driver is no error
+    cudaGetLastError();  // a machine without a driver is not an error
     found.why_none = "no CUDA driver";
     return found;
   }
@@ -47,7 +47,7 @@ Found find() {
     return found;
   }
   for (int ordinal = 0; ordinal < count; ++ordinal) found.gpus.push_back(describe(ordinal));
-  // One that is refused stays in the list beside one that is not: its place is its ordinal.
+  // A refused GPU stays in the list if another one is accepted: the index is the ordinal.
   if (std::ranges::none_of(found.gpus, [](const Gpu& gpu) { return why_refused(gpu).empty(); })) {
     found.why_none = why_refused(found.gpus.front());
     found.gpus.clear();
@@ -75,7 +75,7 @@ std::string why_refused(const Gpu& gpu) {
 
 const Gpu& gpu(const Device& device) {
   if (!why_no_gpu().empty()) {
-    throw Error(ErrorKind::usage, say("a tensor lies on GPU ", device.ordinal,
+    throw Error(ErrorKind::usage, say("a tensor is on GPU ", device.ordinal,
                                       ", but there is none to use here: ", why_no_gpu(),
                                       "; pass tensors in host memory"));
   }
@@ -86,7 +86,7 @@ const Gpu& gpu(const Device& device) {
   const Gpu& chosen = gpus()[size_t(device.ordinal)];
   if (const std::string why = why_refused(chosen); !why.empty()) {
     throw Error(ErrorKind::unsupported,
-                say("a tensor lies on GPU ", device.ordinal, ", which has no kernels: ", why,
+                say("a tensor is on GPU ", device.ordinal, ", which has no kernels: ", why,
                     "; use another GPU, or pass tensors in host memory"));
   }
   return chosen;

@@ -1,5 +1,5 @@
 // src/runtime/cuda/find_bad_entry.cpp
-// A look at every entry of an index tensor, for callers who are willing to wait.
+// Checks every entry of an index tensor, for callers that accept the wait.
 #include "kernels/device/find_bad_entry.h"
 
 #include "runtime/cuda/call.h"

@@ -7,7 +7,7 @@
 namespace keyhole {
 namespace {
 
-// One of the process, and never destroyed: graphs may end after everything else.
+// One per process, never destroyed: graphs may outlive everything else.
 LateDrops& left_by_graphs() {
   static auto* const left = new LateDrops;
   return *left;
@@ -39,7 +39,7 @@ void free_what_graphs_left(cudaStream_t stream) {
     return;
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(stream, &capture) != cudaSuccess) {
-    cudaGetLastError();  // another capture forbids asking the default stream: another time
+    cudaGetLastError();  // during another capture the default stream cannot be queried: try later
     return;
   }
   if (capture == cudaStreamCaptureStatusNone) left.drop_all();

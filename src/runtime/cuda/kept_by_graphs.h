@@ -1,6 +1,6 @@
 // src/runtime/cuda/kept_by_graphs.h
-// A CUDA graph owns what its kernels read: it and everything instantiated from it hold the plan's
-// lists, until the last of them is destroyed and none of its launches is under way.
+// A CUDA graph owns what its kernels read. The graph and everything instantiated from it hold the
+// plan's lists until the last of them is destroyed and none of its launches is running.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,12 +9,12 @@
 
 namespace keyhole {
 
-// While it is captured, or later.
+// May be called during the capture or later.
 void keep_in_graph(cudaGraph_t graph, std::shared_ptr<void> kept);
 
-// CUDA tells of a graph's end on a thread of its own, where nobody may call CUDA: memory cannot be
-// freed there. What graphs held alone waits in a list, each thing once, for the next call that
-// follows a plan, on whatever GPU. Nothing is done while the stream of that call is captured.
+// CUDA reports the end of a graph on a thread of its own, where CUDA calls are forbidden, so memory
+// cannot be freed there. What only graphs held waits in a list, each object once. The next call
+// that uses a plan frees it, on any GPU, unless that call's stream is being captured.
 void free_what_graphs_left(cudaStream_t stream);
 
 }  // namespace keyhole

@@ -1,6 +1,6 @@
 // src/runtime/cuda/launch.cpp
-// One call on a GPU: its lists are there, copied there or made there, scratch memory is brought,
-// and the kernel's launches are queued.
+// One call on a GPU: prepares its lists (in place, copied, or made on the device), provides scratch
+// memory, and queues the kernel's launches.
 #include <algorithm>
 #include <memory>
 
@@ -19,8 +19,8 @@
 namespace keyhole {
 namespace {
 
-// Query heads that share keys, and so stay together in a section; a backward pass reads queries
-// again and again, which no two heads share.
+// Query heads that share keys stay together in a section. A backward pass reads queries repeatedly,
+// and no two heads share those.
 int32_t heads_to_keep(const ForwardArgs& args) {
   return int32_t(args.q.shape[1] / args.k.shape[1]);
 }
@@ -40,7 +40,7 @@ int64_t workspace_of(const KernelEntry& kernel, const BackwardArgs& args) {
 void run(const KernelEntry& kernel, const ForwardArgs& args) { kernel.forward(args); }
 void run(const KernelEntry& kernel, const BackwardArgs& args) { kernel.backward(args); }
 
-// How work is dealt out for a kernel whose CTAs stay.
+// How work is assigned for a persistent kernel.
 template <class Args>
 PersistentCtas ctas_of(const KernelEntry& kernel, TileShape tile, const Args& args) {
   if (kernel.persistence == nullptr || args.q.shape[0] * args.q.shape[1] == 0) return {};
@@ -53,8 +53,8 @@ PersistentCtas ctas_of(const KernelEntry& kernel, TileShape tile, const Args& ar
           .tiles_per_item = persistence.tiles_per_item};
 }
 
-// Lists as one call follows them on the GPU: a view and, while the call is queued, what it points
-// into. Some are made in scratch memory of the call, behind that of the kernel.
+// The lists of one call on the GPU: a view and, while the call is queued, the memory it points to.
+// Some are made in the scratch memory of the call, after that of the kernel.
 class DeviceLists {
  public:
   virtual ~DeviceLists() = default;
@@ -65,7 +65,7 @@ class DeviceLists {
   virtual PlanView view() const = 0;
   virtual int64_t bytes() const { return 0; }  // of scratch memory
   virtual void make(void* /*memory*/, cudaStream_t /*stream*/) {}
-  // After the launches that follow them were queued.
+  // Called after the launches that read them were queued.
   virtual void was_used_on(cudaStream_t /*stream*/) {}
 };
 
@@ -74,7 +74,7 @@ class NoLists final : public DeviceLists {
   PlanView view() const override { return {}; }
 };
 
-// Copied once, kept with the plan.
+// Copied once and kept with the plan.
 class ListsOfPlan final : public DeviceLists {
  public:
   template <class Args>
@@ -99,7 +99,7 @@ class ListsOfPlan final : public DeviceLists {
   std::shared_ptr<UploadedPlan> uploaded_;
 };
 
-// Read where they lie.
+// Read in place.
 class ListsOfIndices final : public DeviceLists {
  public:
   ListsOfIndices(const IndexView& indices, const TensorView& q, const TensorView& k)
@@ -116,7 +116,7 @@ device::DeviceIndices device_indices(const IndexView& indices) {
   return to;
 }
 
-// Made anew by every call, on the device.
+// Made on the device, for every call.
 class ListsOfTiles final : public DeviceLists {
  public:
   template <class Args>
@@ -172,7 +172,7 @@ std::unique_ptr<DeviceLists> lists_on_gpu(const Lists& lists, const KernelEntry&
     return std::make_unique<ListsOfIndices>(*indices, args.q, args.k);
   }
   const auto& tiles = std::get<TileListView>(lists.get());
-  // Nothing to attend to, or nobody who does: no lists, as of a plan for such a shape.
+  // No keys or no queries: no lists, like a plan for such a shape.
   if (args.q.shape[0] * args.q.shape[1] * args.q.shape[2] * args.k.shape[2] == 0 ||
       tiles.tiles.shape[1] == 0) {
     return std::make_unique<NoLists>();
@@ -180,7 +180,7 @@ std::unique_ptr<DeviceLists> lists_on_gpu(const Lists& lists, const KernelEntry&
   return std::make_unique<ListsOfTiles>(tiles, kernel, tile, args);
 }
 
-// The kernel's, then the lists' own.
+// The kernel's scratch memory, then that of the lists.
 struct Scratch {
   int64_t lists_at, bytes;
 };
@@ -219,7 +219,7 @@ void run_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile, A
   try {
     with_workspace(args.launch, scratch.bytes, stream, launch);
   } catch (...) {
-    try {  // where one of several launches fails, those queued before it still read the lists
+    try {  // if a launch fails, those queued before it still read the lists
       on_gpu->was_used_on(stream);
     } catch (const Error&) {  // the first error says more
     }
@@ -249,7 +249,7 @@ void run_backward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShap
 
 void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,
                   const TensorView& from_out, const TensorView& from_lse, void* stream) {
-  gpu(into_out.device);  // refuses one that is not there
+  gpu(into_out.device);  // throws if there is no such GPU
   const OnGpu here(into_out.device.ordinal);
   forget_old_errors();
   device::launch_merge(into_out, into_lse, from_out, from_lse, static_cast<cudaStream_t>(stream));

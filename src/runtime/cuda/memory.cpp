@@ -17,7 +17,7 @@ GpuMemory::GpuMemory(const Device& device, int64_t bytes) : device_(device), byt
 }
 GpuMemory::~GpuMemory() {
   if (data_ == nullptr) return;
-  // The default stream is that of the current GPU.
+  // The default stream belongs to the current GPU.
   on_gpu_quietly(device_.ordinal, [this] {
     if (device::living_context(device_.ordinal) == context_) cudaFreeAsync(data_, nullptr);
   });
@@ -25,7 +25,7 @@ GpuMemory::~GpuMemory() {
 GpuMemory::GpuMemory(GpuMemory&& other) noexcept { swap(other); }
 GpuMemory& GpuMemory::operator=(GpuMemory&& other) noexcept {
   GpuMemory taken(std::move(other));
-  swap(taken);  // what this one held goes at once, not with the other
+  swap(taken);  // frees the old memory now, not with `other`
   return *this;
 }
 void GpuMemory::swap(GpuMemory& other) noexcept {

@@ -1,5 +1,5 @@
 // src/runtime/cuda/upload.cpp
-// All arrays of a scheduled plan go into one block of memory, by one copy.
+// All arrays of a scheduled plan go into one block of memory, with one copy.
 #include "runtime/cuda/upload.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// Gathers arrays on the host; their device addresses are known once the block is allocated.
+// Collects arrays on the host. Their device addresses are known once the block is allocated.
 class Block {
  public:
   template <class T>
@@ -78,7 +78,7 @@ void add_tiles(Block& block, const TileView& host, const Target& target, const S
   block.add(host.list_begin, lists, &to.list_begin);
   block.add(host.list_count, lists, &to.list_count);
   block.add(host.runs, num_runs(host.list_begin, host.list_count, lists), &to.runs);
-  to.order = nullptr;  // the work items have it
+  to.order = nullptr;  // the work items contain it
   add(block, made.bitmaps, &to.bitmaps);
   add(block, made.t_bitmaps, &to.t_bitmaps);
   add_work(block, made.forward, made.is_one_group, to.work);
@@ -120,8 +120,9 @@ struct OwnStream {
 
 bool is_default(cudaStream_t stream) { return stream == nullptr || stream == cudaStreamLegacy; }
 
-// `waiting` waits for what is queued on the default stream now. False: it will not, as while a
-// stream is captured that the default stream would have to wait for; asking spoils no capture.
+// Makes `waiting` wait for what is queued on the default stream now. False if that is impossible,
+// for example while a stream is captured that the default stream would have to wait for; trying
+// does not invalidate the capture.
 bool wait_for_default_stream(cudaStream_t waiting) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   if (cudaStreamIsCapturing(cudaStreamLegacy, &status) != cudaSuccess) return false;
@@ -129,16 +130,16 @@ bool wait_for_default_stream(cudaStream_t waiting) {
   if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return false;
   const bool will_wait = cudaEventRecord(event, cudaStreamLegacy) == cudaSuccess &&
                          cudaStreamWaitEvent(waiting, event, 0) == cudaSuccess;
-  cudaEventDestroy(event);  // it goes when it has been reached
+  cudaEventDestroy(event);  // destroyed once it has been reached
   return will_wait;
 }
 
-// What a plan keeps of its uploads: without an end, calls of ever other batch sizes would fill the
+// The uploads a plan keeps. Their number is bounded: calls with ever new batch sizes would fill the
 // GPU.
 class Uploads {
  public:
   std::shared_ptr<UploadedPlan> of(const Plan& plan, const UploadKey& key, cudaStream_t stream) {
-    std::optional<std::shared_ptr<UploadedPlan>> evicted;  // goes after the lock
+    std::optional<std::shared_ptr<UploadedPlan>> evicted;  // destroyed after the lock is released
     const std::lock_guard lock(mutex_);
     if (const auto* found = plans_.find(key)) return *found;
     const auto made = std::make_shared<UploadedPlan>(plan, key, stream);
@@ -160,8 +161,8 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
         ErrorKind::usage,
         say("attention: the plan ", plan.pattern_text(),
             " is not yet on the GPU, and lists cannot be copied there while a CUDA graph is "
-            "captured; call once before the capture, where a plan keeps what its ",
-            kMostUploads, " most recent kinds of calls need"));
+            "captured; call once before the capture (a plan keeps the lists of its ",
+            kMostUploads, " most recent kinds of calls)"));
   }
   const Target& target = key.target;
   const int64_t planned_heads = plan.shape().batch * plan.shape().heads;
@@ -180,10 +181,10 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
   }
   const size_t bytes = block.bytes().size();
   if (bytes == 0) return;
-  // A stream of its own: what is waited for here, once, is this copy and nothing else. From then on
-  // the lists are there for every stream.
+  // A stream of its own: the one wait here is for this copy and nothing else. Afterwards the lists
+  // are there for every stream.
   const OwnStream own;
-  // Given back on that stream where the copy fails.
+  // Freed on that stream if the copy fails.
   PoolMemory memory(bytes, "the lists of a plan", own.stream);
   check_cuda(cudaMemcpyAsync(memory.data(), block.bytes().data(), bytes, cudaMemcpyHostToDevice,
                              own.stream),
@@ -193,17 +194,17 @@ UploadedPlan::UploadedPlan(const Plan& plan, const UploadKey& key, cudaStream_t 
   block.point_into(memory_);
 }
 
-// Where a stream cannot be waited for, the memory goes with the process.
+// If a stream cannot be waited for, the memory is freed when the process ends.
 UploadedPlan::~UploadedPlan() {
   on_gpu_quietly(ordinal_, [this] {
-    // Reset: the memory and the events have gone, and their addresses may be those of others.
+    // After a reset the memory and the events are gone, and their addresses may belong to others.
     if (device::living_context(ordinal_) != context_) return;
     cudaStream_t last = nullptr;
     if (memory_ != nullptr &&
         cudaStreamCreateWithFlags(&last, cudaStreamNonBlocking) == cudaSuccess) {
       for (const Use& use : uses_) cudaStreamWaitEvent(last, use.last, 0);
       if (!is_used_on_default_ || wait_for_default_stream(last)) cudaFreeAsync(memory_, last);
-      cudaStreamDestroy(last);  // its work is still done
+      cudaStreamDestroy(last);  // its queued work still runs
     }
     for (const Use& use : uses_) cudaEventDestroy(use.last);
   });
@@ -211,8 +212,8 @@ UploadedPlan::~UploadedPlan() {
 
 void UploadedPlan::was_used_on(cudaStream_t stream) {
   if (!is_default(stream) && is_capturing(stream)) return stay_for_graph_of(stream);
-  // PerThread is one handle for the streams of all threads, all of which the default stream waits
-  // for.
+  // PerThread is one handle for the streams of all threads; the default stream waits for all of
+  // them.
   if (is_default(stream) || stream == cudaStreamPerThread) {
     is_used_on_default_.store(true, std::memory_order_relaxed);
     return;
@@ -226,11 +227,12 @@ void UploadedPlan::was_used_on(cudaStream_t stream) {
 
 void UploadedPlan::stay_for_graph_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long capture = 0;  // no two captures have the same
+  unsigned long long capture = 0;  // unique per capture
   cudaGraph_t graph = nullptr;
   check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture, &graph),
              "asking for the graph that is captured");
-  if (status != cudaStreamCaptureStatusActive) return;  // it failed: there will be no graph
+  if (status != cudaStreamCaptureStatusActive)
+    return;  // the capture failed: there will be no graph
   const std::lock_guard lock(mutex_);
   if (last_capture_ == capture) return;
   keep_in_graph(graph, shared_from_this());

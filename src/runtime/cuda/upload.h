@@ -1,6 +1,6 @@
 // src/runtime/cuda/upload.h
-// The lists of a plan in the memory of a GPU: scheduled (plan/schedule.h) and copied once for (GPU,
-// tile, target), kept with the plan, and freed when the last kernel that follows them has ended.
+// The lists of a plan in GPU memory. They are scheduled (plan/schedule.h) and copied once per (GPU,
+// tile, target), kept with the plan, and freed when the last kernel that reads them has ended.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -34,19 +34,20 @@ class UploadedPlan : public std::enable_shared_from_this<UploadedPlan> {
 
   PlanView view() const { return {tiles_, gathers_}; }
 
-  // After the launches that follow it were queued, or captured: then the graph keeps it.
+  // Called after the launches that read it were queued, or captured: then the graph keeps it.
   void was_used_on(cudaStream_t stream);
 
  private:
   void stay_for_graph_of(cudaStream_t stream);
 
   int ordinal_;
-  uint64_t context_;             // with which its memory and events go
+  uint64_t context_;             // the context that owns its memory and events
   std::vector<TileView> tiles_;  // device pointers inside
   std::vector<GatherView> gathers_;
   void* memory_ = nullptr;
-  // The default stream lives as long as the process and is never captured: it is asked when the
-  // plan goes. Another stream may go before the plan, so that every call leaves an event there.
+  // The default stream lives as long as the process and is never captured: it is queried when the
+  // plan is destroyed. Another stream may be destroyed before the plan, so every call records an
+  // event there.
   std::atomic<bool> is_used_on_default_ = false;
   std::mutex mutex_;
   struct Use {
@@ -57,11 +58,11 @@ class UploadedPlan : public std::enable_shared_from_this<UploadedPlan> {
   std::optional<unsigned long long> last_capture_;  // whose graph keeps it
 };
 
-// Of a plan, those used most recently are kept: forward and backward of some shapes of calls. One
-// that is asked for again later is copied again.
+// A plan keeps its most recently used uploads: forward and backward for some call shapes. An
+// evicted one is copied again when it is needed.
 inline constexpr size_t kMostUploads = 16;
 
-// The plan's upload for this key, made on first use.
+// The plan's upload for this key, created on first use.
 std::shared_ptr<UploadedPlan> uploaded(const Plan& plan, const UploadKey& key, cudaStream_t stream);
 
 }  // namespace keyhole

@@ -1,7 +1,7 @@
-// tests/kernels/row_boxes_test.cpp
+// tests/kernels/tma_tensors_test.cpp
 // What TMA will read of a tensor, worked out on the host: every row of every class is where it
 // should be, nothing beyond the last row is inside, and the driver's rules are kept.
-#include "kernels/sm90/row_boxes.h"
+#include "kernels/sm90/tma_tensors.h"
 
 #include <gtest/gtest.h>
 
@@ -13,11 +13,11 @@
 namespace keyhole {
 namespace {
 
-using sm90::BoxedRows;
-using sm90::RowBoxes;
+using sm90::TmaTensor;
+using sm90::TmaTensors;
 
 // The address of an element at these coordinates; none: it lies outside and arrives as zero.
-std::optional<uintptr_t> address_at(const BoxedRows& rows, const int64_t (&at)[sm90::kBoxDims]) {
+std::optional<uintptr_t> address_at(const TmaTensor& rows, const int64_t (&at)[sm90::kBoxDims]) {
   uintptr_t address = reinterpret_cast<uintptr_t>(rows.base);
   for (int d = 0; d < sm90::kBoxDims; ++d) {
     if (at[d] < 0 || at[d] >= int64_t(rows.dims[d])) return std::nullopt;
@@ -27,7 +27,7 @@ std::optional<uintptr_t> address_at(const BoxedRows& rows, const int64_t (&at)[s
 }
 
 // The rules of cuTensorMapEncodeTiled.
-void expect_legal(const BoxedRows& rows) {
+void expect_legal(const TmaTensor& rows) {
   EXPECT_NE(rows.base, nullptr);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(rows.base) % 16, 0u);
   for (const uint64_t dim : rows.dims) EXPECT_TRUE(dim >= 1 && dim <= uint64_t{1} << 32) << dim;
@@ -46,11 +46,11 @@ void* const kBase = reinterpret_cast<void*>(uintptr_t{1} << 32);
 constexpr int64_t kBatch = 2, kHeads = 3, kColumns = 40;
 
 void expect_rows(const TensorView& tensor, int32_t stride, int64_t first, int64_t num_rows) {
-  const RowBoxes boxes = sm90::row_boxes(tensor, stride);
-  const bool is_longer = first < boxes.num_longer;
-  const BoxedRows& rows = is_longer ? boxes.longer : boxes.shorter;
+  const TmaTensors tensors = sm90::tma_tensors(tensor, stride);
+  const bool is_longer = first < tensors.num_longer;
+  const TmaTensor& rows = is_longer ? tensors.longer : tensors.shorter;
   expect_legal(rows);
-  const int64_t class_at = first - (is_longer ? boxes.longer_origin : boxes.shorter_origin);
+  const int64_t class_at = first - (is_longer ? tensors.longer_origin : tensors.shorter_origin);
   for (int64_t batch = 0; batch < tensor.shape[0]; ++batch) {
     for (int64_t head = 0; head < tensor.shape[1]; ++head) {
       // And as far beyond the last one as a box may reach.
@@ -71,7 +71,7 @@ void expect_rows(const TensorView& tensor, int32_t stride, int64_t first, int64_
   }
 }
 
-TEST(RowBoxes, EveryRowOfEveryClassAndNoneBeyond) {
+TEST(TmaTensors, EveryRowOfEveryClassAndNoneBeyond) {
   int64_t num_classes = 0, num_empty = 0;
   for (const int64_t length : {0, 1, 2, 7, 63, 64, 65, 100, 129}) {
     const Layout layouts[] = {
@@ -101,18 +101,18 @@ TEST(RowBoxes, EveryRowOfEveryClassAndNoneBeyond) {
 }
 
 // The stride of a dimension of one element may be anything.
-TEST(RowBoxes, StridesThatAreNeverFollowedAreReplaced) {
+TEST(TmaTensors, StridesThatAreNeverFollowedAreReplaced) {
   for (const int64_t odd : {int64_t{0}, int64_t{-7}, int64_t{3}, int64_t{1} << 50}) {
     const TensorView tensor(kBase, DType::f16, {1, 1, 1, kColumns}, {odd, odd, odd, 1});
-    EXPECT_EQ(sm90::why_no_boxes(tensor), "");
+    EXPECT_EQ(sm90::why_no_tma(tensor), "");
     for (const int32_t stride : {1, 7}) expect_rows(tensor, stride, 0, 1);
   }
 }
 
-TEST(RowBoxes, WhatTmaCannotReadIsSaid) {
+TEST(TmaTensors, WhatTmaCannotReadIsSaid) {
   const auto why = [](std::initializer_list<int64_t> shape,
                       std::initializer_list<int64_t> strides) {
-    return sm90::why_no_boxes(TensorView(kBase, DType::bf16, shape, strides));
+    return sm90::why_no_tma(TensorView(kBase, DType::bf16, shape, strides));
   };
   EXPECT_EQ(why({2, 4, 100, 64}, {25600, 6400, 64, 1}), "");
   EXPECT_EQ(why({2, 4, 100, 64}, {0, 6400, 64, 1}),
