@@ -134,7 +134,7 @@ def test_sinks_that_are_no_tensors(function, sink):
 @pytest.mark.parametrize("make", [lambda x: x.numpy(), lambda x: x.tolist()], ids=["array", "list"])
 def test_what_sdpa_takes_is_a_tensor(name, make):
     arguments = {"query": Q, "key": Q, "value": Q, "attn_mask": MASK}
-    text = rf"{name} is a (ndarray|list); expected a torch tensor.*keyhole.attention\(q, k, v, pattern\), which takes"
+    text = rf"{name} is a (ndarray|list); expected a torch tensor.*keyhole.attention\(q, k, v, pattern\), or convert"
     with pytest.raises(TypeError, match=text):
         keyhole.scaled_dot_product_attention(**{**arguments, name: make(arguments[name])})
 
