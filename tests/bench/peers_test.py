@@ -3,8 +3,6 @@
 # What bench/peers makes of its records and lists: verdicts, tables, DRAM sums, what is resumed. Where PyTorch is installed and
 # the keyhole program is given, also that the patterns written a second time in bench/peers/patterns.py keep the pairs of
 # Keyhole's own. Nothing is run here: compare_test.py does that.
-import contextlib
-import io
 import json
 import pathlib
 import re
@@ -184,30 +182,6 @@ class Document(unittest.TestCase):
         text = self.written("before\n<!-- table count -->\nold\n<!-- end -->\nafter\n")
         self.assertEqual(text, "before\n<!-- table count -->\n1 of 5 bars met, 4 not measured\n<!-- end -->\nafter\n")
 
-    def test_a_mark_may_name_a_record_which_it_is_about_alone(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-            times = {"forward_paused_ms": 1.0}
-            lines = lines_of("causal-4k", "causal", {**times, "forward_ms": 1.0}, cudnn={"forward_paused_ms": 1.5})
-            file.write("\n".join(map(json.dumps, [*lines, *lines_of("dense-4k", "dense", times)])))
-            file.flush()
-            mark = f"<!-- table further_bars of {file.name} -->"
-            text = self.written(f"{mark}\n<!-- end -->\n<!-- table count -->\n<!-- end -->\n")
-        self.assertTrue(text.startswith(f"{mark}\n| pattern"))
-        rows = [line for line in text.splitlines() if line.endswith("met |") or "measured |" in line]
-        self.assertEqual(len(rows), 1, text)  # what was not measured there is not told
-        self.assertIn("1 of 5 bars met, 4 not measured", text)
-
-    def test_plain_bars_of_a_named_record_have_no_rows_or_columns_of_gaps(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-            lines = lines_of("causal-4k", "causal", {"forward_ms": 1.0}, cudnn={"forward_ms": 1.5})
-            file.write("\n".join(map(json.dumps, [*lines, *lines_of("dense-4k", "dense", {"forward_ms": 1.0})])))
-            file.flush()
-            text = self.written(f"<!-- table bars of {file.name} -->\n<!-- end -->\n")
-        table = [line for line in text.splitlines() if line.startswith("| ")]
-        self.assertEqual(table[0], "| pattern | shape | cuDNN forward |")
-        self.assertEqual(len(table), 2, text)
-        self.assertTrue(table[1].endswith("| 1.50 |"), text)
-
     def test_a_mark_without_a_table_is_refused(self):
         self.assertRaises(SystemExit, self.written, "<!-- table nothing -->\n<!-- end -->\n")
 
@@ -257,7 +231,7 @@ class FrontPage(unittest.TestCase):
 
 
 class Program(unittest.TestCase):
-    """Records of `keyhole bench`, by marks that name them."""
+    """Records of `keyhole bench`."""
 
     COMMON = {
         "machine": {"gpu": "H200", "cpu": "x"},
@@ -276,45 +250,40 @@ class Program(unittest.TestCase):
         sizes = {"of_copy": 0.3, "peak_bytes": 2_000_000, "extra_bytes": 100_000, "kernel": "sm90.forward"}
         return self.record("forward", ms=ms, **rates, **sizes, **fields) | {"case": name}
 
-    def written(self, name, lines):
-        with tempfile.TemporaryDirectory() as folder:
-            record, page = pathlib.Path(folder) / "bench.jsonl", pathlib.Path(folder) / "page.md"
-            record.write_text("\n".join(map(json.dumps, lines)))
-            page.write_text(f"<!-- table {name} of {record} -->\nold\n<!-- end -->\n")
-            tables.write(page, Document.LINES)
-            return page.read_text().splitlines()[1:-1]
+    def rows(self, name, lines):
+        return tables.program.all_tables(lines)[name]
 
     def test_patterns_of_a_classic_table_stand_side_by_side_at_each_length(self):
         dense = {"dense_ms": {"median": 12.3456}, "speedup": 24.6912}
         lines = [self.record("blocks", length=length, **dense) for length in (128, 131072)]
         lines.append(self.record("blocks-causal", "causal & blocks(16)", 131072, 2.0, dense_ms={"median": 4.0}, speedup=2.0))
-        found = self.written("blocks", lines)
-        self.assertEqual(found[2], "| 128 | 12.35 | 0.500 | 24.7 | - | - | - |")
-        self.assertEqual(found[3], "| 131,072 | 12.35 | 0.500 | 24.7 | 4.000 | 2.000 | 2.00 |")
-        self.assertEqual(self.written("streaming", lines), ["Not in this record."])
+        short, long = self.rows("blocks", lines)[1:]
+        self.assertEqual(short, ["128", "12.35", "0.500", "24.7", "-", "-", "-"])
+        self.assertEqual(long, ["131,072", "12.35", "0.500", "24.7", "4.000", "2.000", "2.00"])
+        self.assertEqual(len(self.rows("streaming", lines)), 1)
 
     def test_the_break_even_table_tells_where_a_pattern_wins_or_that_it_never_does(self):
         ends = {"first_len": 16, "last_len": 131072, "speedup_at_first": 1.0, "kept_of_dense": 0.524}
         wins = self.record("break-even", "window(64)", 208, break_even=208, speedup=1.48, speedup_at_last=30.04, **ends)
         loses = self.record("break-even", "mask", break_even=None, speedup=0.9, **ends)
         self.assertEqual(
-            self.written("break_even", [wins, loses])[2:],
-            ["| window(64) | 208 | 1.48 | 52.4 % | 1.00 | 30.0 |", "| mask | never up to 131,072 | - | 52.4 % | 1.00 | - |"],
+            self.rows("break_even", [wins, loses])[1:],
+            [["window(64)", "208", "1.48", "52.4 %", "1.00", "30.0"], ["mask", "never up to 131,072", "-", "52.4 %", "1.00", "-"]],
         )
 
     def test_a_cold_run_stands_beside_the_warm_one_and_in_no_other_table(self):
         lines = [self.case("a", 0.5), self.case("a", 0.6, cold=True), self.case("b", 0.7, cold=True)]
         self.assertEqual(
-            self.written("figures", lines)[2:],
-            ["| a | forward | sm90.forward | 0.500 | 500.0 | 50.0 % | 1,234 | 30.0 % | 2.0 | 0.1 |"],
+            self.rows("figures", lines)[1:],
+            [["a", "forward", "sm90.forward", "0.500", "500.0", "50.0 %", "1,234", "30.0 %", "2.0", "0.1"]],
         )
-        found = self.written("cold", lines)[2:]
-        self.assertEqual(found, ["| a | forward | 0.500 | 0.600 | 1.20 |", "| b | forward | - | 0.700 | - |"])
+        found = self.rows("cold", lines)[1:]
+        self.assertEqual(found, [["a", "forward", "0.500", "0.600", "1.20"], ["b", "forward", "-", "0.700", "-"]])
 
     def test_the_headline_names_run_and_peaks(self):
-        found = self.written("headline", [self.case("a", 0.5)])
+        found = tables.program.headline([self.case("a", 0.5)])
         told = "H200, commit abc, 2026-11-16T00:00:00Z, `keyhole bench`; mma.sync 1000 TFLOP/s, copy 4,000 GB/s"
-        self.assertEqual(found, [told])
+        self.assertEqual(found, told)
 
     def test_what_the_program_writes_is_understood(self):
         lines = records.read([ROOT / "records/gpu/2026-11-16-h200-bench-again.jsonl"])
@@ -322,15 +291,6 @@ class Program(unittest.TestCase):
         for name, rows in tables.program.all_tables(lines).items():
             self.assertGreater(len(rows), 5, name)
         self.assertRegex(tables.as_text(lines), r"(?s)^NVIDIA H200.*\nfigures\ncase .*\ncold\ncase ")
-
-    def test_a_mark_of_a_record_that_is_still_to_be_made_is_left(self):
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as told:
-            page = pathlib.Path(folder) / "page.md"
-            text = f"<!-- table streaming of {folder}/none.jsonl -->\nold\n<!-- end -->\n"
-            page.write_text(text)
-            tables.write(page, Document.LINES)
-            self.assertEqual(page.read_text(), text)
-        self.assertIn("streaming is left as it is", told.getvalue())
 
 
 class OwnCases(unittest.TestCase):
