@@ -223,11 +223,11 @@ def aligned(rows):
 def as_text(records):
     """All tables that have a row; times are ms (useful TFLOP/s). Also of records of `keyhole bench`."""
     if program.is_of_program(records):
-        tables, first, last = program.all_tables(records), program.headline(records), []
+        tables, first, last = program.all_tables(records), [], []
     else:
-        tables, first, last = all_tables(records), headline(records), [count_of(records)]
+        tables, first, last = all_tables(records), [headline(records)], [count_of(records)]
     parts = [f"{name}\n{aligned(rows)}" for name, rows in tables.items() if len(rows) > 1]
-    return "\n\n".join([first, *parts, *last])
+    return "\n\n".join([*first, *parts, *last])
 
 
 def as_markdown(rows):

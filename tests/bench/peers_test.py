@@ -233,64 +233,32 @@ class FrontPage(unittest.TestCase):
 class Program(unittest.TestCase):
     """Records of `keyhole bench`."""
 
-    COMMON = {
-        "machine": {"gpu": "H200", "cpu": "x"},
-        "commit": "abc",
-        "dirty": False,
-        "time": "2026-11-16T00:00:00Z",
-        "command": "keyhole bench",
-    }
+    def record(self, suite, **fields):
+        run = {"machine": {"gpu": "H200", "cpu": "x"}, "commit": "abc", "dirty": False, "time": "T", "command": "keyhole bench"}
+        return {"suite": suite, "case": "a", "pattern": "blocks(16)", **run, "ms": {"median": 0.5}, **fields}
 
-    def record(self, suite, pattern="blocks(16)", length=128, ms=0.5, **fields):
-        shape = {"case": f"{suite}-{length}", "pattern": pattern, "q_len": length, "heads": 1, "head_dim": 64}
-        return {"suite": suite, **shape, "ms": {"median": ms}, **self.COMMON, **fields}
+    def test_a_table_has_the_columns_that_its_records_fill(self):
+        faster = {"dense_ms": {"median": 12.3456}, "speedup": 24.6912}
+        found = tables.program.all_tables([self.record("blocks", **faster), self.record("blocks")])
+        header = ["case", "pattern", "dense ms", "ms", "speed-up"]
+        rows = [["a", "blocks(16)", "12.35", "0.500", "24.69"], ["a", "blocks(16)", "-", "0.500", "-"]]
+        self.assertEqual(found, {"blocks: `keyhole bench`, H200, commit abc, T": [header, *rows]})
 
-    def case(self, name, ms, **fields):
-        rates = {"gflops": 5e5, "peak": "mma.sync", "peak_gflops": 1e6, "of_peak": 0.5, "gbps": 1234.5, "copy_gbps": 4e3}
-        sizes = {"of_copy": 0.3, "peak_bytes": 2_000_000, "extra_bytes": 100_000, "kernel": "sm90.forward"}
-        return self.record("forward", ms=ms, **rates, **sizes, **fields) | {"case": name}
+    def test_a_pattern_that_never_wins_is_told(self):
+        lines = [self.record("break-even", break_even=found, speedup=1.5) for found in (1208, None)]
+        (table,) = tables.program.all_tables(lines).values()
+        self.assertEqual([row[-1] for row in table], ["beats dense from", "1,208", "never"])
 
-    def rows(self, name, lines):
-        return tables.program.all_tables(lines)[name]
-
-    def test_patterns_of_a_classic_table_stand_side_by_side_at_each_length(self):
-        dense = {"dense_ms": {"median": 12.3456}, "speedup": 24.6912}
-        lines = [self.record("blocks", length=length, **dense) for length in (128, 131072)]
-        lines.append(self.record("blocks-causal", "causal & blocks(16)", 131072, 2.0, dense_ms={"median": 4.0}, speedup=2.0))
-        short, long = self.rows("blocks", lines)[1:]
-        self.assertEqual(short, ["128", "12.35", "0.500", "24.7", "-", "-", "-"])
-        self.assertEqual(long, ["131,072", "12.35", "0.500", "24.7", "4.000", "2.000", "2.00"])
-        self.assertEqual(len(self.rows("streaming", lines)), 1)
-
-    def test_the_break_even_table_tells_where_a_pattern_wins_or_that_it_never_does(self):
-        ends = {"first_len": 16, "last_len": 131072, "speedup_at_first": 1.0, "kept_of_dense": 0.524}
-        wins = self.record("break-even", "window(64)", 208, break_even=208, speedup=1.48, speedup_at_last=30.04, **ends)
-        loses = self.record("break-even", "mask", break_even=None, speedup=0.9, **ends)
-        self.assertEqual(
-            self.rows("break_even", [wins, loses])[1:],
-            [["window(64)", "208", "1.48", "52.4 %", "1.00", "30.0"], ["mask", "never up to 131,072", "-", "52.4 %", "1.00", "-"]],
-        )
-
-    def test_a_cold_run_stands_beside_the_warm_one_and_in_no_other_table(self):
-        lines = [self.case("a", 0.5), self.case("a", 0.6, cold=True), self.case("b", 0.7, cold=True)]
-        self.assertEqual(
-            self.rows("figures", lines)[1:],
-            [["a", "forward", "sm90.forward", "0.500", "500.0", "50.0 %", "1,234", "30.0 %", "2.0", "0.1"]],
-        )
-        found = self.rows("cold", lines)[1:]
-        self.assertEqual(found, [["a", "forward", "0.500", "0.600", "1.20"], ["b", "forward", "-", "0.700", "-"]])
-
-    def test_the_headline_names_run_and_peaks(self):
-        found = tables.program.headline([self.case("a", 0.5)])
-        told = "H200, commit abc, 2026-11-16T00:00:00Z, `keyhole bench`; mma.sync 1000 TFLOP/s, copy 4,000 GB/s"
-        self.assertEqual(found, told)
+    def test_runs_have_tables_of_their_own(self):
+        lines = [self.record("forward"), self.record("forward", command="keyhole bench --cold"), self.record("backward")]
+        self.assertEqual([len(rows) for rows in tables.program.all_tables(lines).values()], [2, 2, 2])
 
     def test_what_the_program_writes_is_understood(self):
         lines = records.read([ROOT / "records/gpu/2026-11-16-h200-bench-again.jsonl"])
         self.assertTrue(tables.program.is_of_program(lines))
-        for name, rows in tables.program.all_tables(lines).items():
-            self.assertGreater(len(rows), 5, name)
-        self.assertRegex(tables.as_text(lines), r"(?s)^NVIDIA H200.*\nfigures\ncase .*\ncold\ncase ")
+        text = tables.as_text(lines)
+        for words in ("streaming: `keyhole bench streaming", "bench break-even", "beats dense from", "--cold", "wgmma 913,446"):
+            self.assertIn(words, text)
 
 
 class OwnCases(unittest.TestCase):
