@@ -21,8 +21,6 @@ NAMES = {
     "math": "MATH",
     "flex": "Flex",
 }
-BARRED = {"keyhole": ("flex", "fa2", "cudnn"), "sm80": ("fa2",)}  # who is judged by plain bars, and against whom
-LONG = 131072
 
 
 def name_of(who):
@@ -120,36 +118,12 @@ def setup_table(cases):
     return rows
 
 
-def is_plain_bar(bar):
-    return not bar.on and bar.timing == "queued" and bar.against in BARRED.get(bar.who, ())
-
-
-def by_whom(who):
-    """Behind what a time is held against; Keyhole as it chooses its kernels is not named."""
-    return "" if who == "keyhole" else f", by {name_of(who)}"
-
-
-def bars_table(verdicts, cases):
-    """How many times as fast as each of those that a bar names Keyhole is, queued, on the same case; the same of a backend."""
-    columns = [(who, peer, operation) for who, peers in BARRED.items() for peer in peers for operation in OPERATIONS]
-    found = {(v.case.name, v.bar.who, v.bar.against, v.bar.passes): v.text() for v in verdicts if is_plain_bar(v.bar)}
-    rows = [["pattern", "shape", *(f"{name_of(peer)} {operation}{by_whom(who)}" for who, peer, operation in columns)]]
-    for c in cases:
-        row = [
-            found.get((c.name, who, peer, operation)) or number(c.ratio(peer, operation, judged=who))
-            for who, peer, operation in columns
-        ]
-        if row != ["-"] * len(row):
-            rows.append([c.pattern, c.shape(), *row])
-    return rows
-
-
-def further_bars_table(verdicts):
-    """Bars on other cases than their own, and those of single launches."""
-    rows = [["pattern", "shape", "against", "pass", "timing", "per", "times as fast", "at least", "verdict"]]
-    for v in [v for v in verdicts if not is_plain_bar(v.bar)]:
-        against = name_of(v.bar.against) + (f" on {v.bar.on}" if v.bar.on else "") + by_whom(v.bar.who)
-        row = [v.case.title(), v.case.shape(), against, v.bar.passes, v.bar.timing, v.bar.per]
+def bars_table(verdicts):
+    """How many times as fast Keyhole is, or the backend that a bar names, the bar, and the verdict."""
+    rows = [["pattern", "shape", "who", "against", "pass", "timing", "per", "times as fast", "at least", "verdict"]]
+    for v in verdicts:
+        against = name_of(v.bar.against) + (f" on {v.bar.on}" if v.bar.on else "")
+        row = [v.case.title(), v.case.shape(), name_of(v.bar.who), against, v.bar.passes, v.bar.timing, v.bar.per]
         rows.append([*row, number(v.ratio), number(v.bar.least), v.word()])
     return rows
 
@@ -172,16 +146,10 @@ def all_tables(records):
     verdicts = judged(by_name, read_bars())
     run = next((record for record in records if record["who"] == "run"), {})
     timed = [c for c in cases if not is_about_memory(c)]
-    own = [c for c in timed if is_own(c)]
-    usual = [c for c in timed if (c.batch, c.head_dim, c.length, c.dtype) == (1, 128, 16384, "bf16") and c not in own]
     return {
         "overview": overview_table(cases),
-        "bars": bars_table(verdicts, timed),
-        "further_bars": further_bars_table(verdicts),
-        "dense": times_table([c for c in timed if c.is_plain() and c.length < LONG]),
-        "sparse": times_table([c for c in usual if c.pattern != "dense"]),
-        "own": times_table(own),
-        "long": times_table([c for c in timed if c.length == LONG]),
+        "bars": bars_table(verdicts),
+        "times": times_table(timed),
         "paused": times_table(timed, "paused"),
         "floors": floors_table(timed, run.get("peaks")),
         "memory": memory_table([c for c in cases if is_about_memory(c)]),

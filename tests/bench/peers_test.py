@@ -57,17 +57,16 @@ class Bars(unittest.TestCase):
         self.assertEqual(
             verdicts(lines, "sm80"), {("fa2", "forward"): "1.10 (1.00) met", ("fa2", "backward"): "0.90 (0.95) MISSED"}
         )
-        header, row = tables.all_tables(lines)["bars"]
-        shown = dict(zip(header, row))
-        self.assertEqual(shown["FA2 forward"], "2.20 (1.00) met")
-        self.assertEqual(shown["FA2 forward, by Keyhole sm80"], "1.10 (1.00) met")
+        shown = {(row[2], row[3], row[4]): row[-3:] for row in tables.all_tables(lines)["bars"]}
+        self.assertEqual(shown["Keyhole", "FA2", "forward"], ["2.20", "1.00", "met"])
+        self.assertEqual(shown["Keyhole sm80", "FA2", "forward"], ["1.10", "1.00", "met"])
         lines[2]["pairs"] = 99
         self.assertEqual(verdicts(lines, "sm80")["fa2", "forward"], "(1.00) VOID: 99 pairs against 100")
         self.assertEqual(verdicts(lines)["fa2", "forward"], "2.20 (1.00) met")
 
     def test_a_backend_of_ours_is_no_peer(self):
         lines = lines_of("causal-16k", "causal", {"forward_ms": 1.0}, sm80={"forward_ms": 0.5}, fa2={"forward_ms": 2.0})
-        header, row = tables.all_tables(lines)["dense"]
+        header, row = tables.all_tables(lines)["times"]
         self.assertIn("Keyhole sm80", header)
         self.assertEqual(row[header.index("x best peer")], "2.00")
 
@@ -262,17 +261,16 @@ class Program(unittest.TestCase):
 
 
 class OwnCases(unittest.TestCase):
-    """Those that stand for a property of Keyhole have a table of their own, and no place among what a user would run."""
+    """Those that stand for a property of Keyhole have no place among what a user would run."""
 
     LINES = [
         *lines_of("own-x-16k-nan", "~sinks(1)", {"forward_ms": 0.5}),
         *lines_of("own-x-16k", "~sinks(1)", {"forward_ms": 0.4}),
     ]
 
-    def test_they_are_in_their_table_and_a_nan_is_told(self):
+    def test_they_are_timed_like_others_and_a_nan_is_told(self):
         found = tables.all_tables(self.LINES)
-        self.assertEqual([row[0] for row in found["own"][1:]], ["~sinks(1), one NaN", "~sinks(1)"])
-        self.assertEqual(len(found["sparse"]), 1)
+        self.assertEqual([row[0] for row in found["times"][1:]], ["~sinks(1), one NaN", "~sinks(1)"])
         self.assertEqual(len(found["overview"]), 1)
 
 
