@@ -18,9 +18,11 @@ COLORS = {"keyhole": RED, "flex": BLUE, "fa2": GREEN, "cudnn": BLACK}
 FOLLOWED = "causal & window(1023)"  # the pattern whose times are drawn against the length
 
 
-def draw_length(cases, folder, source):
-    """Time for one sequence of 16 heads, so that batches of several compare; speed-ups of the followed pattern."""
-    chosen = [c for c in cases if (c.heads, c.head_dim, c.dtype) == (16, 128, "bf16") and not is_about_memory(c)]
+def draw(records, folder):
+    """Time for one sequence of 16 heads, so that batches of several compare; speed-ups of the followed pattern. Gives the
+    path of the figure, or None where the records have fewer than two lengths."""
+    plt.rcParams.update(plot.STYLE)
+    chosen = [c for c in grouped(records).values() if (c.heads, c.head_dim, c.dtype) == (16, 128, "bf16") and not is_about_memory(c)]
     chosen = [c for c in chosen if c.pattern in ("causal", FOLLOWED) and c.ms("keyhole", "forward")]
     if len({c.length for c in chosen}) < 2:
         return None
@@ -54,17 +56,10 @@ def draw_length(cases, folder, source):
     for at, panel in zip((0.28, 0.77), axes[0]):  # below each column, what its lines are
         figure.legend(*panel.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(at, 0.025), ncols=2, fontsize=8.5,
                       handlelength=3.6)  # long enough to tell a dashed line
-    return plot.save(figure, folder, "peers_length", source, bottom=0.105)
-
-
-def draw(records, folder):
-    """The path of the figure; None where the records have not enough for it."""
-    plt.rcParams.update(plot.STYLE)
-    cases = list(grouped(records).values())
     runs = [record for record in records if record["who"] == "run"]
     commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
     source = "{machine} · torch {torch} · commit {commits} · {time:.10}".format(**runs[-1], commits=commits)
-    return draw_length(cases, folder, source)
+    return plot.save(figure, folder, "peers_length", source, bottom=0.105)
 
 
 def main():

@@ -28,6 +28,7 @@ COLUMNS = {  # what a record may tell, in words
     "keeps there": lambda record: percent(record["kept_of_dense"]),
     "at first": lambda record: f"{record['speedup_at_first']:.2f}",
     "at last": lambda record: f"{record['speedup_at_last']:.2f}",
+    "extra MB at both lengths": lambda record: ", ".join(f"{size / 1e6:.1f}" for size in record["lengths"] and record["extra_bytes"]),
     "GFLOP/s": lambda record: f"{record['gflops']:,.0f}",
     "of peak": lambda record: percent(record["of_peak"]),
     "peak": lambda record: f"{record['peak']} {record['peak_gflops']:,.0f}",
