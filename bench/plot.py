@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # bench/plot.py RECORDS --out FOLDER
 # Takes the records of `keyhole bench ... --json RECORDS`, draws one figure for each suite in them, as
-# PNG and SVG: runtime left (log-log), speed-up right; and time against the share of pairs kept.
+# PNG and SVG: runtime left (log-log), speed-up right.
 import argparse
 import json
 import pathlib
@@ -219,41 +219,6 @@ def draw_sweep(records, folder):
     return save(figure, folder, "sweep", source_of(first), bottom=0.085)
 
 
-def draw_kept_share(records, folder):
-    """Points on the line do no work beyond what the pattern keeps; tiles that are partly kept cost
-    whole, so that the right panel, by visited pairs, is the fairer one."""
-    points = [r for r in records if r.get("dense_is_measured")]
-    if not points:
-        return None
-    figure, panels = plt.subplots(1, 2, figsize=(11.5, 5), sharey=True)
-    lengths = sorted({r["q_len"] for r in points})
-    colors = {n: plt.get_cmap("viridis")(0.92 * i / max(1, len(lengths) - 1))
-              for i, n in enumerate(lengths)}
-
-    for axes, pairs, label in zip(panels, ("pairs", "visited_pairs"),
-                                  ("pairs that attend, share of dense",
-                                   "pairs in visited tiles, share of dense")):
-        shares = [r[pairs] / r[f"dense_{pairs}"] for r in points]
-        low = min(shares) / 1.5
-        axes.plot([low, 1], [low, 1], color=BLACK, linewidth=1.2, label="ideal: time = share")
-        axes.plot([low, 1], [1.3 * low, 1.3], color="#888888", linewidth=1, linestyle="--",
-                  label="1.3 times ideal")
-        for length in lengths:
-            chosen = [(s, 1 / r["speedup"]) for s, r in zip(shares, points) if r["q_len"] == length]
-            axes.scatter(*zip(*chosen), s=34, color=colors[length], edgecolor="white",
-                         linewidth=0.6, zorder=3, label=f"{tokens(length)} tokens")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        log_axis(axes.xaxis)
-        log_axis(axes.yaxis)
-        axes.set_xlabel(label)
-    panels[0].set_ylabel("time, share of dense")
-    panels[0].set_title("time against what is kept")
-    panels[1].set_title("and against what tiles visit")
-    panels[1].legend(loc="lower right", ncols=2)
-    return save(figure, folder, "kept_share", source_of(points[0]))
-
-
 def main():
     parser = argparse.ArgumentParser(description="Draws the records of `keyhole bench`.")
     parser.add_argument("records", type=pathlib.Path)
@@ -264,12 +229,10 @@ def main():
     plt.rcParams.update(STYLE)
     figures = [(draw_streaming, by_suite(records, "streaming")),
                (draw_blocks, by_suite(records, "blocks", "blocks-causal")),
-               (draw_sweep, by_suite(records, "sweep")),
-               (draw_kept_share, by_suite(records, "sweep", "streaming", "blocks", "blocks-causal"))]
+               (draw_sweep, by_suite(records, "sweep"))]
     for draw, chosen in figures:
-        drawn = draw(chosen, arguments.out) if chosen else None
-        if drawn:
-            print(drawn)
+        if chosen:
+            print(draw(chosen, arguments.out))
 
 
 if __name__ == "__main__":

@@ -31,35 +31,8 @@ std::string typed_command() {
   return command;
 }
 
-// CLI11 leaves what it does not know to us: a table or an option that was misspelt.
-[[noreturn]] void refuse(const CLI::App& app, const CLI::App* chosen, const std::string& word) {
-  std::vector<std::string> known;
-  std::string list;
-  for (const BenchTable& table : bench_tables())
-    list += (list.empty() ? "" : ", ") + std::string(table.name);
-  if (word.starts_with("-")) {
-    for (const CLI::App* source : {&app, chosen}) {
-      if (source == nullptr) continue;
-      for (const CLI::Option* option : source->get_options()) {
-        for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-      }
-    }
-  } else {
-    for (const BenchTable& table : bench_tables()) known.push_back(table.name);
-  }
-  const std::string what = word.starts_with("-") ? "unknown option" : "unknown table";
-  const std::string meant = nearest(word.substr(0, word.find('=')), known);
-  throw Error(
-      ErrorKind::usage,
-      !meant.empty() ? say("bench: ", what, " \"", word, "\"; did you mean \"", meant, "\"?")
-      : word.starts_with("-") ? say("bench: ", what, " \"", word, "\"; see keyhole bench --help")
-                              : say("bench: ", what, " \"", word, "\"; there are ", list));
-}
-
 int run(const CLI::App& app, Options& options) {
   const auto chosen = app.get_subcommands();
-  const auto unknown = app.remaining(/*recurse=*/true);
-  if (!unknown.empty()) refuse(app, chosen.empty() ? nullptr : chosen.front(), unknown.front());
   KEYHOLE_CHECK(!chosen.empty(),
                 "bench: which table? `keyhole bench all --quick` makes them all in two ",
                 "minutes; keyhole bench --help lists them");
@@ -121,7 +94,6 @@ Runner add_bench(CLI::App& app, Context&) {
     command->fallthrough();  // --json and its like may follow the name of the table
     table.offer(*command, *options);
   }
-  app.allow_extras();
   app.require_subcommand(0, 1);
   app.footer(
       "Every case is checked against the fp64 reference before it is timed.\n"

@@ -47,14 +47,10 @@ std::string short_help() {
 [[noreturn]] void refuse_verb(const std::string& name) {
   KEYHOLE_CHECK(!name.starts_with('-'), "unknown option \"", name,
                 "\"; options of a verb come after it, and see keyhole --help");
-  std::vector<std::string> names = {"help"};
+  std::vector<std::string> names;
   for (const Verb& verb : kVerbs) names.push_back(verb.name);
-  const std::string meant = nearest(name, names);
-  std::string list;
-  for (const Verb& verb : kVerbs) list += (list.empty() ? "" : ", ") + std::string(verb.name);
-  throw Error(ErrorKind::usage,
-              meant.empty() ? say("unknown verb \"", name, "\"; the verbs are ", list)
-                            : say("unknown verb \"", name, "\"; did you mean \"", meant, "\"?"));
+  names.push_back("help");
+  throw Error(ErrorKind::usage, say("unknown verb \"", name, "\"; ", nearest_or_all(name, names)));
 }
 
 // CLI11's own sentences name the option; what it does not know is what the user meant.
@@ -65,7 +61,7 @@ std::string explain_parse_error(const char* verb, const CLI::App& app,
     const std::string text = error.what();  // "--len: 1 required N missing"
     return say(verb, ": ", text.substr(0, text.find(':')), " needs a value", hint);
   }
-  const std::vector<std::string> extras = app.remaining();
+  const std::vector<std::string> extras = app.remaining(/*recurse=*/true);
   if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || extras.empty()) {
     std::string text = error.what();
     std::replace(text.begin(), text.end(), '\n', ' ');
@@ -74,13 +70,23 @@ std::string explain_parse_error(const char* verb, const CLI::App& app,
   const auto unknown = std::find_if(extras.begin(), extras.end(),
                                     [](const std::string& word) { return word.starts_with("-"); });
   if (unknown == extras.end()) {
+    std::vector<std::string> tables;  // of bench
+    for (const CLI::App* part : app.get_subcommands({})) tables.push_back(part->get_name());
+    if (!tables.empty()) {
+      return say(verb, ": unknown table \"", extras.front(), "\"; ",
+                 nearest_or_all(extras.front(), tables));
+    }
     return say(verb, ": \"", extras.front(),
                "\" was not expected; a pattern with blanks in it needs quotes", hint);
   }
   const std::string option = unknown->substr(0, unknown->find('='));
   std::vector<std::string> names;
-  for (const CLI::Option* known : app.get_options()) {
-    for (const std::string& name : known->get_lnames()) names.push_back(name);
+  std::vector<const CLI::App*> parts = {&app};
+  for (const CLI::App* chosen : app.get_subcommands()) parts.push_back(chosen);
+  for (const CLI::App* part : parts) {
+    for (const CLI::Option* known : part->get_options()) {
+      for (const std::string& name : known->get_lnames()) names.push_back(name);
+    }
   }
   const std::string meant = nearest(option.substr(option.find_first_not_of('-')), names);
   return say(verb, ": unknown option \"", option, "\"",

@@ -97,6 +97,8 @@ void add_integer(CLI::App& app, const std::string& name, T& value, const std::st
               help);
 }
 
+std::optional<int64_t> integer_from(std::string_view text);  // nothing where it is none
+
 struct ShapeOptions {
   std::optional<int64_t> len, q_len, k_len, offset, heads, batch;
 
@@ -116,5 +118,7 @@ TileShape tile_from(const std::string& text);  // "128x128", or "auto": {0, 0}
 
 // The candidate that a misspelt word most likely meant; empty when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+// The same as a question, or all candidates: the second half of an error.
+std::string nearest_or_all(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace keyhole::cli

@@ -4,9 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
-#include "cli/bench/inputs.h"
 #include "cli/bench/machine.h"
-#include "cli/bench/timing.h"
+#include "cli/bench/measure.h"
 #include "cli/check/trials.h"
 #include "cli/coloured_text.h"
 #include "cli/device.h"
@@ -58,41 +57,29 @@ std::vector<Checked> check_both_passes(const Device& device) {
 }
 
 struct Speed {
-  int64_t len = 4096, heads = 4, head_dim = 64;
-  DType dtype = DType::f32;
-  double dense_ms = 0, sparse_ms = 0;
+  bench::Case timed;
+  double dense_ms, sparse_ms;
 };
 
 Speed measure(const Device& device) {
-  Speed speed;
-  speed.dtype = dtype_on(device);
-  if (is_gpu(device)) speed.len = 16384, speed.heads = 16, speed.head_dim = 128;
-  const std::initializer_list<int64_t> shape = {1, speed.heads, speed.len, speed.head_dim};
-  bench::Tensor q(speed.dtype, shape, device), k(speed.dtype, shape, device),
-      v(speed.dtype, shape, device), out(speed.dtype, shape, device);
-  q.fill_normal(1), k.fill_normal(2), v.fill_normal(3);
-  struct Contender {
-    Plan made;
-    GpuMemory workspace;
-  };
-  const auto contender = [&](const Pattern& pattern) -> Contender {
-    Plan made = plan(pattern, speed.len, speed.len);
-    if (!is_gpu(device)) return {made, {}};
-    return {made, GpuMemory(device, forward_workspace_bytes(q, k, v, made, out))};
-  };
-  const Contender dense_one = contender(causal()), sparse_one = contender(parse(kPattern));
-  const auto call_of = [&](const Contender& c) -> std::function<void()> {
-    AttentionOptions options;
-    options.workspace = {c.workspace.data(), c.workspace.bytes()};
-    return [&, options] { attention_forward(q, k, v, c.made, out, {}, options); };
-  };
-  bench::TimingEffort effort;
-  effort.min_runs = 3, effort.budget_ms = 800;
-  if (is_gpu(device)) effort.stopwatch = bench::gpu_stopwatch(device, /*is_cold=*/false);
-  const std::vector<bench::Timing> timings =
-      bench::time_in_turns({call_of(dense_one), call_of(sparse_one)}, effort);
-  speed.dense_ms = timings[0].median_ms, speed.sparse_ms = timings[1].median_ms;
-  return speed;
+  bench::Case c{.name = "demo",
+                .pattern = parse(kPattern),
+                .pattern_text = kPattern,
+                .q_len = is_gpu(device) ? 16384 : 4096,
+                .heads = is_gpu(device) ? 16 : 4,
+                .head_dim = is_gpu(device) ? 128 : 64,
+                .dtype = dtype_on(device),
+                .device = device};
+  c.k_len = c.q_len, c.kv_heads = c.heads;
+  bench::Effort effort;
+  effort.check = {.all_rows_up_to = 0, .sampled_keys = 0, .min_rows = 2};  // the step before checks
+  effort.timing.min_runs = 3, effort.timing.budget_ms = 800;
+  if (is_gpu(device)) effort.timing.stopwatch = bench::gpu_stopwatch(device, /*is_cold=*/false);
+  const auto inputs = std::make_shared<bench::Inputs>(c);
+  const bench::Subject dense_one(with_pattern(c, causal(), "causal"), inputs, effort);
+  const bench::Subject sparse_one(c, inputs, effort);
+  const auto timings = bench::time_in_turns({dense_one.call(), sparse_one.call()}, effort.timing);
+  return {c, timings[0].median_ms, timings[1].median_ms};
 }
 
 int demo(const Device& device, const Context& context) {
@@ -126,10 +113,10 @@ int demo(const Device& device, const Context& context) {
                  {"device", device_text(device)},
                  {"pattern", kPattern},
                  {"passed", is_passed},
-                 {"len", speed.len},
-                 {"heads", speed.heads},
-                 {"head_dim", speed.head_dim},
-                 {"dtype", to_string(speed.dtype)},
+                 {"len", speed.timed.q_len},
+                 {"heads", speed.timed.heads},
+                 {"head_dim", speed.timed.head_dim},
+                 {"dtype", to_string(speed.timed.dtype)},
                  {"dense_causal_ms", speed.dense_ms},
                  {"sparse_ms", speed.sparse_ms},
                  {"speedup", ratio},
@@ -143,8 +130,8 @@ int demo(const Device& device, const Context& context) {
     return is_passed ? kDone : kCheckFailed;
   }
   print("\n{}\n", paint(Ink::bold, "4. time is proportional to the pairs kept"));
-  print("forward, {} tokens, {} heads of {}, {}\n", speed.len, speed.heads, speed.head_dim,
-        to_string(speed.dtype));
+  print("forward, {} tokens, {} heads of {}, {}\n", speed.timed.q_len, speed.timed.heads,
+        speed.timed.head_dim, to_string(speed.timed.dtype));
   print("  causal               {:8.2f} ms\n  {:<20} {:8.2f} ms   {}\n", speed.dense_ms, kPattern,
         speed.sparse_ms, paint(Ink::green, fmt::format("{:.1f} times faster", ratio)));
   print("\n{}\n", paint(Ink::bold, "5. next"));

@@ -3,9 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 
 #include "base/check.h"
+#include "cli/common.h"
 #include "runtime/gpu.h"
 #include "runtime/registry.h"
 
@@ -30,12 +30,9 @@ Device best_device(std::optional<DType> dtype) {
 // The number after "gpu:"; 0 for "gpu" alone, nothing for anything else.
 std::optional<int> ordinal_from(const std::string& text) {
   if (text == "gpu") return 0;
-  if (!text.starts_with("gpu:") || text.size() == 4) return std::nullopt;
-  int ordinal = 0;
-  const char* const end = text.data() + text.size();
-  const auto read = std::from_chars(text.data() + 4, end, ordinal);
-  if (read.ec != std::errc{} || read.ptr != end || ordinal < 0) return std::nullopt;
-  return ordinal;
+  const auto ordinal = text.starts_with("gpu:") ? integer_from(text.substr(4)) : std::nullopt;
+  return ordinal && *ordinal >= 0 && *ordinal <= INT32_MAX ? std::optional(int(*ordinal))
+                                                           : std::nullopt;
 }
 
 }  // namespace

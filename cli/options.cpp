@@ -26,6 +26,13 @@ void add_integer(CLI::App& app, const std::string& name, std::function<void(int6
   app.add_option_function<std::string>(name, read, help)->type_name("N");
 }
 
+std::optional<int64_t> integer_from(std::string_view text) {
+  int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, value);
+  return failure == std::errc{} && stop == end ? std::optional(value) : std::nullopt;
+}
+
 void ShapeOptions::add_to(CLI::App& app) {
   add_integer(app, "--len", len, "queries and keys");
   add_integer(app, "--q-len", q_len, "queries, where they differ from the keys");
@@ -76,21 +83,23 @@ DType dtype_from(const std::string& text) {
 
 TileShape tile_from(const std::string& text) {
   if (text.empty() || text == "auto") return {};
-  TileShape tile;
-  const char* const end = text.data() + text.size();
-  const auto q = std::from_chars(text.data(), end, tile.q);
-  const bool has_x = q.ec == std::errc{} && q.ptr != end && *q.ptr == 'x';
-  const auto k = has_x ? std::from_chars(q.ptr + 1, end, tile.k) : q;
-  KEYHOLE_CHECK(has_x && k.ec == std::errc{} && k.ptr == end && tile.q > 0 && tile.k > 0 &&
-                    tile.q <= 4096 && tile.k <= 4096,
-                "--tile: \"", text,
+  const size_t x = std::min(text.find('x'), text.size() - 1);
+  const int64_t q = integer_from(text.substr(0, x)).value_or(0);
+  const int64_t k = integer_from(text.substr(x + 1)).value_or(0);
+  KEYHOLE_CHECK(q > 0 && k > 0 && q <= 4096 && k <= 4096, "--tile: \"", text,
                 "\" is not a tile; write queries x keys, each 1 to 4096, such as 128x128");
-  return tile;
+  return {int32_t(q), int32_t(k)};
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   const std::vector<std::string_view> words(candidates.begin(), candidates.end());
   return std::string(did_you_mean(word, words));
+}
+
+std::string nearest_or_all(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string meant = nearest(word, candidates);
+  return meant.empty() ? fmt::format("there are {}", fmt::join(candidates, ", "))
+                       : say("did you mean \"", meant, "\"?");
 }
 
 }  // namespace keyhole::cli

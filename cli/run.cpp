@@ -127,13 +127,8 @@ void run_reference(const Pattern& pattern, const Options& options,
   const ReferenceOutput exact =
       reference_forward(pattern, call.q.view, call.k.view, call.v.view, attention, options.offset);
   store(exact.out, call.out.view);
-  for (size_t i = 0; i < exact.lse.size(); ++i) {
-    if (call.q.view.dtype == DType::f64) {
-      reinterpret_cast<double*>(call.lse.data.data())[i] = exact.lse[i];
-    } else {
-      reinterpret_cast<float*>(call.lse.data.data())[i] = float(exact.lse[i]);
-    }
-  }
+  const TensorView lse = call.lse_view();
+  store(exact.lse, TensorView(lse.data, lse.dtype, {lse.shape[0], lse.shape[1], lse.shape[2], 1}));
 }
 
 // The faster kernels that do not take this call, and why.

@@ -10,7 +10,7 @@ from cases import has_nan
 from patterns import TILE, count_tiles, pattern_of, repeated_in
 from torch._functorch import config as functorch_config
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -167,17 +167,12 @@ def naive(problem):
     return attention
 
 
-def mask_mod_of(problem):
+def flex(problem):
+    """The tiles are counted, not found by create_block_mask: the same lists, without a second compilation."""
     allows = problem.pattern.allows
 
     def mask_mod(batch, head, q, k):
         return allows(q, k)
-
-    return mask_mod
-
-
-def flex(problem):
-    """The tiles are counted, not found by create_block_mask: the same lists, without a second compilation."""
 
     def listed(chosen):
         order = torch.argsort(chosen.to(torch.int8), dim=-1, descending=True, stable=True)
@@ -185,7 +180,7 @@ def flex(problem):
 
     is_full = problem.counts == TILE * TILE
     is_partial = (problem.counts > 0) & ~is_full
-    block_mask = BlockMask.from_kv_blocks(*listed(is_partial), *listed(is_full), BLOCK_SIZE=TILE, mask_mod=mask_mod_of(problem))
+    block_mask = BlockMask.from_kv_blocks(*listed(is_partial), *listed(is_full), BLOCK_SIZE=TILE, mask_mod=mask_mod)
     # Every pattern is compiled anew; without the reset Dynamo gives up after eight.
     torch._dynamo.reset()
     compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True) if problem.device == "cuda" else flex_attention
@@ -203,23 +198,6 @@ def warm_up_flex():
     q = torch.randn(1, 1, TILE, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     out = torch.compile(flex_attention, dynamic=False, fullgraph=True)(q, q, q)
     torch.autograd.grad(out.sum(), q)
-
-
-def time_flex_mask(problem):
-    """Fields of FlexAttention's record: what its own mask takes to compile, and then to make; its tiles must be those that
-    were counted."""
-    length, mask_mod = problem.case.length, mask_mod_of(problem)
-    torch._dynamo.reset()
-    make = torch.compile(create_block_mask, dynamic=False) if problem.device == "cuda" else create_block_mask
-    seconds = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        block_mask = make(mask_mod, None, None, length, length, device=problem.device)
-        synchronize(problem.device)
-        seconds.append(time.perf_counter() - begin)
-    if not torch.equal(block_mask.to_dense()[0, 0] > 0, problem.counts > 0):
-        raise Refused("create_block_mask lists other tiles than the pattern has")
-    return {"mask_first_s": seconds[0], "mask_ms": 1e3 * min(seconds[1:])}
 
 
 # By name, in the order of checking: the first is what the others are compared with.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # bench/peers/compare.py
 # Times Keyhole beside the attention that ships with PyTorch, in one process and on the same tensors, case by case, forward
-# and backward; prints the tables, the bars and who met them, writes the records and draws the figures.
+# and backward; prints the tables, the bars and who met them, writes the records and draws a figure.
 """Times Keyhole beside PyTorch's attention, on the same tensors, after checking them against each other.
 
   keyhole            the Python package; deterministic: with its deterministic backward pass
@@ -24,7 +24,7 @@ example:
   bench/peers/compare.py --out out/own --who keyhole --passes forward --cases 'own-*,dense-16k,dense-16k-d64'
   bench/peers/compare.py --out out/peers --resume --cases 'memory-*' --dram    with DRAM traffic, where ncu is allowed
   bench/peers/tables.py out/peers/records.jsonl [MORE...]          the tables again, from the records
-  bench/peers/plots.py out/peers/records.jsonl --out FOLDER        and the figures"""
+  bench/peers/plots.py out/peers/records.jsonl --out FOLDER        and the figure"""
 
 import argparse
 import contextlib
@@ -184,18 +184,6 @@ class Run:
             except dram.NotMeasured as error:
                 self.log.add(case=case.name, who="keyhole", why_no_dram=str(error))
 
-    def time_masks(self):
-        """What FlexAttention's own mask takes; Keyhole's plans are timed on the way."""
-        for case in self.cases:
-            known = self.log.cases()[case.name]
-            if not known.value("flex", "forward_ms") or known.value("flex", "mask_ms") or self.is_late():
-                continue
-            try:
-                fields = attention.time_flex_mask(Problem(case, self.arguments.device))
-            except Exception as error:  # the times of the kernels stand
-                fields = {"why_no_mask": first_line(error)}
-            self.log.add(case=case.name, who="flex", **fields)
-
     def tell(self):
         text = tables.as_text(self.log.lines)
         (self.arguments.out / "tables.txt").write_text(text + "\n")
@@ -203,10 +191,10 @@ class Run:
         try:
             import plots  # needs matplotlib, which a machine for measuring may lack
 
-            for path in plots.draw(self.log.lines, self.arguments.out):
+            if path := plots.draw(self.log.lines, self.arguments.out):
                 print(path)
         except ImportError as error:
-            print(f"no figures: {error}; draw them elsewhere by bench/peers/plots.py {self.log.path}")
+            print(f"no figure: {error}; draw it elsewhere by bench/peers/plots.py {self.log.path}")
         if left := self.left():
             names = ", ".join(case.name for case in left)
             print(f"{len(left)} of {len(self.cases)} cases are not done: {names}; the same command with --resume goes on")
@@ -238,7 +226,7 @@ def parse_arguments(words):
     parser.add_argument("--who", help=f"default: {','.join(BY_DEFAULT)}; whom this names has to run, see exit status")
     parser.add_argument("--cases", default="*", help="names, comma-separated; * stands for anything")
     parser.add_argument("--case-file", default=str(CASE_FILE), help="default: that of the repository")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/peers"), help="for records, tables and figures")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/peers"), help="for records, tables and the figure")
     parser.add_argument("--resume", action="store_true", help="keep the records that are there, and time what they lack")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun later")
     parser.add_argument("--passes", choices=("both", "forward"), default="both", help="forward: gradients are not timed")
@@ -246,7 +234,6 @@ def parse_arguments(words):
     parser.add_argument("--pause", type=float, default=0.05, metavar="SECONDS", help="before a single launch (default 0.05)")
     parser.add_argument("--cold", action="store_true", help="clear the second-level cache before each call")
     parser.add_argument("--dram", action="store_true", help="also DRAM traffic of the cases memory-*, by ncu")
-    parser.add_argument("--masks", action="store_true", help="also the time of FlexAttention's own mask, compiled again")
     parser.add_argument(
         "--profile", metavar="WHO:OPERATION,...", help="one call of each between the marks of a profiler, not timed"
     )
@@ -283,8 +270,6 @@ def main(words=None):
     run.compare()
     if arguments.dram:
         run.measure_dram()
-    if arguments.masks:
-        run.time_masks()
     run.tell()
     failures = run.failures()
     for line in failures:

@@ -37,9 +37,6 @@ class Measured:
 
         return all(map(is_told, PASSES[passes]))
 
-    def is_plain(self):
-        return self.pattern in ("dense", "causal")
-
     def title(self):
         """The pattern, and what is special about the tensors."""
         return f"{self.pattern}, one NaN" if has_nan(self) else self.pattern

@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 # bench/peers/tables.py
 # Records of compare.py in; tables side by side, floors, and a verdict for every bar out: as text, or as the tables of a
-# document, between the marks <!-- table NAME --> and <!-- end -->; <!-- table NAME of PATH --> is about that record alone,
-# and tells what was measured there. PATH may also be a record of `keyhole bench`. Needs nothing but Python.
+# document, between the marks <!-- table NAME --> and <!-- end -->. Records of `keyhole bench` are told as text too. Needs
+# nothing but Python.
 import argparse
-import pathlib
 import re
-import sys
 
 import program
-from bars import NOT_MEASURED, counted, judged
+from bars import counted, judged
 from cases import OPERATIONS, is_about_memory, is_own, read_bars
 from records import grouped, read
 
@@ -23,9 +21,6 @@ NAMES = {
     "math": "MATH",
     "flex": "Flex",
 }
-BARRED = {"keyhole": ("flex", "fa2", "cudnn"), "sm80": ("fa2",)}  # who is judged by plain bars, and against whom
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-LONG = 131072
 
 
 def name_of(who):
@@ -114,47 +109,21 @@ def memory_table(cases):
 
 
 def setup_table(cases):
-    """What comes before the first call: Keyhole's plan is made on the CPU, FlexAttention's mask on the GPU."""
-    rows = [
-        ["pattern", "shape", "Keyhole plan and first call ms", "Flex mask ms", "Flex mask, first s", "Flex kernels compiled s"]
-    ]
+    """What comes before the first call."""
+    rows = [["pattern", "shape", "Keyhole plan and first call ms", "Flex kernels compiled s"]]
     for c in cases:
-        figures = [c.value("keyhole", "plan_ms"), *(c.value("flex", field) for field in ("mask_ms", "mask_first_s", "ready_s"))]
-        if figures != [None] * 4:
+        figures = [c.value("keyhole", "plan_ms"), c.value("flex", "ready_s")]
+        if figures != [None, None]:
             rows.append([c.title(), c.shape(), *(number(value, "{:.1f}") for value in figures)])
     return rows
 
 
-def is_plain_bar(bar):
-    return not bar.on and bar.timing == "queued" and bar.against in BARRED.get(bar.who, ())
-
-
-def by_whom(who):
-    """Behind what a time is held against; Keyhole as it chooses its kernels is not named."""
-    return "" if who == "keyhole" else f", by {name_of(who)}"
-
-
-def bars_table(verdicts, cases):
-    """How many times as fast as each of those that a bar names Keyhole is, queued, on the same case; the same of a backend."""
-    columns = [(who, peer, operation) for who, peers in BARRED.items() for peer in peers for operation in OPERATIONS]
-    found = {(v.case.name, v.bar.who, v.bar.against, v.bar.passes): v.text() for v in verdicts if is_plain_bar(v.bar)}
-    rows = [["pattern", "shape", *(f"{name_of(peer)} {operation}{by_whom(who)}" for who, peer, operation in columns)]]
-    for c in cases:
-        row = [
-            found.get((c.name, who, peer, operation)) or number(c.ratio(peer, operation, judged=who))
-            for who, peer, operation in columns
-        ]
-        if row != ["-"] * len(row):
-            rows.append([c.pattern, c.shape(), *row])
-    return rows
-
-
-def further_bars_table(verdicts):
-    """Bars on other cases than their own, and those of single launches."""
-    rows = [["pattern", "shape", "against", "pass", "timing", "per", "times as fast", "at least", "verdict"]]
-    for v in [v for v in verdicts if not is_plain_bar(v.bar)]:
-        against = name_of(v.bar.against) + (f" on {v.bar.on}" if v.bar.on else "") + by_whom(v.bar.who)
-        row = [v.case.title(), v.case.shape(), against, v.bar.passes, v.bar.timing, v.bar.per]
+def bars_table(verdicts):
+    """How many times as fast Keyhole is, or the backend that a bar names, the bar, and the verdict."""
+    rows = [["pattern", "shape", "who", "against", "pass", "timing", "per", "times as fast", "at least", "verdict"]]
+    for v in verdicts:
+        against = name_of(v.bar.against) + (f" on {v.bar.on}" if v.bar.on else "")
+        row = [v.case.title(), v.case.shape(), name_of(v.bar.who), against, v.bar.passes, v.bar.timing, v.bar.per]
         rows.append([*row, number(v.ratio), number(v.bar.least), v.word()])
     return rows
 
@@ -177,16 +146,10 @@ def all_tables(records):
     verdicts = judged(by_name, read_bars())
     run = next((record for record in records if record["who"] == "run"), {})
     timed = [c for c in cases if not is_about_memory(c)]
-    own = [c for c in timed if is_own(c)]
-    usual = [c for c in timed if (c.batch, c.head_dim, c.length, c.dtype) == (1, 128, 16384, "bf16") and c not in own]
     return {
         "overview": overview_table(cases),
-        "bars": bars_table(verdicts, timed),
-        "further_bars": further_bars_table(verdicts),
-        "dense": times_table([c for c in timed if c.is_plain() and c.length < LONG]),
-        "sparse": times_table([c for c in usual if c.pattern != "dense"]),
-        "own": times_table(own),
-        "long": times_table([c for c in timed if c.length == LONG]),
+        "bars": bars_table(verdicts),
+        "times": times_table(timed),
         "paused": times_table(timed, "paused"),
         "floors": floors_table(timed, run.get("peaks")),
         "memory": memory_table([c for c in cases if is_about_memory(c)]),
@@ -228,11 +191,11 @@ def aligned(rows):
 def as_text(records):
     """All tables that have a row; times are ms (useful TFLOP/s). Also of records of `keyhole bench`."""
     if program.is_of_program(records):
-        tables, first, last = program.all_tables(records), program.headline(records), []
+        tables, first, last = program.all_tables(records), [], []
     else:
-        tables, first, last = all_tables(records), headline(records), [count_of(records)]
+        tables, first, last = all_tables(records), [headline(records)], [count_of(records)]
     parts = [f"{name}\n{aligned(rows)}" for name, rows in tables.items() if len(rows) > 1]
-    return "\n\n".join([first, *parts, *last])
+    return "\n\n".join([*first, *parts, *last])
 
 
 def as_markdown(rows):
@@ -245,48 +208,19 @@ def as_markdown(rows):
     return "\n".join([line(rows[0]), rule, *map(line, rows[1:])])
 
 
-def without_gaps(bars):
-    """Rows and columns of bars_table in which something was measured."""
-
-    def is_measured(cell):
-        return cell != "-" and NOT_MEASURED not in cell
-
-    keep = [i for i in range(len(bars[0])) if i < 2 or any(is_measured(row[i]) for row in bars[1:])]
-    rows = [row for row in bars[1:] if any(map(is_measured, row[2:]))]
-    return [[row[i] for i in keep] for row in [bars[0], *rows]]
-
-
-def as_marked(records, is_alone=False):
-    """{name: what stands between the marks}"""
-    if program.is_of_program(records):
-        tables, lines = program.all_tables(records), {"headline": program.headline(records)}
-    else:
-        tables, lines = all_tables(records), {"headline": headline(records), "count": count_of(records)}
-        if is_alone:
-            tables["further_bars"] = [row for row in tables["further_bars"] if row[-1] != NOT_MEASURED]
-            tables["bars"] = without_gaps(tables["bars"])
-    texts = {name: as_markdown(rows) if len(rows) > 1 else "Not in this record." for name, rows in tables.items()}
-    return texts | lines
-
-
 def write(document, records):
-    """Fills the marked places; a mark that no table answers to is an error. What stands in one whose record is still to be
-    made is left, which is told."""
-    texts_of = {None: as_marked(records)}
+    """Fills the marked places; a mark that no table answers to is an error."""
+    texts = {name: as_markdown(rows) if len(rows) > 1 else "Not in these records." for name, rows in all_tables(records).items()}
+    texts |= {"headline": headline(records), "count": count_of(records)}
 
     def filled(match):
-        name, path = match.group(1), match.group(2)
-        if path and not (ROOT / path).exists():
-            print(f"{document}: {name} is left as it is: there is no {path}", file=sys.stderr)
-            return match.group(0)
-        if path not in texts_of:
-            texts_of[path] = as_marked(read([ROOT / path]), is_alone=True)
-        if name not in texts_of[path]:
-            raise SystemExit(f"{document}: no table is called {name}; there are {', '.join(texts_of[path])}")
-        return f"{match.group(0).splitlines()[0]}\n{texts_of[path][name]}\n<!-- end -->"
+        name = match.group(1)
+        if name not in texts:
+            raise SystemExit(f"{document}: no table is called {name}; there are {', '.join(texts)}")
+        return f"<!-- table {name} -->\n{texts[name]}\n<!-- end -->"
 
     with open(document) as file:
-        text = re.sub(r"<!-- table (\w+)(?: of (\S+))? -->\n.*?<!-- end -->", filled, file.read(), flags=re.DOTALL)
+        text = re.sub(r"<!-- table (.+?) -->\n.*?<!-- end -->", filled, file.read(), flags=re.DOTALL)
     with open(document, "w") as file:
         file.write(text)
 

@@ -29,6 +29,8 @@ struct Case {
     return {.batch = 1, .heads = heads, .q_len = q_len, .k_len = k_len, .offset = {}};
   }
   double all_pairs() const { return double(heads) * double(q_len) * double(k_len); }
+  bool does_forward() const { return operation == Operation::forward || has_forward_too; }
+  bool does_backward() const { return operation == Operation::backward; }
 };
 
 // The case with another pattern.
@@ -41,9 +43,7 @@ inline Case with_pattern(Case c, const Pattern& pattern, std::string text) {
 // Multiplications and additions that a pair of a head costs: two products of head_dim forward, five
 // backward (scores again, dv, dp, dq, dk).
 inline double flops_per_pair(const Case& c) {
-  const bool is_forward = c.operation == Operation::forward;
-  return ((is_forward || c.has_forward_too ? 4.0 : 0.0) + (is_forward ? 0.0 : 10.0)) *
-         double(c.head_dim);
+  return (c.does_forward() * 4.0 + c.does_backward() * 10.0) * double(c.head_dim);
 }
 
 // What is timed, in words.

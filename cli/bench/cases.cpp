@@ -4,7 +4,6 @@
 
 #include <fnmatch.h>
 
-#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <regex>
@@ -19,10 +18,9 @@ namespace keyhole::bench {
 namespace {
 
 int64_t number_from(std::string_view word, const char* column, const std::string& where) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  KEYHOLE_CHECK(error == std::errc{} && end == word.data() + word.size() && value > 0, where, ": ",
-                column, " is \"", word, "\"; expected a whole number above 0");
+  const int64_t value = cli::integer_from(word).value_or(0);
+  KEYHOLE_CHECK(value > 0, where, ": ", column, " is \"", word,
+                "\"; expected a whole number above 0");
   return value;
 }
 
@@ -117,12 +115,8 @@ std::vector<Case> parse_cases(std::string_view text, Operation operation, const 
     }
   }
   if (!cases.empty()) return cases;
-  std::string list;
-  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
-  const std::string meant = cli::nearest(only, names);
   throw Error(ErrorKind::usage,
-              meant.empty() ? say("bench: no case \"", only, "\"; there are ", list)
-                            : say("bench: no case \"", only, "\"; did you mean \"", meant, "\"?"));
+              say("bench: no case \"", only, "\"; ", cli::nearest_or_all(only, names)));
 }
 
 std::vector<Case> built_in_cases(Operation operation, const Device& device,

@@ -14,7 +14,6 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/parallel.h"
-#include "keyhole/attention.h"
 #include "reference/attention.h"
 
 namespace keyhole::bench {
@@ -234,7 +233,7 @@ CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const Check
 
   inputs.out.fill_nan();
   inputs.lse.fill_nan();
-  attention_forward(inputs.q, inputs.k, inputs.v, lists, inputs.out, inputs.lse, options);
+  inputs.run_forward(lists, options);
   inputs.out.bring_back();
   inputs.lse.bring_back();
   Judge judge = judge_all_written(inputs.out.host(), "out", threads);
@@ -247,8 +246,7 @@ CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const Check
   if (c.operation == Operation::backward) {
     keep_rows(inputs.dout, rows);
     for (Tensor* gradient : {&inputs.dq, &inputs.dk, &inputs.dv}) gradient->fill_nan();
-    attention_backward(inputs.dout, inputs.q, inputs.k, inputs.v, inputs.out, inputs.lse, lists,
-                       {inputs.dq, inputs.dk, inputs.dv, {}}, options);
+    inputs.run_backward(lists, options);
     for (const Tensor* gradient : {&inputs.dq, &inputs.dk, &inputs.dv}) gradient->bring_back();
     judge.merge(judge_all_written(inputs.dq.host(), "dq", threads));
     judge.merge(judge_backward(c, inputs, parts, options, threads));

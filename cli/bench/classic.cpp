@@ -10,24 +10,6 @@
 namespace keyhole::bench {
 namespace {
 
-struct Race {
-  double dense_ms, sparse_ms;
-};
-
-// Checks both, times both, keeps one record. Nothing when a check failed.
-std::optional<Race> race(Session& session, const std::string& suite, const Case& sparse,
-                         const Case& dense_one, std::shared_ptr<Inputs>& inputs) {
-  const std::optional<Subject> baseline = session.prepare(dense_one, inputs);
-  const std::optional<Subject> subject = session.prepare(sparse, inputs);
-  if (!baseline || !subject) return std::nullopt;
-  const auto timings = time_in_turns({baseline->call(), subject->call()}, session.effort().timing);
-  const Race result{timings[0].median_ms, timings[1].median_ms};
-  nlohmann::json record = to_json(*subject, timings[1]);
-  add_dense(record, dense_twin_of(*baseline, timings[0]));
-  session.keep(suite, std::move(record));
-  return result;
-}
-
 void run_table(Session& session, const std::string& suite, const std::string& title,
                const std::string& length_name, const std::string& sparse_name, const Range& range,
                const Pattern& pattern, const Pattern& dense_pattern) {
@@ -41,14 +23,20 @@ void run_table(Session& session, const std::string& suite, const std::string& ti
       const Case c =
           range.at(session, fmt::format("{}-{}x{}-{}", suite, range.heads, range.head_dim, length),
                    pattern, pattern.text(), length);
-      const auto result =
-          race(session, suite, c, with_pattern(c, dense_pattern, dense_pattern.text()), inputs);
-      if (!result) {
+      const auto baseline =
+          session.prepare(with_pattern(c, dense_pattern, dense_pattern.text()), inputs);
+      const auto subject = session.prepare(c, inputs);
+      if (!baseline || !subject) {
         table.add({fmt::format("{}", length), "check failed", "", ""}, cli::Ink::red);
         continue;
       }
-      table.add({fmt::format("{}", length), ms_text(result->dense_ms), ms_text(result->sparse_ms),
-                 speedup_text(result->dense_ms / result->sparse_ms)});
+      const auto timings =
+          time_in_turns({baseline->call(), subject->call()}, session.effort().timing);
+      nlohmann::json record = to_json(*subject, timings[1]);
+      add_dense(record, dense_twin_of(*baseline, timings[0]));
+      table.add({fmt::format("{}", length), ms_text(timings[0].median_ms),
+                 ms_text(timings[1].median_ms), speedup_text(record["speedup"])});
+      session.keep(suite, std::move(record));
     }
   }
   session.print("\n" + title + "\n");

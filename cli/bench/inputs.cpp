@@ -139,6 +139,14 @@ Inputs::Inputs(const Case& c)
   dout.fill_normal(4);
 }
 
+void Inputs::run_forward(const Lists& lists, const AttentionOptions& options) const {
+  attention_forward(q, k, v, lists, out, lse, options);
+}
+
+void Inputs::run_backward(const Lists& lists, const AttentionOptions& options) const {
+  attention_backward(dout, q, k, v, out, lse, lists, {dq, dk, dv, {}}, options);
+}
+
 int64_t Inputs::num_bytes() const {
   int64_t bytes = 0;
   for (const Tensor* tensor : {&q, &k, &v, &out, &lse, &dout, &dq, &dk, &dv}) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/bench/case.h"
+#include "keyhole/attention.h"
 #include "keyhole/lists.h"
 #include "keyhole/tensor.h"
 #include "runtime/gpu_memory.h"
@@ -70,6 +71,8 @@ struct Inputs {
   explicit Inputs(const Case& c);
   int64_t num_bytes() const;
   bool fits(const Case& c) const;  // another case of the same shapes may use them again
+  void run_forward(const Lists& lists, const AttentionOptions& options) const;
+  void run_backward(const Lists& lists, const AttentionOptions& options) const;
 
   Case made_for;
   Tensor q, k, v, out, lse;

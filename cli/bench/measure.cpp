@@ -58,13 +58,12 @@ Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& ef
 }
 
 int64_t Subject::workspace_bytes() const {
-  const bool is_forward = case_.operation == Operation::forward;
   int64_t bytes = 0;
   const Inputs& in = *inputs_;
-  if (is_forward || case_.has_forward_too) {
+  if (case_.does_forward()) {
     bytes = forward_workspace_bytes(in.q, in.k, in.v, lists(), in.out, in.lse, effort_.options);
   }
-  if (!is_forward) {
+  if (case_.does_backward()) {
     bytes =
         std::max(bytes, backward_workspace_bytes(in.dout, in.q, in.k, in.v, in.out, in.lse, lists(),
                                                  {in.dq, in.dk, in.dv, {}}, effort_.options));
@@ -85,18 +84,11 @@ double Subject::gathered_bytes() const {
 std::function<void()> Subject::call() const {
   AttentionOptions options = effort_.options;
   if (workspace_) options.workspace = {workspace_->data(), workspace_->bytes()};
-  const std::function<void()> forward = [inputs = inputs_, lists = lists(), options,
-                                         indices = indices_, workspace = workspace_] {
-    attention_forward(inputs->q, inputs->k, inputs->v, lists, inputs->out, inputs->lse, options);
+  return [inputs = inputs_, lists = lists(), options, indices = indices_, workspace = workspace_,
+          does_forward = case_.does_forward(), does_backward = case_.does_backward()] {
+    if (does_forward) inputs->run_forward(lists, options);
+    if (does_backward) inputs->run_backward(lists, options);
   };
-  const std::function<void()> backward = [inputs = inputs_, lists = lists(), options,
-                                          indices = indices_, workspace = workspace_] {
-    attention_backward(inputs->dout, inputs->q, inputs->k, inputs->v, inputs->out, inputs->lse,
-                       lists, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
-  };
-  if (case_.operation == Operation::forward) return forward;
-  if (!case_.has_forward_too) return backward;
-  return [forward, backward] { forward(), backward(); };
 }
 
 std::shared_ptr<Inputs> inputs_for(const Case& c, std::shared_ptr<Inputs>& inputs) {

@@ -37,26 +37,16 @@ bool reset_peak() {
 
 std::optional<double> extra_bytes(const Case& c, int threads) {
   const auto inputs = std::make_shared<Inputs>(c);
-  for (const Tensor* tensor : {&inputs->out, &inputs->dq, &inputs->dk, &inputs->dv}) {
-    if (tensor->view().is_given())
-      const_cast<Tensor*>(tensor)->fill_zero();  // pages that count as before
+  for (Tensor* tensor : {&inputs->out, &inputs->lse, &inputs->dq, &inputs->dk, &inputs->dv}) {
+    if (tensor->view().is_given()) tensor->fill_zero();  // pages that count as before
   }
-  inputs->lse.fill_zero();
   AttentionOptions options;
   options.threads = threads;
-  if (c.operation == Operation::backward) {
-    attention_forward(inputs->q, inputs->k, inputs->v, plan(c.pattern, c.shape()), inputs->out,
-                      inputs->lse, options);
-  }
+  if (c.does_backward()) inputs->run_forward(plan(c.pattern, c.shape()), options);
   const auto needed = watch_memory(c.device);
   if (!needed) return std::nullopt;
   const Plan made = plan(c.pattern, c.shape());
-  if (c.operation == Operation::forward) {
-    attention_forward(inputs->q, inputs->k, inputs->v, made, inputs->out, inputs->lse, options);
-  } else {
-    attention_backward(inputs->dout, inputs->q, inputs->k, inputs->v, inputs->out, inputs->lse,
-                       made, {inputs->dq, inputs->dk, inputs->dv, {}}, options);
-  }
+  c.does_backward() ? inputs->run_backward(made, options) : inputs->run_forward(made, options);
   return (*needed)();
 }
 

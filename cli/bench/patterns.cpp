@@ -38,29 +38,19 @@ int64_t divisor_near_root(int64_t length) {
   return divisor;
 }
 
-// A band of three tiles, as somebody would write it who has tiles already.
-Pattern tile_band(int64_t length) {
-  const int64_t count = (length + kTile - 1) / kTile;
-  std::vector<int64_t> offsets = {0}, keys;
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t k = std::max<int64_t>(0, i - 1); k <= std::min(count - 1, i + 1); ++k) {
-      keys.push_back(k);
-    }
-    offsets.push_back(int64_t(keys.size()));
-  }
-  return tiles(kTile, kTile, offsets, keys);
-}
-
-// The causal half of that band, as a block mask would hold it: full tiles, and one bitmap.
-Pattern bitmap_band(int64_t length) {
-  const int64_t count = (length + kTile - 1) / kTile;
+// A band of three tiles, as somebody would write it who has tiles already; or, causal, as a block
+// mask would hold it: full tiles, and one bitmap.
+Pattern tile_band(int64_t length, bool is_causal) {
+  const int64_t count = ceil_div(length, kTile);
   std::vector<int64_t> offsets = {0}, keys, bitmap;
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t k = std::max<int64_t>(0, i - 2); k <= i; ++k) {
+    const int64_t last = is_causal ? i : i + 1;
+    for (int64_t k = std::max<int64_t>(0, last - 2); k <= std::min(count - 1, last); ++k) {
       keys.push_back(k), bitmap.push_back(k == i ? 0 : -1);
     }
     offsets.push_back(int64_t(keys.size()));
   }
+  if (!is_causal) return tiles(kTile, kTile, offsets, keys);
   std::vector<uint8_t> diagonal(size_t(kTile * kTile));
   for (int64_t q = 0; q < kTile; ++q) {
     for (int64_t k = 0; k <= q; ++k) diagonal[size_t(q * kTile + k)] = 1;
@@ -84,12 +74,6 @@ Pattern scattered_pairs(int64_t length) {
     offsets.push_back(int64_t(keys.size()));
   }
   return csr(offsets, keys);
-}
-
-std::vector<int64_t> count_up(int64_t length) {
-  std::vector<int64_t> positions(static_cast<size_t>(length));
-  for (int64_t i = 0; i < length; ++i) positions[size_t(i)] = i;
-  return positions;
 }
 
 Pattern alternating_heads(int64_t heads) {
@@ -166,8 +150,10 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   if (name == "streaming") return from_text(entry, "streaming(16, 64)");
   if (name == "longformer") return from_text(entry, "longformer(128, 16)");
   if (name == "bigbird") return from_text(entry, "bigbird(64, 3, 3, 2, 1)");
-  if (name == "tiles") return made("tiles(64, 64, band of 3)", tile_band(length));
-  if (name == "bitmaps") return made("bitmaps(64, 64, causal band of 3)", bitmap_band(length));
+  if (name == "tiles")
+    return made("tiles(64, 64, band of 3)", tile_band(length, /*is_causal=*/false));
+  if (name == "bitmaps")
+    return made("bitmaps(64, 64, causal band of 3)", tile_band(length, /*is_causal=*/true));
   if (name == "csr") return made("csr(32 scattered keys)", scattered_pairs(length));
   if (name == "mask") {
     if (length > kLongestMask) return refused("L x L bytes");
@@ -176,7 +162,9 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   if (name == "per_head") return made("per_head(window(64), blocks(64))", alternating_heads(heads));
   if (name == "per_batch") return from_text(entry, "per_batch(window(64))");  // one batch entry
   if (name == "at") {
-    return made("at(0.., 0.., window(64))", at(count_up(length), count_up(length), window(64)));
+    std::vector<int64_t> all(static_cast<size_t>(length));
+    std::iota(all.begin(), all.end(), 0);
+    return made("at(0.., 0.., window(64))", at(all, all, window(64)));
   }
   if (name == "packed") {
     const std::vector<int64_t> lengths = document_lengths(length, kMeanDocument);

@@ -3,7 +3,6 @@
 #include "cli/bench/verb.h"
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 
 #include "base/check.h"
 #include "cli/bench/cases.h"
@@ -21,19 +20,14 @@ struct Lengths {
 // "128:4096", or one length.
 Lengths lengths_from(const std::string& text, Lengths otherwise) {
   if (text.empty()) return otherwise;
-  const char* const end = text.data() + text.size();
-  Lengths lengths{};
-  auto read = std::from_chars(text.data(), end, lengths.first);
-  lengths.last = lengths.first;
-  if (read.ec == std::errc{} && read.ptr != end && *read.ptr == ':') {
-    read = std::from_chars(read.ptr + 1, end, lengths.last);
-  }
-  KEYHOLE_CHECK(read.ec == std::errc{} && read.ptr == end && lengths.first >= 1 &&
-                    lengths.first <= lengths.last && lengths.last <= kMostTokens,
-                "bench: --len \"", text,
+  const size_t colon = text.find(':');
+  const int64_t first = cli::integer_from(text.substr(0, colon)).value_or(0);
+  const int64_t last =
+      colon == std::string::npos ? first : cli::integer_from(text.substr(colon + 1)).value_or(0);
+  KEYHOLE_CHECK(first >= 1 && first <= last && last <= kMostTokens, "bench: --len \"", text,
                 "\" is not a length; write 4096, or 128:4096 for all lengths ",
                 "between that double, up to ", kMostTokens);
-  return lengths;
+  return {first, last};
 }
 
 int64_t positive(std::optional<int64_t> given, const char* option, int64_t otherwise) {

@@ -66,19 +66,6 @@ Finding compare_forward(Problem& problem, const KernelEntry& kernel, TileShape t
   return finding;
 }
 
-Finding forward_hostile(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel);
-  problem.randomise();
-  return compare_forward(problem, kernel, tile);
-}
-
-Finding forward_extras(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel);
-  problem.randomise();
-  problem.use_softcap_and_sinks();
-  return compare_forward(problem, kernel, tile);
-}
-
 // One key of each head is NaN: queries that attend to it must say so, the others must not notice.
 Finding forward_nan_key(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
   Problem problem(subject, kernel);
@@ -205,17 +192,12 @@ Finding compare_backward(Problem& problem, const KernelEntry& kernel, TileShape 
   return finding;
 }
 
-Finding backward_hostile(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
+template <auto compare_pass, bool has_extras>
+Finding random_numbers(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
   Problem problem(subject, kernel);
   problem.randomise();
-  return compare_backward(problem, kernel, tile);
-}
-
-Finding backward_extras(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
-  Problem problem(subject, kernel);
-  problem.randomise();
-  problem.use_softcap_and_sinks();
-  return compare_backward(problem, kernel, tile);
+  if (has_extras) problem.use_softcap_and_sinks();
+  return compare_pass(problem, kernel, tile);
 }
 
 // q = 0, dout = 1: the gradient of a value is the sum over the queries that see it of 1 / their
@@ -253,13 +235,15 @@ Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject&
 }
 
 constexpr Trial kTrials[] = {
-    {"strides, NaN around", Operation::forward, forward_hostile},
-    {"softcap and sinks", Operation::forward, forward_extras, /*has_softcap=*/true},
+    {"strides, NaN around", Operation::forward, random_numbers<compare_forward, false>},
+    {"softcap and sinks", Operation::forward, random_numbers<compare_forward, true>,
+     /*has_softcap=*/true},
     {"NaN in one key", Operation::forward, forward_nan_key},
     {"count of keys", Operation::forward, forward_count},
     {"spike at an edge", Operation::forward, forward_spike},
-    {"strides, NaN around", Operation::backward, backward_hostile},
-    {"softcap and sinks", Operation::backward, backward_extras, /*has_softcap=*/true},
+    {"strides, NaN around", Operation::backward, random_numbers<compare_backward, false>},
+    {"softcap and sinks", Operation::backward, random_numbers<compare_backward, true>,
+     /*has_softcap=*/true},
     {"count of keys", Operation::backward, backward_count},
 };
 

@@ -77,8 +77,8 @@ class Plan {
   // Checks every list compiled so far. Throws Error(internal) that names the first violation.
   void verify() const;
 
-  // Writes to a temporary file and renames it: the path holds the old plan or the new one. A pipe or
-  // a device is written to as it stands.
+  // Writes to a temporary file and renames it: the path holds the old plan or the new one. A pipe
+  // or a device is written to as it stands.
   void save(const std::string& path) const;
   static Plan load(const std::string& path);
 

@@ -3,8 +3,6 @@
 # What bench/peers makes of its records and lists: verdicts, tables, DRAM sums, what is resumed. Where PyTorch is installed and
 # the keyhole program is given, also that the patterns written a second time in bench/peers/patterns.py keep the pairs of
 # Keyhole's own. Nothing is run here: compare_test.py does that.
-import contextlib
-import io
 import json
 import pathlib
 import re
@@ -59,17 +57,16 @@ class Bars(unittest.TestCase):
         self.assertEqual(
             verdicts(lines, "sm80"), {("fa2", "forward"): "1.10 (1.00) met", ("fa2", "backward"): "0.90 (0.95) MISSED"}
         )
-        header, row = tables.all_tables(lines)["bars"]
-        shown = dict(zip(header, row))
-        self.assertEqual(shown["FA2 forward"], "2.20 (1.00) met")
-        self.assertEqual(shown["FA2 forward, by Keyhole sm80"], "1.10 (1.00) met")
+        shown = {(row[2], row[3], row[4]): row[-3:] for row in tables.all_tables(lines)["bars"]}
+        self.assertEqual(shown["Keyhole", "FA2", "forward"], ["2.20", "1.00", "met"])
+        self.assertEqual(shown["Keyhole sm80", "FA2", "forward"], ["1.10", "1.00", "met"])
         lines[2]["pairs"] = 99
         self.assertEqual(verdicts(lines, "sm80")["fa2", "forward"], "(1.00) VOID: 99 pairs against 100")
         self.assertEqual(verdicts(lines)["fa2", "forward"], "2.20 (1.00) met")
 
     def test_a_backend_of_ours_is_no_peer(self):
         lines = lines_of("causal-16k", "causal", {"forward_ms": 1.0}, sm80={"forward_ms": 0.5}, fa2={"forward_ms": 2.0})
-        header, row = tables.all_tables(lines)["dense"]
+        header, row = tables.all_tables(lines)["times"]
         self.assertIn("Keyhole sm80", header)
         self.assertEqual(row[header.index("x best peer")], "2.00")
 
@@ -184,30 +181,6 @@ class Document(unittest.TestCase):
         text = self.written("before\n<!-- table count -->\nold\n<!-- end -->\nafter\n")
         self.assertEqual(text, "before\n<!-- table count -->\n1 of 5 bars met, 4 not measured\n<!-- end -->\nafter\n")
 
-    def test_a_mark_may_name_a_record_which_it_is_about_alone(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-            times = {"forward_paused_ms": 1.0}
-            lines = lines_of("causal-4k", "causal", {**times, "forward_ms": 1.0}, cudnn={"forward_paused_ms": 1.5})
-            file.write("\n".join(map(json.dumps, [*lines, *lines_of("dense-4k", "dense", times)])))
-            file.flush()
-            mark = f"<!-- table further_bars of {file.name} -->"
-            text = self.written(f"{mark}\n<!-- end -->\n<!-- table count -->\n<!-- end -->\n")
-        self.assertTrue(text.startswith(f"{mark}\n| pattern"))
-        rows = [line for line in text.splitlines() if line.endswith("met |") or "measured |" in line]
-        self.assertEqual(len(rows), 1, text)  # what was not measured there is not told
-        self.assertIn("1 of 5 bars met, 4 not measured", text)
-
-    def test_plain_bars_of_a_named_record_have_no_rows_or_columns_of_gaps(self):
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
-            lines = lines_of("causal-4k", "causal", {"forward_ms": 1.0}, cudnn={"forward_ms": 1.5})
-            file.write("\n".join(map(json.dumps, [*lines, *lines_of("dense-4k", "dense", {"forward_ms": 1.0})])))
-            file.flush()
-            text = self.written(f"<!-- table bars of {file.name} -->\n<!-- end -->\n")
-        table = [line for line in text.splitlines() if line.startswith("| ")]
-        self.assertEqual(table[0], "| pattern | shape | cuDNN forward |")
-        self.assertEqual(len(table), 2, text)
-        self.assertTrue(table[1].endswith("| 1.50 |"), text)
-
     def test_a_mark_without_a_table_is_refused(self):
         self.assertRaises(SystemExit, self.written, "<!-- table nothing -->\n<!-- end -->\n")
 
@@ -257,94 +230,47 @@ class FrontPage(unittest.TestCase):
 
 
 class Program(unittest.TestCase):
-    """Records of `keyhole bench`, by marks that name them."""
+    """Records of `keyhole bench`."""
 
-    COMMON = {
-        "machine": {"gpu": "H200", "cpu": "x"},
-        "commit": "abc",
-        "dirty": False,
-        "time": "2026-11-16T00:00:00Z",
-        "command": "keyhole bench",
-    }
+    def record(self, suite, **fields):
+        run = {"machine": {"gpu": "H200", "cpu": "x"}, "commit": "abc", "dirty": False, "time": "T", "command": "keyhole bench"}
+        return {"suite": suite, "case": "a", "pattern": "blocks(16)", **run, "ms": {"median": 0.5}, **fields}
 
-    def record(self, suite, pattern="blocks(16)", length=128, ms=0.5, **fields):
-        shape = {"case": f"{suite}-{length}", "pattern": pattern, "q_len": length, "heads": 1, "head_dim": 64}
-        return {"suite": suite, **shape, "ms": {"median": ms}, **self.COMMON, **fields}
+    def test_a_table_has_the_columns_that_its_records_fill(self):
+        faster = {"dense_ms": {"median": 12.3456}, "speedup": 24.6912}
+        found = tables.program.all_tables([self.record("blocks", **faster), self.record("blocks")])
+        header = ["case", "pattern", "dense ms", "ms", "speed-up"]
+        rows = [["a", "blocks(16)", "12.35", "0.500", "24.69"], ["a", "blocks(16)", "-", "0.500", "-"]]
+        self.assertEqual(found, {"blocks: `keyhole bench`, H200, commit abc, T": [header, *rows]})
 
-    def case(self, name, ms, **fields):
-        rates = {"gflops": 5e5, "peak": "mma.sync", "peak_gflops": 1e6, "of_peak": 0.5, "gbps": 1234.5, "copy_gbps": 4e3}
-        sizes = {"of_copy": 0.3, "peak_bytes": 2_000_000, "extra_bytes": 100_000, "kernel": "sm90.forward"}
-        return self.record("forward", ms=ms, **rates, **sizes, **fields) | {"case": name}
+    def test_a_pattern_that_never_wins_is_told(self):
+        lines = [self.record("break-even", break_even=found, speedup=1.5) for found in (1208, None)]
+        (table,) = tables.program.all_tables(lines).values()
+        self.assertEqual([row[-1] for row in table], ["beats dense from", "1,208", "never"])
 
-    def written(self, name, lines):
-        with tempfile.TemporaryDirectory() as folder:
-            record, page = pathlib.Path(folder) / "bench.jsonl", pathlib.Path(folder) / "page.md"
-            record.write_text("\n".join(map(json.dumps, lines)))
-            page.write_text(f"<!-- table {name} of {record} -->\nold\n<!-- end -->\n")
-            tables.write(page, Document.LINES)
-            return page.read_text().splitlines()[1:-1]
-
-    def test_patterns_of_a_classic_table_stand_side_by_side_at_each_length(self):
-        dense = {"dense_ms": {"median": 12.3456}, "speedup": 24.6912}
-        lines = [self.record("blocks", length=length, **dense) for length in (128, 131072)]
-        lines.append(self.record("blocks-causal", "causal & blocks(16)", 131072, 2.0, dense_ms={"median": 4.0}, speedup=2.0))
-        found = self.written("blocks", lines)
-        self.assertEqual(found[2], "| 128 | 12.35 | 0.500 | 24.7 | - | - | - |")
-        self.assertEqual(found[3], "| 131,072 | 12.35 | 0.500 | 24.7 | 4.000 | 2.000 | 2.00 |")
-        self.assertEqual(self.written("streaming", lines), ["Not in this record."])
-
-    def test_the_break_even_table_tells_where_a_pattern_wins_or_that_it_never_does(self):
-        ends = {"first_len": 16, "last_len": 131072, "speedup_at_first": 1.0, "kept_of_dense": 0.524}
-        wins = self.record("break-even", "window(64)", 208, break_even=208, speedup=1.48, speedup_at_last=30.04, **ends)
-        loses = self.record("break-even", "mask", break_even=None, speedup=0.9, **ends)
-        self.assertEqual(
-            self.written("break_even", [wins, loses])[2:],
-            ["| window(64) | 208 | 1.48 | 52.4 % | 1.00 | 30.0 |", "| mask | never up to 131,072 | - | 52.4 % | 1.00 | - |"],
-        )
-
-    def test_a_cold_run_stands_beside_the_warm_one_and_in_no_other_table(self):
-        lines = [self.case("a", 0.5), self.case("a", 0.6, cold=True), self.case("b", 0.7, cold=True)]
-        self.assertEqual(
-            self.written("figures", lines)[2:],
-            ["| a | forward | sm90.forward | 0.500 | 500.0 | 50.0 % | 1,234 | 30.0 % | 2.0 | 0.1 |"],
-        )
-        found = self.written("cold", lines)[2:]
-        self.assertEqual(found, ["| a | forward | 0.500 | 0.600 | 1.20 |", "| b | forward | - | 0.700 | - |"])
-
-    def test_the_headline_names_run_and_peaks(self):
-        found = self.written("headline", [self.case("a", 0.5)])
-        told = "H200, commit abc, 2026-11-16T00:00:00Z, `keyhole bench`; mma.sync 1000 TFLOP/s, copy 4,000 GB/s"
-        self.assertEqual(found, [told])
+    def test_runs_have_tables_of_their_own(self):
+        lines = [self.record("forward"), self.record("forward", command="keyhole bench --cold"), self.record("backward")]
+        self.assertEqual([len(rows) for rows in tables.program.all_tables(lines).values()], [2, 2, 2])
 
     def test_what_the_program_writes_is_understood(self):
         lines = records.read([ROOT / "records/gpu/2026-11-16-h200-bench-again.jsonl"])
         self.assertTrue(tables.program.is_of_program(lines))
-        for name, rows in tables.program.all_tables(lines).items():
-            self.assertGreater(len(rows), 5, name)
-        self.assertRegex(tables.as_text(lines), r"(?s)^NVIDIA H200.*\nfigures\ncase .*\ncold\ncase ")
-
-    def test_a_mark_of_a_record_that_is_still_to_be_made_is_left(self):
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as told:
-            page = pathlib.Path(folder) / "page.md"
-            text = f"<!-- table streaming of {folder}/none.jsonl -->\nold\n<!-- end -->\n"
-            page.write_text(text)
-            tables.write(page, Document.LINES)
-            self.assertEqual(page.read_text(), text)
-        self.assertIn("streaming is left as it is", told.getvalue())
+        text = tables.as_text(lines)
+        for words in ("streaming: `keyhole bench streaming", "bench break-even", "beats dense from", "--cold", "wgmma 913,446"):
+            self.assertIn(words, text)
 
 
 class OwnCases(unittest.TestCase):
-    """Those that stand for a property of Keyhole have a table of their own, and no place among what a user would run."""
+    """Those that stand for a property of Keyhole have no place among what a user would run."""
 
     LINES = [
         *lines_of("own-x-16k-nan", "~sinks(1)", {"forward_ms": 0.5}),
         *lines_of("own-x-16k", "~sinks(1)", {"forward_ms": 0.4}),
     ]
 
-    def test_they_are_in_their_table_and_a_nan_is_told(self):
+    def test_they_are_timed_like_others_and_a_nan_is_told(self):
         found = tables.all_tables(self.LINES)
-        self.assertEqual([row[0] for row in found["own"][1:]], ["~sinks(1), one NaN", "~sinks(1)"])
-        self.assertEqual(len(found["sparse"]), 1)
+        self.assertEqual([row[0] for row in found["times"][1:]], ["~sinks(1), one NaN", "~sinks(1)"])
         self.assertEqual(len(found["overview"]), 1)
 
 
