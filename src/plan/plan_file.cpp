@@ -320,9 +320,7 @@ std::vector<std::byte> plan_file_bytes(const Plan& plan) {
   return std::move(file.bytes());
 }
 
-void Plan::save(const std::string& path) const {
-  write_file(path, plan_file_bytes(*this));
-}
+void Plan::save(const std::string& path) const { write_file(path, plan_file_bytes(*this)); }
 
 Plan load_plan(std::span<const std::byte> bytes, const std::string& path) {
   KEYHOLE_CHECK(bytes.size() >= kPreamble + kChecksum &&
