@@ -18,8 +18,11 @@ struct Axis {
 };
 
 enum class Border : uint8_t {
-  cut,    // a query near a border sees fewer points
-  shift,  // its window is moved inward and keeps its size (NATTEN's neighbourhood attention)
+  cut,  // a query near a border sees fewer points
+  // Its window is moved inward and keeps its size, as NATTEN's neighbourhood attention has it. Of 6
+  // points along an axis, with radius 1, they see   # # # . . .   # # # . . .   . # # # . .
+  //                                                 . . # # # .   . . . # # #   . . . # # #
+  shift,
 };
 
 // Prints as name(size, size, ..., radius, radius, ...), the slowest axis first. Throws Error(usage)
