@@ -33,6 +33,8 @@ class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (gpus().empty()) GTEST_SKIP() << why_no_gpu();
+    // Creates a context: the library's first question for one fails, and memcheck reports that.
+    check_cuda(cudaSetDevice(kGpu.ordinal), "choosing the GPU");
   }
 };
 

@@ -240,13 +240,25 @@ assert torch.equal(got, want)
 """
 
 
-# On GPUs torch 2.11 crashes while it loads any such package, with or without Keyhole: docs/pytorch.md.
-def test_a_model_compiled_ahead_of_time_runs_in_another_process(tmp_path):
-    block, x = Block(keyhole.causal() & keyhole.window(5)).eval(), draw(2, 40, 3, 16)
+class Sum(torch.nn.Module):
+    def forward(self, x):
+        return x + x
+
+
+def runs_ahead_of_time(folder, block, x):
+    """What another process that loads the package of a model exits with."""
     exported = torch.export.export(block, (x,))
-    torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "block.pt2"))
-    torch.save((x, block(x).detach()), tmp_path / "x.pt")
-    subprocess.run([sys.executable, "-c", LOADS_PACKAGE, tmp_path], check=True)
+    torch._inductor.aoti_compile_and_package(exported, package_path=str(folder / "block.pt2"))
+    torch.save((x, block(x).detach()), folder / "x.pt")
+    return subprocess.run([sys.executable, "-c", LOADS_PACKAGE, folder]).returncode
+
+
+def test_a_model_compiled_ahead_of_time_runs_in_another_process(tmp_path):
+    x = draw(2, 40, 3, 16)
+    status = runs_ahead_of_time(tmp_path, Block(keyhole.causal() & keyhole.window(5)).eval(), x)
+    if status < 0 and runs_ahead_of_time(tmp_path, Sum(), x) == status:
+        pytest.skip(f"torch {torch.__version__} crashes here while it loads any package: docs/pytorch.md")
+    assert status == 0
 
 
 @pytest.mark.parametrize("name", HELD)

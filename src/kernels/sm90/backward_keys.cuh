@@ -260,7 +260,8 @@ struct KeysConsumer {
     Mask mask;
     Scores scores, grad;
     begin_step(mask, scores);
-    shared.await(shared.v_full, values.parity);
+    // Without the pause in this wait, ptxas spills where a softcap needs more registers.
+    shared.template await<kKeepsBent>(shared.v_full, values.parity);
     values.next();
     begin_products();
     multiply_rows(grad, shared.v, shared.dout[state.stage]);

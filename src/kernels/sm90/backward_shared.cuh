@@ -96,8 +96,9 @@ struct KeysShared {
     waits.gave_up = 0;
     publish_barriers();
   }
+  template <bool kSleeps = false>
   __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity) {
-    waits.await(barrier, parity);
+    waits.await<kSleeps>(barrier, parity);
   }
 };
 
