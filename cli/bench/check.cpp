@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/parallel.h"
+#include "cli/bench/choice.h"
 #include "reference/attention.h"
 
 namespace keyhole::bench {
@@ -225,8 +226,10 @@ void keep_rows(const Tensor& tensor, const std::vector<int64_t>& rows) {
 }  // namespace
 
 CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const CheckEffort& effort,
-                  const AttentionOptions& options, bool rounds_weights) {
+                  const AttentionOptions& options) {
   const int threads = options.threads;
+  const bool rounds_weights =
+      choice_for(c, Operation::forward, lists, options).kernel->rounds_weights;
   const std::vector<int64_t> rows = choose_rows(c, effort);
   const int64_t workers = threads > 0 ? threads : max_threads();
   const std::vector<Slice> parts = slices(c, rows, (workers + c.heads - 1) / c.heads);

@@ -24,8 +24,7 @@ struct CheckResult {
 
 // Runs the case once and compares. A backward case is checked with gradients that come in at the
 // sampled rows only: those reach every key the rows attend to.
-// rounds_weights: the kernel rounds them to the dtype (KernelEntry).
 CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const CheckEffort& effort,
-                  const AttentionOptions& options = {}, bool rounds_weights = false);
+                  const AttentionOptions& options = {});
 
 }  // namespace keyhole::bench

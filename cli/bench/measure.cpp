@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench/choice.h"
 #include "cli/device.h"
 #include "cli/gpu/memory_watch.h"
 #include "keyhole/attention.h"
@@ -24,28 +25,18 @@ Plan timed_plan(const Case& c, double& plan_ms) {
   return made;
 }
 
-Choice choice_for(const Case& c, const Lists& lists, const AttentionOptions& options) {
-  const FactsOf facts(lists);
-  Request request = cli::request_for(c.device, c.operation, c.dtype, c.head_dim, c.head_dim);
-  request.backend = options.backend;
-  request.deterministic = options.deterministic;
-  request.shares_kv_heads = c.heads != c.kv_heads;
-  request.lists = &facts.get();
-  return choose_call(kernel_table(), request);
-}
-
 }  // namespace
 
 Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& effort)
     : case_(c), inputs_(std::move(inputs)), effort_(effort), plan_(timed_plan(c, plan_ms_)) {
   if (!effort.indices.empty())
     indices_ = std::make_shared<KeyIndices>(c, plan_, effort.indices == "int64");
-  Choice choice = choice_for(c, lists(), effort.options);
+  Choice choice = choice_for(c, c.operation, lists(), effort.options);
   const KernelEntry& kernel = *choice.kernel;
   const bool is_on_gpu = cli::is_gpu(c.device);
   std::optional<MemoryWatch> watch;
   if (is_on_gpu) watch.emplace(c.device);
-  check_ = check(c, lists(), *inputs_, effort.check, effort.options, kernel.rounds_weights);
+  check_ = check(c, lists(), *inputs_, effort.check, effort.options);
   if (is_on_gpu) {
     extra_bytes_ = watch->extra_bytes();
     choice.workspace_bytes = workspace_bytes();

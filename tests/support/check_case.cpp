@@ -24,9 +24,20 @@
 namespace keyhole::test {
 namespace {
 
-TileShape tile_of(const Case& c, const KernelChoice& kernel, const Plan& plan) {
+TileShape tile_of(const Case& c, const KernelChoice& kernel, const KernelEntry& entry,
+                  const Plan& plan) {
   if (kernel.tile.q > 0) return kernel.tile;
-  return c.batch * c.heads == 0 ? kernel.forward->tiles.at(0) : pick_tile(*kernel.forward, plan);
+  return c.batch * c.heads == 0 ? entry.tiles.at(0) : pick_tile(entry, plan);
+}
+
+// Whether the public API takes this kernel of the cpu: it takes the first for the dtype. The
+// others, for machines that lack instructions of the first, are run directly.
+bool is_what_the_api_takes(const KernelEntry& kernel) {
+  const auto first = std::ranges::find_if(kernel_table(), [&](const KernelEntry& other) {
+    return other.backend == kernel.backend && other.operation == kernel.operation &&
+           other.dtype == kernel.dtype;
+  });
+  return &*first == &kernel;
 }
 
 bool is_on_gpu(const KernelChoice& kernel) { return kernel.forward->device == Device::Kind::cuda; }
@@ -151,7 +162,7 @@ Failure check_kernel(const Case& c, KernelChoice kernel, CheckStats& stats) {
   const Pattern pattern = build(c.pattern, c.shape());
   const Plan made = make_plan(pattern, c.shape(), c.policy());
   const AllowedPairs allowed(pattern, c.shape());
-  const TileShape tile = tile_of(c, kernel, made);
+  const TileShape tile = tile_of(c, kernel, *kernel.forward, made);
   if (const auto text = compare_plan_with_pairs(made, allowed, tile); !text.empty()) {
     return {"plan", text};
   }
@@ -240,7 +251,7 @@ void run_forward_of(const Case& c, const KernelChoice& kernel, const Plan& plan,
     throw_if_damaged(forward_on_gpu(kernel, plan, c, in, o));
     return;
   }
-  if (kernel.tile.q == 0) {
+  if (kernel.tile.q == 0 && is_what_the_api_takes(*kernel.forward)) {
     AttentionOptions options = in.options;
     options.backend = kernel.forward->backend;
     options.threads = threads;
@@ -248,7 +259,8 @@ void run_forward_of(const Case& c, const KernelChoice& kernel, const Plan& plan,
                       options);
     return;
   }
-  run_forward(*kernel.forward, plan, kernel.tile, forward_args(c, in, o, threads));
+  run_forward(*kernel.forward, plan, tile_of(c, kernel, *kernel.forward, plan),
+              forward_args(c, in, o, threads));
 }
 
 void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
@@ -257,7 +269,7 @@ void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan
     throw_if_damaged(backward_on_gpu(kernel, plan, c, in, o));
     return;
   }
-  if (kernel.tile.q == 0) {
+  if (kernel.tile.q == 0 && is_what_the_api_takes(*kernel.backward)) {
     AttentionOptions options = in.options;
     options.backend = kernel.backward->backend;
     options.threads = threads;
@@ -267,7 +279,8 @@ void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan
                        o.lse.view(), plan, gradients, options);
     return;
   }
-  run_backward(*kernel.backward, plan, kernel.tile, backward_args(c, in, o, threads));
+  run_backward(*kernel.backward, plan, tile_of(c, kernel, *kernel.backward, plan),
+               backward_args(c, in, o, threads));
 }
 
 namespace {
@@ -294,8 +307,8 @@ bool may_find_no_kernel(const Case& c) {
   });
 }
 
-// The backward kernel that goes with a forward one: of the same width where there is one, so that
-// every kernel of the table has its turn.
+// The backward kernel that goes with a forward one: of the same width and rounding where there is
+// one, so that every kernel of the table has its turn.
 const KernelEntry* backward_beside(const KernelEntry& forward, int64_t widest) {
   const KernelEntry* found = nullptr;
   for (const KernelEntry& kernel : kernel_table()) {
@@ -303,7 +316,10 @@ const KernelEntry* backward_beside(const KernelEntry& forward, int64_t widest) {
                       kernel.backend == forward.backend && kernel.dtype == forward.dtype &&
                       kernel.max_head_dim >= widest && why_not_here(kernel).empty();
     if (!fits) continue;
-    if (kernel.max_head_dim == forward.max_head_dim) return &kernel;
+    if (kernel.max_head_dim == forward.max_head_dim &&
+        kernel.rounds_weights == forward.rounds_weights) {
+      return &kernel;
+    }
     if (found == nullptr) found = &kernel;
   }
   return found;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/backward.h"
 #include "kernels/cpu/config.h"
 #include "kernels/cpu/forward.h"
@@ -23,6 +24,28 @@ double forward_cost(const TileShape& tile, double num_tiles, double /*num_lists*
 double backward_cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   const double pair = tile.q >= 64 ? 1 : tile.q >= 32 ? 1.25 : 1.5;
   return num_tiles * tile.q * tile.k * pair;
+}
+
+// Whether the entries of this machine include 16-bit products of this type: the tile registers'
+// rows of 16 sums are the vectors of everything else.
+bool multiplies_on_amx(DType dtype) {
+  return primitives<float>().lanes == amx::kCols && amx::multiplies(dtype);
+}
+
+template <class Storage>
+void add_amx_entries(std::vector<KernelEntry>& entries) {
+  const DType dtype = Traits<Storage>::dtype;
+  if (!multiplies_on_amx(dtype)) return;
+  entries.push_back({.name = std::string("cpu.forward.") + to_string(dtype) + ".amx",
+                     .backend = "cpu",
+                     .operation = Operation::forward,
+                     .dtype = dtype,
+                     .max_head_dim = kMaxHeadDim,
+                     .tiles = {{64, 64}, {32, 32}},
+                     .cost = forward_cost,
+                     .forward = forward_on_amx<Storage>,
+                     .backward = nullptr,
+                     .rounds_weights = true});
 }
 
 template <class Storage>
@@ -52,6 +75,8 @@ void add_entries(std::vector<KernelEntry>& entries) {
 
 std::vector<KernelEntry> entries() {
   std::vector<KernelEntry> entries;
+  add_amx_entries<Half>(entries);  // dispatch takes the first that suits
+  add_amx_entries<BFloat16>(entries);
   add_entries<float>(entries);
   add_entries<Half>(entries);
   add_entries<BFloat16>(entries);

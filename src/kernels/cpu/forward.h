@@ -8,5 +8,8 @@ namespace keyhole::cpu {
 
 template <class Storage>
 void forward(const ForwardArgs& args);
+// The same with 16-bit products, for tiles of 32 keys or more, where amx::multiplies the dtype.
+template <class Storage>
+void forward_on_amx(const ForwardArgs& args);
 
 }  // namespace keyhole::cpu

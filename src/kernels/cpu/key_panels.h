@@ -1,7 +1,6 @@
 // src/kernels/cpu/key_panels.h
-// Keys and values of a part of tiles, packed for the forward pass in panels of kPanel keys:
-//   keys, transposed and scaled, [head_dim][kPanel], then values, [kPanel][v_head_dim] in row
-//   panels.
+// Keys and values of a part of tiles, packed for the forward pass in panels of kPanel keys: first
+// the keys, then the values, as the matrix products read them (vector_products.h, amx_products.h).
 // If query tiles share their keys with many others, every panel is packed once in advance. If lists
 // are narrow, a thread packs what it needs into a small cache: the panels are still in the CPU's
 // cache when they are used, and no memory of the size of the tensors is touched.
@@ -71,17 +70,14 @@ struct Values {
   int64_t column_step;  // from one kPanel columns to the next
 };
 
-template <class Storage>
+template <class Products>
 class KeyPanels {
-  using T = typename Traits<Storage>::Compute;
+  using Storage = typename Products::Element;
+  using T = typename Products::Packed;
 
  public:
-  KeyPanels(const ForwardArgs& args, const Problem& problem)
-      : args_(args),
-        p_(problem),
-        simd_(primitives<Storage>()),
-        v_cols_(round_up(p_.v_head_dim, simd_.lanes)),
-        caches_(size_t(p_.threads)) {
+  KeyPanels(const ForwardArgs& args, const Problem& problem, const Products& products)
+      : args_(args), p_(problem), products_(products), caches_(size_t(p_.threads)) {
     const int64_t most = most_slots(panel_size(false) * int64_t(sizeof(T)));
     for (const TileView& view : p_.plan.tiles) slots_.push_back(slots_that_suit(view, most));
   }
@@ -103,7 +99,8 @@ class KeyPanels {
     const int64_t num_slots = slots_[size_t(part)];
     is_cached_ = num_slots > 0;
     // Values that are used only a few times are read in place.
-    reads_in_place_ = is_cached_ && reads_in_place<Storage>(args_.v, map_.stride, simd_.lanes);
+    reads_in_place_ =
+        is_cached_ && reads_in_place<Storage>(args_.v, map_.stride, primitives<Storage>().lanes);
     panel_size_ = panel_size(reads_in_place_);
     for (Cache& cache : caches_) {
       cache.slots = PanelSlots(num_slots);
@@ -143,12 +140,11 @@ class KeyPanels {
       }
     }
     const int64_t in_panel = row % kPanel;
-    const int64_t panel_rows = kPanel - in_panel;
     const bool goes_on = in_panel == 0 && !is_cached_;
-    const int64_t stride = std::min(v_cols_, kPanel);
     Prefetch nothing;
-    return {keys(unit, row / kPanel, thread, nothing) + p_.head_dim * kPanel + in_panel * stride,
-            goes_on ? count : std::min(count, panel_rows), stride, panel_size_, kPanel * stride};
+    const T* panel = keys(unit, row / kPanel, thread, nothing) + products_.keys_size();
+    return products_.values_from(panel, in_panel,
+                                 goes_on ? count : std::min(count, kPanel - in_panel), panel_size_);
   }
 
  private:
@@ -158,7 +154,7 @@ class KeyPanels {
   };
 
   int64_t panel_size(bool has_only_keys) const {
-    return p_.head_dim * kPanel + (has_only_keys ? 0 : RowPanels<T>::size(kPanel, v_cols_));
+    return products_.keys_size() + (has_only_keys ? 0 : products_.values_size());
   }
 
   // k and v of a unit.
@@ -171,16 +167,14 @@ class KeyPanels {
   void pack(int64_t number, T* to) const {
     const int64_t panel = number % panels_per_unit_;
     const auto [k, v] = rows(number / panels_per_unit_);
-    pack_columns(simd_, map_, k, p_.head_dim, panel * kPanel, p_.fold_factor<T>(), to);
-    if (reads_in_place_) return;
-    pack_rows(simd_, map_, v, p_.v_head_dim, panel * kPanel, kPanel,
-              RowPanels<T>{to + p_.head_dim * kPanel, kPanel, v_cols_}, 0);
+    products_.pack_keys(map_, k, panel * kPanel, to);
+    if (!reads_in_place_)
+      products_.pack_values(map_, v, panel * kPanel, to + products_.keys_size());
   }
 
   const ForwardArgs& args_;
   const Problem& p_;
-  const Primitives<Storage>& simd_;
-  const int64_t v_cols_;
+  const Products& products_;
   std::vector<int64_t> slots_;  // [parts of tiles]  slots of a cache; 0: all is packed in advance
   mutable std::vector<Cache> caches_;  // [threads]
 

@@ -53,6 +53,21 @@ class OutputRows {
   void define_out(Block& block, int64_t rows) const;
   void end(Block& block, int64_t i, const SpacedRows& queries) const;
 
+  // How scores of the first `rows` queries of the block become weights.
+  SoftmaxStrip<Storage> softmax_of(Block& block, T* scores, int64_t stride, int64_t rows,
+                                   int64_t score_cols) const {
+    return {.rule = p.rule,
+            .rows = rows,
+            .cols = score_cols,
+            .scores = scores,
+            .stride = stride,
+            .max = block.max.data(),
+            .sum = block.sum.data(),
+            .out = block.out.data(),
+            .out_stride = cols,
+            .out_cols = cols};
+  }
+
  private:
   static constexpr T kNever = -std::numeric_limits<T>::infinity();
 

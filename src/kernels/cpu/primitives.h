@@ -34,16 +34,22 @@ struct Gemm {
 };
 
 // Turns the scores of a strip into weights against the running maximum of their row.
-template <class T>
+template <class Storage>
 struct SoftmaxStrip {
+  using T = typename Traits<Storage>::Compute;
   WeightRule rule;
   int64_t rows, cols;  // cols: a multiple of the lanes
-  T* scores;           // [rows][stride]  base 2; becomes exp2(score - max)
+  T* scores;           // [rows][stride]  base 2, once multiplied by the factor; become weights
   int64_t stride;
   T* max;  // [rows]  running
   T* sum;  // [rows][kMaxLanes]  running, one sum per lane
   T* out;  // [rows][out_stride]  rescaled when the maximum rises
   int64_t out_stride, out_cols;
+  T factor = 1;  // positive
+  // [rows][weights_stride]  null: weights take the place of the scores. Otherwise they are rounded
+  // and go here; cols is then a multiple of twice the lanes.
+  Storage* weights = nullptr;
+  int64_t weights_stride = 0;
 };
 
 // By the weight rule, p = weight and ds = slope * steepness * (dp - delta), for pairs that attend
@@ -81,6 +87,11 @@ struct Primitives {
   // dst[cols][dst_stride] = factor * src[rows][src_stride], transposed.
   void (*load_columns)(const Storage* src, int64_t src_stride, int64_t rows, int64_t cols, T factor,
                        T* dst, int64_t dst_stride);
+  // Two 16-bit numbers in a word, the first one low: dst[x] = {a[x], b[x]}; and, for words that lie
+  // side by side in src, dst[c][r] = {src[r][2 c], src[r][2 c + 1]}. Strides in elements.
+  void (*zip_rows)(const uint16_t* a, const uint16_t* b, int64_t cols, uint32_t* dst);
+  void (*load_word_columns)(const uint16_t* src, int64_t src_stride, int64_t rows,
+                            int64_t word_cols, uint32_t* dst, int64_t dst_stride);
   // dots[r] = a[r] . b[r]
   void (*row_dots)(const Storage* a, int64_t a_stride, const Storage* b, int64_t b_stride,
                    int64_t rows, int64_t cols, T* dots);
@@ -93,9 +104,10 @@ struct Primitives {
   // Pairs that do not attend become -inf, whatever they hold.
   void (*mask)(T* scores, int64_t stride, int64_t rows, int64_t cols, const uint64_t* bitmap,
                int64_t bitmap_words);
-  // Turns products of rows, with the rule's factor already applied, into scores in base 2.
-  void (*score)(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& rule);
-  void (*softmax)(const SoftmaxStrip<T>& strip);
+  // Turns products of rows into scores in base 2. is_folded: the rule's factor was applied before.
+  void (*score)(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& rule,
+                bool is_folded);
+  void (*softmax)(const SoftmaxStrip<Storage>& strip);
   void (*score_gradient)(const ScoreGradient<T>& gradient);
 
   // out[i] = row . matrix[index[i]] and row += sum of weight[i] * matrix[index[i]].

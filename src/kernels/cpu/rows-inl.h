@@ -89,6 +89,22 @@ void load_columns(const Storage* src, int64_t src_stride, int64_t rows, int64_t 
   }
 }
 
+// dst[x] = {a[x], b[x]}
+inline void zip_rows(const uint16_t* a, const uint16_t* b, int64_t cols, uint32_t* dst) {
+  for (int64_t x = 0; x < cols; ++x) dst[x] = a[x] | uint32_t{b[x]} << 16;
+}
+
+// rows and word_cols: multiples of kSquare.
+inline void load_word_columns(const uint16_t* src, int64_t src_stride, int64_t rows,
+                              int64_t word_cols, uint32_t* dst, int64_t dst_stride) {
+  for (int64_t r = 0; r < rows; r += kSquare) {
+    for (int64_t c = 0; c < word_cols; c += kSquare) {
+      load_word_columns_square(src + r * src_stride + 2 * c, src_stride, dst + c * dst_stride + r,
+                               dst_stride);
+    }
+  }
+}
+
 template <class T>
 void add_row(const T* src, int64_t cols, T* dst) {
   const Tag<T> d;

@@ -73,6 +73,13 @@ HWY_INLINE hn::Vec<D> load_as(D d, const BFloat16* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(wide, loaded)));
 }
 
+// Words of two 16-bit numbers.
+template <class D>
+HWY_INLINE hn::Vec<D> load_as(D d, const uint16_t* p) {
+  const hn::Repartition<uint16_t, D> halves;
+  return hn::BitCast(d, hn::LoadU(halves, p));
+}
+
 // The other way: rounds to nearest, ties to even.
 HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float> d, float* p) { hn::StoreU(v, d, p); }
 HWY_INLINE void store_as(hn::Vec<Tag<double>> v, Tag<double> d, double* p) { hn::StoreU(v, d, p); }
@@ -90,6 +97,29 @@ HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float> d, BFloat16* p) {
   alignas(64) float lanes[64 / sizeof(float)];
   hn::Store(v, d, lanes);
   for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = to_bf16(lanes[i]);
+}
+
+// Two vectors of weights or score gradients, rounded to 16 bits before they enter a product. A NaN
+// need not stay one: it shows in the sums of its row.
+HWY_INLINE void store_factors(hn::Vec<Tag<float>> v, hn::Vec<Tag<float>> next, Tag<float> d,
+                              Half* p) {
+  store_as(v, d, p);
+  store_as(next, d, p + hn::Lanes(d));
+}
+HWY_INLINE void store_factors(hn::Vec<Tag<float>> v, hn::Vec<Tag<float>> next, Tag<float> d,
+                              BFloat16* p) {
+#if HWY_TARGET <= HWY_AVX3  // ties away from zero: half the instructions
+  const hn::RebindToUnsigned<Tag<float>> bits;
+  const hn::Repartition<uint16_t, Tag<float>> halves;
+  const auto half = hn::Set(bits, 0x8000u);
+  const auto high =
+      hn::ConcatOdd(halves, hn::BitCast(halves, hn::Add(hn::BitCast(bits, next), half)),
+                    hn::BitCast(halves, hn::Add(hn::BitCast(bits, v), half)));
+  hn::StoreU(high, halves, reinterpret_cast<uint16_t*>(p));
+#else
+  store_as(v, d, p);
+  store_as(next, d, p + hn::Lanes(d));
+#endif
 }
 
 // Moves the low bits of the mantissa to the exponent.
@@ -112,6 +142,9 @@ template <class Storage>
 HWY_INLINE void load_columns_square(const Storage* src, int64_t, float factor, float* dst,
                                     int64_t) {
   *dst = to_f32(*src) * factor;
+}
+HWY_INLINE void load_word_columns_square(const uint16_t* src, int64_t, uint32_t* dst, int64_t) {
+  *dst = src[0] | uint32_t{src[1]} << 16;
 }
 #else
 // Transposes each 4 x 4 block of four vectors.
@@ -143,25 +176,42 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const Storage* src, int64_t step) {
   }
 }
 
-// Transposes kSquare rows of kSquare elements, each times the factor.
+// Transposes kSquare rows of kSquare lanes. load(row, col): a vector whose block b holds columns
+// col
+// ... col + 3 of row row + 4 b.
 inline constexpr int64_t kSquare = HWY_MAX_BYTES / sizeof(float);
 
-template <class Storage>
-HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, float factor,
-                                    float* dst, int64_t dst_stride) {
-  const hn::FixedTag<float, kSquare> d;
-  const auto factors = hn::Set(d, factor);
+template <class Lane, class Load>
+HWY_INLINE void transpose_square(Load load, Lane* dst, int64_t dst_stride) {
+  const hn::FixedTag<Lane, kSquare> d;
 #pragma GCC unroll 4
   for (int64_t c = 0; c < kSquare; c += 4) {
-    hn::Vec<decltype(d)> v[4];  // block b of v[j]: columns c ... c + 3 of row 4 b + j
+    hn::Vec<decltype(d)> v[4];
 #pragma GCC unroll 4
-    for (int64_t j = 0; j < 4; ++j) {
-      v[j] = hn::Mul(load_blocks(d, src + j * src_stride + c, 4 * src_stride), factors);
-    }
+    for (int64_t j = 0; j < 4; ++j) v[j] = load(d, j, c);
     transpose_in_blocks(v[0], v[1], v[2], v[3]);  // v[j]: column c + j of all rows
 #pragma GCC unroll 4
     for (int64_t j = 0; j < 4; ++j) hn::StoreU(v[j], d, dst + (c + j) * dst_stride);
   }
+}
+
+// Elements, each times the factor.
+template <class Storage>
+HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, float factor,
+                                    float* dst, int64_t dst_stride) {
+  const auto load = [=](auto d, int64_t row, int64_t col) HWY_ATTR {
+    return hn::Mul(load_blocks(d, src + row * src_stride + col, 4 * src_stride),
+                   hn::Set(d, factor));
+  };
+  transpose_square(load, dst, dst_stride);
+}
+// Words of two 16-bit numbers.
+HWY_INLINE void load_word_columns_square(const uint16_t* src, int64_t src_stride, uint32_t* dst,
+                                         int64_t dst_stride) {
+  const auto load = [=](auto d, int64_t row, int64_t col) HWY_ATTR {
+    return load_blocks(d, src + row * src_stride + 2 * col, 4 * src_stride);
+  };
+  transpose_square(load, dst, dst_stride);
 }
 #endif
 KEYHOLE_SIMD_END

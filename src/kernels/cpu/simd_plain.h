@@ -177,6 +177,12 @@ HWY_INLINE void store_as(hn::VecOf<T> v, Tag<T> d, Storage* p) {
   for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = Traits<Storage>::from(v.raw[i]);
 }
 
+template <class Storage>
+HWY_INLINE void store_factors(hn::VecOf<float> v, hn::VecOf<float> next, Tag<float> d, Storage* p) {
+  store_as(v, d, p);
+  store_as(next, d, p + hn::Lanes(d));
+}
+
 template <int kShift, class T>
 HWY_INLINE hn::VecOf<T> shift_into_exponent(Tag<T>, hn::VecOf<T> v) {
   using Integers = typename hn::Lane<T>::Integers;
@@ -198,6 +204,14 @@ HWY_INLINE void load_columns_square(const Storage* src, int64_t src_stride, floa
   for (int r = 0; r < kSquare; ++r) {
     for (int c = 0; c < kSquare; ++c) {
       dst[c * dst_stride + r] = to_f32(src[r * src_stride + c]) * factor;
+    }
+  }
+}
+HWY_INLINE void load_word_columns_square(const uint16_t* src, int64_t src_stride, uint32_t* dst,
+                                         int64_t dst_stride) {
+  for (int r = 0; r < kSquare; ++r) {
+    for (int c = 0; c < kSquare; ++c) {
+      std::memcpy(dst + c * dst_stride + r, src + r * src_stride + 2 * c, sizeof *dst);
     }
   }
 }

@@ -42,10 +42,12 @@ struct VectorMathBelowMax : VectorMath<T> {
 };
 
 template <class T>
-void score(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& weight_rule) {
+void score(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& weight_rule,
+           bool is_folded) {
   const Tag<T> d;
-  const auto rule = SoftmaxRule<VectorMath<T>>::of(weight_rule).folded();
-  if (!rule.is_bent()) return;  // with the factor applied, products are scores already
+  auto rule = SoftmaxRule<VectorMath<T>>::of(weight_rule);
+  if (is_folded) rule = rule.folded();
+  if (is_folded && !rule.is_bent()) return;  // products are scores already
   for (int64_t r = 0; r < rows; ++r, products += stride) {
     for (int64_t c = 0; c < cols; c += int64_t(hn::Lanes(d))) {
       hn::StoreU(rule.score(rule.bend(hn::LoadU(d, products + c))), d, products + c);
@@ -76,17 +78,47 @@ HWY_INLINE T row_max(D d, const T* row, int64_t cols) {
   return hn::GetLane(hn::MaxOfLanes(d, top));
 }
 
-template <class T>
-void softmax(const SoftmaxStrip<T>& s) {
+// Weights of a row against `base`, stored; adds them to `sum`.
+template <class Rule, class V, class T>
+HWY_INLINE V store_weights(const Rule& rule, V base, int64_t cols, V sum, T* row) {
+  const Tag<T> d;
+  const auto minus_base = hn::Sub(hn::Zero(d), base);
+  for (int64_t c = 0; c < cols; c += int64_t(hn::Lanes(d))) {
+    const auto p = rule.weight_of_bent(hn::LoadU(d, row + c), minus_base);
+    hn::StoreU(p, d, row + c);
+    sum = hn::Add(sum, p);
+  }
+  return sum;
+}
+// The same, rounded as they are stored. The sum is of the weights before rounding.
+template <class Rule, class V, class T, class Storage>
+HWY_INLINE V store_rounded_weights(const Rule& rule, V base, int64_t cols, V sum, const T* row,
+                                   Storage* to) {
+  const Tag<T> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto minus_base = hn::Sub(hn::Zero(d), base);
+  for (int64_t c = 0; c < cols; c += 2 * lanes) {
+    const auto p = rule.weight_of_bent(hn::LoadU(d, row + c), minus_base);
+    const auto next = rule.weight_of_bent(hn::LoadU(d, row + c + lanes), minus_base);
+    store_factors(p, next, d, to + c);
+    sum = hn::Add(sum, hn::Add(p, next));
+  }
+  return sum;
+}
+
+template <class Storage>
+void softmax(const SoftmaxStrip<Storage>& s) {
+  using T = typename SoftmaxStrip<Storage>::T;
   constexpr T kNever = -std::numeric_limits<T>::infinity();
   const Tag<T> d;
-  const auto rule = SoftmaxRule<VectorMathBelowMax<T>>::of(s.rule);
+  auto rule = SoftmaxRule<VectorMathBelowMax<T>, Bend::none>::of(s.rule);
+  rule.factor = s.factor;
   const int64_t lanes = int64_t(hn::Lanes(d));
   for (int64_t r = 0; r < s.rows; ++r) {
     T* row = s.scores + r * s.stride;
     T* sums = s.sum + r * kMaxLanes<T>;
     auto sum = hn::LoadU(d, sums);
-    const T here = row_max(d, row, s.cols);
+    const T here = s.factor * row_max(d, row, s.cols);
     if (!(here <= s.max[r])) {  // also true for NaN, which then shows in the result
       if (s.max[r] != kNever) {
         T* out = s.out + r * s.out_stride;
@@ -100,12 +132,14 @@ void softmax(const SoftmaxStrip<T>& s) {
     }
     // While nothing attends, every score is -inf; minus 0 it stays so.
     const auto base = hn::Set(d, s.max[r] == kNever ? T(0) : s.max[r]);
-    for (int64_t c = 0; c < s.cols; c += lanes) {
-      const auto p = rule.weight(hn::LoadU(d, row + c), base);
-      hn::StoreU(p, d, row + c);
-      sum = hn::Add(sum, p);
+    if constexpr (sizeof(Storage) < sizeof(T)) {
+      if (s.weights != nullptr) {
+        sum = store_rounded_weights(rule, base, s.cols, sum, row, s.weights + r * s.weights_stride);
+        hn::StoreU(sum, d, sums);
+        continue;
+      }
     }
-    hn::StoreU(sum, d, sums);
+    hn::StoreU(store_weights(rule, base, s.cols, sum, row), d, sums);
   }
 }
 
