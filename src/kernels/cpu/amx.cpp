@@ -1,8 +1,6 @@
 // src/kernels/cpu/amx.cpp
 #include "kernels/cpu/amx.h"
 
-#include "kernels/cpu/config.h"
-
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__)
 
 #include <cpuid.h>
@@ -67,7 +65,6 @@ template <DType kType, int kSum, int kLeft, int kRight>
 template <DType kType, int kDown, int kAcross>
 void multiply_tiles(const Product& g, int64_t row, int64_t col) {
   const int64_t a_bytes = g.a_stride * 2, b_bytes = g.b_stride * 4, c_bytes = g.c_stride * 4;
-  const uint16_t* a = g.a + row * g.a_stride;
   float* c = g.c + row * g.c_stride + col;
   float* c_below = c + kRows * g.c_stride;
   if (g.accumulate) {
@@ -79,7 +76,8 @@ void multiply_tiles(const Product& g, int64_t row, int64_t col) {
     clear<0>(), clear<1>(), clear<2>(), clear<3>();
   }
   const int64_t b_panel = g.b_panel != 0 ? g.b_panel : kPanel / 2 * g.b_stride;
-  for (int64_t done = 0; done < g.depth; done += kDepth, a += kDepth) {
+  for (int64_t done = 0; done < g.depth; done += kDepth) {
+    const uint16_t* a = g.a + row * g.a_stride + done;
     const uint32_t* b = g.b + done / kPanel * b_panel + done % kPanel / 2 * g.b_stride + col;
     load<kA>(a, a_bytes);
     load<kB>(b, b_bytes);

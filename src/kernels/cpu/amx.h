@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/int_math.h"
+#include "kernels/cpu/config.h"
 #include "keyhole/tensor.h"
 
 namespace keyhole::cpu::amx {

@@ -1,6 +1,8 @@
 // src/kernels/cpu/entries.cpp
 #include "kernels/cpu/entries.h"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 
 #include "base/dtype.h"
@@ -26,10 +28,25 @@ double backward_cost(const TileShape& tile, double num_tiles, double /*num_lists
   return num_tiles * tile.q * tile.k * pair;
 }
 
-// Whether the entries of this machine include 16-bit products of this type: the tile registers'
-// rows of 16 sums are the vectors of everything else.
+// A row of sums in a tile register is a vector of everything else that the kernels do.
 bool multiplies_on_amx(DType dtype) {
   return primitives<float>().lanes == amx::kCols && amx::multiplies(dtype);
+}
+
+// Tiles of 16 keys are left to vectors. If they visit so few pairs that vectors are faster, so is
+// the whole call. On AMX a pair costs a quarter (head_dim 128) to 0.4 (head_dim 64) of one on
+// vectors.
+template <double (*kCost)(const TileShape&, double, double)>
+std::string amx_objection(const Request& request) {
+  constexpr double kPairOnAmx = 0.4;
+  if (request.lists == nullptr || !request.lists->has_tiles()) return {};
+  const auto cost_in = [&](const TileShape& tile) {
+    const double num_tiles = request.lists->num_tiles(tile);
+    return num_tiles < 0 ? std::numeric_limits<double>::infinity() : kCost(tile, num_tiles, 0);
+  };
+  const double on_amx = kPairOnAmx * std::min(cost_in({64, 64}), cost_in({32, 32}));
+  return on_amx <= cost_in({16, 16}) ? ""
+                                     : "visits more pairs than the lists have in tiles of 16x16";
 }
 
 template <class Storage>
@@ -45,7 +62,19 @@ void add_amx_entries(std::vector<KernelEntry>& entries) {
                      .cost = forward_cost,
                      .forward = forward_on_amx<Storage>,
                      .backward = nullptr,
-                     .rounds_weights = true});
+                     .rounds_weights = true,
+                     .objection = amx_objection<forward_cost>});
+  entries.push_back({.name = std::string("cpu.backward.") + to_string(dtype) + ".amx",
+                     .backend = "cpu",
+                     .operation = Operation::backward,
+                     .dtype = dtype,
+                     .max_head_dim = kMaxHeadDim,
+                     .tiles = {{64, 64}, {32, 32}},
+                     .cost = backward_cost,
+                     .forward = nullptr,
+                     .backward = backward_on_amx<Storage>,
+                     .rounds_weights = true,
+                     .objection = amx_objection<backward_cost>});
 }
 
 template <class Storage>
@@ -84,6 +113,12 @@ std::vector<KernelEntry> entries() {
   return entries;
 }
 
-const char* simd_target() { return primitives<float>().target; }
+std::string simd_target() {
+  std::string text = primitives<float>().target;
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    if (multiplies_on_amx(dtype)) text += std::string(", AMX ") + to_string(dtype);
+  }
+  return text;
+}
 
 }  // namespace keyhole::cpu

@@ -2,6 +2,7 @@
 // The kernels of the cpu backend, one table row per operation and dtype.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "kernels/contract.h"
@@ -9,7 +10,7 @@
 namespace keyhole::cpu {
 
 std::vector<KernelEntry> entries();
-// The instruction set the kernels would use here: "AVX3", "AVX2", "NEON", ... or "plain C++".
-const char* simd_target();
+// The instruction sets the kernels use here: "AVX3, AMX bf16", "AVX2", "NEON", ... or "plain C++".
+std::string simd_target();
 
 }  // namespace keyhole::cpu

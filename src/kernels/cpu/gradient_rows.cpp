@@ -49,7 +49,9 @@ void GradientRows<Storage>::find_deltas() {
       const T given = *lse_given[query];
       const bool is_empty = given == -kInfinity || (!std::isfinite(delta[query]) &&
                                                     attends_to_nothing(p.plan, h.index(p), query));
-      lse[query] = is_empty ? kInfinity : T(given * T(kLog2E));
+      // Any NaN but this one might be lost in rounding to 16 bits.
+      const T in_base_2 = std::isnan(given) ? kNaN : T(given * T(kLog2E));
+      lse[query] = is_empty ? kInfinity : in_base_2;
       if (is_empty) delta[query] = 0;
     }
   });

@@ -101,6 +101,7 @@ class GradientRows {
 
  private:
   static constexpr T kInfinity = std::numeric_limits<T>::infinity();
+  static constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 
   bool one_part_has_all() const;
   void find_deltas();

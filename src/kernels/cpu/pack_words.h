@@ -71,4 +71,21 @@ void pack_word_rows(const Primitives<Storage>& simd, const RowMap& map, Rows<con
   }
 }
 
+// The numbers of a copied panel from[kPanel][stride] as columns: to[cols][kPanel]. cols: a multiple
+// of 16, at most stride.
+template <class Storage>
+void transpose_panel(const Primitives<Storage>& simd, const Storage* from, int64_t stride,
+                     int64_t cols, Storage* to) {
+  alignas(kAlignment) std::array<uint32_t, size_t(kPanel / 2 * kPanel)> words;
+  for (int64_t col = 0; col < cols; col += kPanel) {
+    const int64_t here = std::min(cols - col, kPanel);
+    for (int64_t r = 0; r < kPanel; r += 2) {
+      const uint16_t* row = bits_of(from) + r * stride + col;
+      simd.zip_rows(row, row + stride, here, words.data() + r / 2 * here);
+    }
+    simd.load_word_columns(reinterpret_cast<const uint16_t*>(words.data()), 2 * here, kPanel / 2,
+                           here, reinterpret_cast<uint32_t*>(to + col * kPanel), kPanel / 2);
+  }
+}
+
 }  // namespace keyhole::cpu

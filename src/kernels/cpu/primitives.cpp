@@ -42,7 +42,7 @@ const Primitives<Storage>& table() {
       .mask = mask<T>,
       .score = score<T>,
       .softmax = softmax<Storage>,
-      .score_gradient = score_gradient<T>,
+      .score_gradient = score_gradient<Storage>,
       .gather_dots = gather_dots<T>,
       .gather_sum = gather_sum<T>,
   };

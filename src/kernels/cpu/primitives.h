@@ -54,8 +54,9 @@ struct SoftmaxStrip {
 
 // By the weight rule, p = weight and ds = slope * steepness * (dp - delta), for pairs that attend
 // by the bitmap.
-template <class T>
+template <class Storage>
 struct ScoreGradient {
+  using T = typename Traits<Storage>::Compute;
   WeightRule rule;
   int64_t rows, cols;
   T* products;  // [rows][stride]  q . k; becomes p
@@ -66,6 +67,15 @@ struct ScoreGradient {
   const uint64_t* bitmap;  // null: all pairs attend
   int64_t bitmap_words;
   bool queries_across = false;  // queries are columns, not rows: lse and delta are [cols]
+
+  // If given, p and ds are rounded and go here instead: ds as rows, both as words of two rows
+  // (amx.h). cols is then a multiple of twice the lanes; a last row without a second is beside
+  // zeros.
+  struct Rounded {
+    Storage* ds;                   // [rows][stride]
+    uint32_t *p_words, *ds_words;  // [ceil(rows / 2)][stride]
+  };
+  Rounded rounded = {};
 };
 
 template <class Storage>
@@ -108,7 +118,7 @@ struct Primitives {
   void (*score)(T* products, int64_t stride, int64_t rows, int64_t cols, const WeightRule& rule,
                 bool is_folded);
   void (*softmax)(const SoftmaxStrip<Storage>& strip);
-  void (*score_gradient)(const ScoreGradient<T>& gradient);
+  void (*score_gradient)(const ScoreGradient<Storage>& gradient);
 
   // out[i] = row . matrix[index[i]] and row += sum of weight[i] * matrix[index[i]].
   void (*gather_dots)(const T* row, const T* matrix, int64_t stride, const int32_t* index,

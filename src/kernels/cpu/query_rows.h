@@ -1,7 +1,7 @@
 // src/kernels/cpu/query_rows.h
-// What the backward pass reads of queries, for a part of tiles and the heads of a wave: rows of q
-// and dout, lse and delta, all in the order of residue classes. Rows that are visited often are
-// packed. If lists are short and the tensors have the compute type, rows are read in place.
+// Rows of q and dout in the compute type, for a part of tiles and the heads of a wave, in the order
+// of residue classes. Rows that are visited often are packed. If lists are short and the tensors
+// have the compute type, rows are read in place.
 #pragma once
 
 #include <type_traits>
@@ -24,23 +24,18 @@ class QueryRows {
     const int64_t packed = are_read_in_place(view) ? 0
                                                    : RowPanels<T>::size(length, rows_.q_cols) +
                                                          RowPanels<T>::size(length, rows_.v_cols);
-    return p_.group * (packed + 2 * length) * int64_t(sizeof(T));
+    return p_.group * packed * int64_t(sizeof(T));
   }
 
   void begin_part(const TileView& view) {
     map_ = RowMap::of_queries(view);
     is_in_place_ = are_read_in_place(view);
-    lse_.reserve(rows_.num_heads() * map_.rows());
-    delta_.reserve(rows_.num_heads() * map_.rows());
-    if (!is_in_place_) {
-      q_.reserve(rows_.num_heads() * RowPanels<T>::size(map_.rows(), rows_.q_cols));
-      dout_.reserve(rows_.num_heads() * RowPanels<T>::size(map_.rows(), rows_.v_cols));
-    }
-    const int64_t steps = ceil_div(map_.rows(), kPanel);
-    parallel_for(rows_.num_heads() * steps, p_.threads, [&](int64_t item, int) {
-      const int64_t begin = item % steps * kPanel;
-      pack(item / steps, begin, std::min(kPanel, map_.rows() - begin));
-    });
+    if (is_in_place_) return;
+    q_.reserve(rows_.num_heads() * RowPanels<T>::size(map_.rows(), rows_.q_cols));
+    dout_.reserve(rows_.num_heads() * RowPanels<T>::size(map_.rows(), rows_.v_cols));
+    rows_.for_each_block(
+        rows_.num_heads(), map_.rows(),
+        [&](int64_t i, int64_t begin, int64_t length, int) { pack(i, begin, length); });
   }
 
   // Rows of class c from row `row` on; head i of the wave.
@@ -49,12 +44,6 @@ class QueryRows {
   }
   MatrixRows<T> dout(int64_t i, int32_t c, int64_t row) const {
     return matrix(rows_.args.dout, i, c, row, packed_dout(i));
-  }
-  const T* lse(int64_t i, int32_t c, int64_t row) const {
-    return lse_.data() + i * map_.rows() + c * map_.per_class + row;
-  }
-  const T* delta(int64_t i, int32_t c, int64_t row) const {
-    return delta_.data() + i * map_.rows() + c * map_.per_class + row;
   }
 
  private:
@@ -97,26 +86,17 @@ class QueryRows {
 
   void pack(int64_t i, int64_t begin, int64_t length) {
     const Head head = rows_.head(i);
-    if (!is_in_place_) {
-      pack_rows(rows_.simd, map_, rows_of<const Storage>(rows_.args.q, head.batch, head.head),
-                p_.head_dim, begin, length, packed_q(i), begin);
-      pack_rows(rows_.simd, map_, rows_of<const Storage>(rows_.args.dout, head.batch, head.head),
-                p_.v_head_dim, begin, length, packed_dout(i), begin);
-    }
-    map_.for_each_stretch(begin, length, [&](int64_t offset, int64_t source, int64_t count) {
-      const int64_t to = i * map_.rows() + begin + offset;
-      for (int64_t r = 0; r < count; ++r) {
-        lse_[to + r] = rows_.lse(i, source + r * map_.stride);
-        delta_[to + r] = rows_.delta(i, source + r * map_.stride);
-      }
-    });
+    pack_rows(rows_.simd, map_, rows_of<const Storage>(rows_.args.q, head.batch, head.head),
+              p_.head_dim, begin, length, packed_q(i), begin);
+    pack_rows(rows_.simd, map_, rows_of<const Storage>(rows_.args.dout, head.batch, head.head),
+              p_.v_head_dim, begin, length, packed_dout(i), begin);
   }
 
   const GradientRows<Storage>& rows_;
   const Problem& p_;
   RowMap map_ = RowMap::plain(0);
   bool is_in_place_ = false;
-  Scratch<T> q_, dout_, lse_, delta_;  // [heads in wave]
+  Scratch<T> q_, dout_;  // [heads in wave]
 };
 
 }  // namespace keyhole::cpu

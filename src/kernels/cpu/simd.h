@@ -10,6 +10,8 @@
 #define KEYHOLE_CPU_SIMD_H_
 #endif
 
+#include <type_traits>
+
 #include "base/dtype.h"
 
 #if KEYHOLE_HAVE_HWY
@@ -93,14 +95,20 @@ HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float> d, Half* p) {
     for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = to_f16(lanes[i]);
   }
 }
-HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float> d, BFloat16* p) {
-  alignas(64) float lanes[64 / sizeof(float)];
-  hn::Store(v, d, lanes);
-  for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = to_bf16(lanes[i]);
+HWY_INLINE void store_as(hn::Vec<Tag<float>> v, Tag<float>, BFloat16* p) {
+  const hn::RebindToUnsigned<Tag<float>> words;
+  const hn::Rebind<uint16_t, Tag<float>> halves;
+  const auto bits = hn::BitCast(words, v);
+  const auto is_odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
+  const auto rounded = hn::Add(bits, hn::Add(is_odd, hn::Set(words, 0x7fff)));
+  const auto nan = hn::Or(bits, hn::Set(words, 0x400000));
+  const auto is_nan = hn::RebindMask(words, hn::Ne(v, v));
+  const auto stored = hn::ShiftRight<16>(hn::IfThenElse(is_nan, nan, rounded));
+  hn::StoreU(hn::TruncateTo(halves, stored), halves, reinterpret_cast<uint16_t*>(p));
 }
 
-// Two vectors of weights or score gradients, rounded to 16 bits before they enter a product. A NaN
-// need not stay one: it shows in the sums of its row.
+// Two vectors of weights or score gradients, rounded to 16 bits before they enter a product. Only a
+// NaN with all low bits set would not stay one, and numbers of 16 bits give none.
 HWY_INLINE void store_factors(hn::Vec<Tag<float>> v, hn::Vec<Tag<float>> next, Tag<float> d,
                               Half* p) {
   store_as(v, d, p);
@@ -120,6 +128,28 @@ HWY_INLINE void store_factors(hn::Vec<Tag<float>> v, hn::Vec<Tag<float>> next, T
   store_as(v, d, p);
   store_as(next, d, p + hn::Lanes(d));
 #endif
+}
+
+// The same as words: lanes of `v` low, lanes of `next` high.
+template <class Storage>
+HWY_INLINE void zip_factors(hn::Vec<Tag<float>> v, hn::Vec<Tag<float>> next, Tag<float> d,
+                            uint32_t* to) {
+  const hn::RebindToUnsigned<Tag<float>> words;
+  if constexpr (std::is_same_v<Storage, BFloat16>) {
+    const auto half = hn::Set(words, 0x8000u), high = hn::Set(words, 0xffff0000u);
+    const auto rounded = hn::Add(hn::BitCast(words, v), half);
+    const auto rounded_next = hn::Add(hn::BitCast(words, next), half);
+    hn::StoreU(hn::Or(hn::ShiftRight<16>(rounded), hn::And(rounded_next, high)), words, to);
+  } else {
+    const hn::Rebind<uint16_t, Tag<float>> bits;
+    alignas(64) Half low[64 / sizeof(float)], high[64 / sizeof(float)];
+    store_as(v, d, low);
+    store_as(next, d, high);
+    const auto load = [=](const Half* p) HWY_ATTR {
+      return hn::PromoteTo(words, hn::LoadU(bits, reinterpret_cast<const uint16_t*>(p)));
+    };
+    hn::StoreU(hn::Or(load(low), hn::ShiftLeft<16>(load(high))), words, to);
+  }
 }
 
 // Moves the low bits of the mantissa to the exponent.

@@ -183,6 +183,14 @@ HWY_INLINE void store_factors(hn::VecOf<float> v, hn::VecOf<float> next, Tag<flo
   store_as(next, d, p + hn::Lanes(d));
 }
 
+template <class Storage>
+HWY_INLINE void zip_factors(hn::VecOf<float> v, hn::VecOf<float> next, Tag<float> d, uint32_t* to) {
+  for (size_t i = 0; i < hn::Lanes(d); ++i) {
+    const uint32_t high = Traits<Storage>::from(next.raw[i]).bits;
+    to[i] = Traits<Storage>::from(v.raw[i]).bits | high << 16;
+  }
+}
+
 template <int kShift, class T>
 HWY_INLINE hn::VecOf<T> shift_into_exponent(Tag<T>, hn::VecOf<T> v) {
   using Integers = typename hn::Lane<T>::Integers;

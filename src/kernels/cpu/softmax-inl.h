@@ -8,6 +8,7 @@
 #define KEYHOLE_CPU_SOFTMAX_INL_H_
 #endif
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cpu/math-inl.h"
@@ -143,43 +144,92 @@ void softmax(const SoftmaxStrip<Storage>& s) {
   }
 }
 
-template <Bend kBend, bool kMasked, bool kAcross, class T>
-void score_gradient_rows(const ScoreGradient<T>& g) {
+// p and ds of one vector of pairs, columns c ... of row r.
+template <bool kMasked, class Rule, class V, class Storage>
+HWY_INLINE void pair_gradients(const Rule& rule, const ScoreGradient<Storage>& g, int64_t r,
+                               int64_t c, V lse, V delta, V& p, V& ds) {
+  const Tag<typename ScoreGradient<Storage>::T> d;
+  const auto bent = rule.bend(hn::LoadU(d, g.products + r * g.stride + c));
+  p = rule.weight(rule.score(bent), lse);
+  const auto dp = hn::Sub(hn::LoadU(d, g.dp + r * g.stride + c), delta);
+  ds = hn::Mul(hn::Mul(rule.slope(p), rule.steepness(bent)), dp);
+  if constexpr (kMasked) {
+    const uint64_t bits = g.bitmap[r * g.bitmap_words + c / 64] >> (c % 64);
+    const auto attends = mask_from_bits(d, bits);
+    p = hn::IfThenElseZero(attends, p);
+    ds = hn::IfThenElseZero(attends, ds);
+  }
+}
+
+template <Bend kBend, bool kMasked, bool kAcross, class Storage>
+void score_gradient_rows(const ScoreGradient<Storage>& g) {
+  using T = typename ScoreGradient<Storage>::T;
   const Tag<T> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const auto rule = SoftmaxRule<VectorMath<T>, kBend>::of(g.rule);
   for (int64_t r = 0; r < g.rows; ++r) {
-    T *products = g.products + r * g.stride, *dps = g.dp + r * g.stride;
     auto lse = hn::Set(d, g.lse[r]), delta = hn::Set(d, g.delta[r]);
     for (int64_t c = 0; c < g.cols; c += lanes) {
       if constexpr (kAcross) {
         lse = hn::LoadU(d, g.lse + c);
         delta = hn::LoadU(d, g.delta + c);
       }
-      const auto bent = rule.bend(hn::LoadU(d, products + c));
-      auto p = rule.weight(rule.score(bent), lse);
-      const auto dp = hn::Sub(hn::LoadU(d, dps + c), delta);
-      auto ds = hn::Mul(hn::Mul(rule.slope(p), rule.steepness(bent)), dp);
-      if constexpr (kMasked) {
-        const uint64_t bits = g.bitmap[r * g.bitmap_words + c / 64] >> (c % 64);
-        const auto attends = mask_from_bits(d, bits);
-        p = hn::IfThenElseZero(attends, p);
-        ds = hn::IfThenElseZero(attends, ds);
-      }
-      hn::StoreU(p, d, products + c);
-      hn::StoreU(ds, d, dps + c);
+      hn::Vec<Tag<T>> p, ds;
+      pair_gradients<kMasked>(rule, g, r, c, lse, delta, p, ds);
+      hn::StoreU(p, d, g.products + r * g.stride + c);
+      hn::StoreU(ds, d, g.dp + r * g.stride + c);
     }
   }
 }
 
-template <Bend kBend, class T>
-HWY_INLINE void score_gradient_bent(const ScoreGradient<T>& g) {
+// The same, rounded: two rows of two vectors at a time, which is what words and rows are made of.
+template <Bend kBend, bool kMasked, class Storage>
+void rounded_score_gradient_rows(const ScoreGradient<Storage>& g) {
+  using T = typename ScoreGradient<Storage>::T;
+  const Tag<T> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto rule = SoftmaxRule<VectorMath<T>, kBend>::of(g.rule);
+  for (int64_t r = 0; r < g.rows; r += 2) {
+    const int64_t last = std::min(r + 1, g.rows - 1);
+    const hn::Vec<Tag<T>> lse[2] = {hn::Set(d, g.lse[r]), hn::Set(d, g.lse[last])};
+    const hn::Vec<Tag<T>> delta[2] = {hn::Set(d, g.delta[r]), hn::Set(d, g.delta[last])};
+    for (int64_t c = 0; c < g.cols; c += 2 * lanes) {
+      hn::Vec<Tag<T>> p[2][2], ds[2][2];
+#pragma GCC unroll 2
+      for (int i = 0; i < 2; ++i) {
+#pragma GCC unroll 2
+        for (int j = 0; j < 2; ++j) {
+          pair_gradients<kMasked>(rule, g, i == 0 ? r : last, c + j * lanes, lse[i], delta[i],
+                                  p[i][j], ds[i][j]);
+        }
+      }
+      if (last == r) p[1][0] = p[1][1] = ds[1][0] = ds[1][1] = hn::Zero(d);
+      const int64_t words = r / 2 * g.stride + c, row = r * g.stride + c;
+#pragma GCC unroll 2
+      for (int j = 0; j < 2; ++j) {
+        zip_factors<Storage>(p[0][j], p[1][j], d, g.rounded.p_words + words + j * lanes);
+        zip_factors<Storage>(ds[0][j], ds[1][j], d, g.rounded.ds_words + words + j * lanes);
+        store_factors(ds[j][0], ds[j][1], d, g.rounded.ds + row + j * g.stride);
+      }
+    }
+  }
+}
+
+template <Bend kBend, class Storage>
+HWY_INLINE void score_gradient_bent(const ScoreGradient<Storage>& g) {
+  if constexpr (sizeof(Storage) == sizeof(uint16_t)) {
+    if (g.rounded.ds != nullptr) {
+      return g.bitmap != nullptr ? rounded_score_gradient_rows<kBend, true>(g)
+                                 : rounded_score_gradient_rows<kBend, false>(g);
+    }
+  }
   if (g.queries_across) return score_gradient_rows<kBend, false, true>(g);
   if (g.bitmap != nullptr) return score_gradient_rows<kBend, true, false>(g);
   score_gradient_rows<kBend, false, false>(g);
 }
-template <class T>
-void score_gradient(const ScoreGradient<T>& g) {
+template <class Storage>
+void score_gradient(const ScoreGradient<Storage>& g) {
+  using T = typename ScoreGradient<Storage>::T;
   const bool is_bent = SoftmaxRule<VectorMath<T>>::of(g.rule).is_bent();
   is_bent ? score_gradient_bent<Bend::softcap>(g) : score_gradient_bent<Bend::none>(g);
 }

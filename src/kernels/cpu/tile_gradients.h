@@ -2,7 +2,7 @@
 // The backward pass over a part of tiles. A work item is a chunk of key tiles of one kv head,
 // processed by its transposed lists. dk and dv of a tile stay with the thread; dq is summed in a
 // buffer of the chunk. Buffers of the same queries are then added in a fixed order. Five matrix
-// products per tile:
+// products per tile, which are the matter of `Products` (vector_gradients.h, amx_gradients.h):
 //   p = exp(s - lse)    ds = p (dout . v - delta)    dv += p' dout    dk += ds' q    dq += ds k
 #pragma once
 
@@ -10,15 +10,17 @@
 
 #include "base/bits.h"
 #include "kernels/cpu/chunks.h"
+#include "kernels/cpu/gradient_pieces.h"
 #include "kernels/cpu/gradient_rows.h"
 #include "kernels/cpu/pack.h"
-#include "kernels/cpu/query_rows.h"
+#include "kernels/cpu/query_statistics.h"
 #include "kernels/cpu/tile_walk.h"
 
 namespace keyhole::cpu {
 
-template <class Storage>
+template <class Products>
 class TileGradients {
+  using Storage = typename Products::Element;
   using T = typename Traits<Storage>::Compute;
 
  public:
@@ -27,37 +29,35 @@ class TileGradients {
         p_(rows.p),
         simd_(rows.simd),
         q_cols_(rows.q_cols),
-        v_cols_(rows.v_cols),
-        queries_(rows),
+        statistics_(rows),
+        products_(rows),
         work_(size_t(p_.threads)) {
     if (p_.plan.tiles.empty()) return;
     for (Work& work : work_) {
       std::fill_n(work.zero.reserve(kMostQueries * q_cols_), kMostQueries * q_cols_, T(0));
       work.p.reserve(kStripQueries * kScoreStride);
       work.ds.reserve(kStripQueries * kScoreStride);
-      work.keys.reserve(p_.head_dim * kPanel);
-      work.values.reserve(p_.v_head_dim * kPanel);
-      work.key_rows.reserve(RowPanels<T>::size(kPanel, q_cols_));
-      work.dk.reserve(kMostKeys * q_cols_);
-      work.dv.reserve(kMostKeys * v_cols_);
+      products_.reserve(work.operands);
     }
   }
 
   int64_t bytes_per_unit() const {
     int64_t most = 0;
     for (const TileView& view : p_.plan.tiles) {
-      most = std::max(most, queries_.bytes_per_unit(view));
+      most = std::max(most, statistics_.bytes_per_unit(view) + products_.bytes_per_unit(view));
     }
     return most;
   }
 
   void follow(const TileView& view) {
-    queries_.begin_part(view);
+    statistics_.begin_part(view);
+    products_.begin_part(view);
     for (Work& work : work_) work.packed_unit = -1;
     const int64_t most_rows = kBufferBytes / (q_cols_ * int64_t(sizeof(T)));
     const Chunks chunks = chunk_key_tiles(p_, view, rows_.first_unit, rows_.num_units, most_rows);
     dq_.reserve(chunks.wave_rows * q_cols_);
     parallel_for(int64_t(chunks.chunks.size()), p_.threads, [&](int64_t item, int thread) {
+      [[maybe_unused]] const typename Products::Session session;
       follow_chunk(view, chunks.chunks[size_t(item)], work_[size_t(thread)]);
     });
     const int64_t tiles = int64_t{view.classes} * view.q_tiles;
@@ -68,19 +68,16 @@ class TileGradients {
   }
 
  private:
-  static constexpr int64_t kMostQueries = 64, kMostKeys = 64;  // of the largest tile
-  static constexpr int64_t kScoreStride = kMostKeys;           // a row of scores of a key tile
+  static constexpr int64_t kMostQueries = 64;                  // of the largest tile
   static constexpr int64_t kBufferBytes = int64_t{512} << 20;  // of dq_
 
   struct Work {
-    Scratch<T> zero;          // [kMostQueries][q_cols_]  dq of queries in no chunk
-    Scratch<T> p, ds;         // [kStripQueries][kScoreStride]
-    Scratch<T> dk, dv;        // [kMostKeys][cols]
-    bool has_sums;            // in dk and dv; if false their contents are undefined
-    Scratch<T> dq;            // [chunk.rows()][q_cols_]  of a chunk that is alone
-    Scratch<T> keys, values;  // [cols][kPanel]  transposed, the panel that holds the key tile
-    Scratch<T> key_rows;      // [kPanel][q_cols_]  in row panels, unless read in place
-    int64_t packed_unit = -1, packed_panel = -1;  // which panel that is
+    Scratch<T> zero;                       // [kMostQueries][q_cols_]  dq of queries in no chunk
+    Scratch<T> p, ds;                      // [kStripQueries][kScoreStride]
+    typename Products::Operands operands;  // with the sums of dk and dv
+    bool has_sums;                         // if false these are undefined
+    Scratch<T> dq;                         // [chunk.rows()][q_cols_]  of a chunk that is alone
+    int64_t packed_unit = -1, packed_panel = -1;  // the panel of keys in operands
     Prefetch soon;
   };
 
@@ -110,46 +107,18 @@ class TileGradients {
     }
   }
 
-  // One key tile, as the products read it.
-  struct KeyTile {
-    int64_t keys;                // that exist
-    const T *keys_t, *values_t;  // [cols][kPanel]
-    MatrixRows<T> key_rows;
-  };
-
   // A key tile is processed by one thread, so that thread packs it, right before its use.
-  void pack_keys(const RowMap& map, int64_t unit, int64_t panel, Work& work) const {
-    if (work.packed_unit == unit && work.packed_panel == panel) return;
-    const Head head = rows_.kv_head(unit);
+  void pack_keys(const TileView& view, const KeyTile& tile, Work& work) const {
+    if (work.packed_unit == tile.unit && work.packed_panel == tile.panel()) return;
+    const RowMap map = RowMap::of_keys(view);
+    const Head head = rows_.kv_head(tile.unit);
     const auto k = rows_of<const Storage>(rows_.args.k, head.batch, head.kv_head);
     const auto v = rows_of<const Storage>(rows_.args.v, head.batch, head.kv_head);
-    pack_columns(simd_, map, k, p_.head_dim, panel * kPanel, T(1), work.keys.data());
-    pack_columns(simd_, map, v, p_.v_head_dim, panel * kPanel, T(1), work.values.data());
-    if (!reads_in_place<Storage>(rows_.args.k, map.stride, simd_.lanes)) {
-      pack_rows(simd_, map, k, p_.head_dim, panel * kPanel, kPanel,
-                RowPanels<T>{work.key_rows.data(), kPanel, q_cols_}, 0);
-    }
-    work.packed_unit = unit;
-    work.packed_panel = panel;
-    prefetch_packed(map, k, p_.head_dim, (panel + 1) * kPanel, kPanel, work.soon);
-    prefetch_packed(map, v, p_.v_head_dim, (panel + 1) * kPanel, kPanel, work.soon);
-  }
-
-  // The tile of `keys`, which begins at `packed_key` among all packed keys.
-  KeyTile key_tile(const TileView& view, int64_t unit, const SpacedRows& keys, int64_t packed_key,
-                   Work& work) const {
-    pack_keys(RowMap::of_keys(view), unit, packed_key / kPanel, work);
-    const int64_t col = packed_key % kPanel;
-    const RowPanels<T> packed = {work.key_rows.data(), kPanel, q_cols_};
-    MatrixRows<T> rows = {packed.row(col), packed.stride(), packed.panel_size(), q_cols_};
-    if constexpr (std::is_same_v<Storage, T>) {
-      if (reads_in_place<Storage>(rows_.args.k, view.stride, simd_.lanes)) {
-        const Head head = rows_.kv_head(unit);
-        const auto k = rows_of<const T>(rows_.args.k, head.batch, head.kv_head);
-        rows = {k[keys.first], k.stride * keys.stride, kPanel, q_cols_};
-      }
-    }
-    return {keys.count, work.keys.data() + col, work.values.data() + col, rows};
+    products_.pack_keys(map, k, v, tile.panel() * kPanel, work.operands);
+    work.packed_unit = tile.unit;
+    work.packed_panel = tile.panel();
+    prefetch_packed(map, k, p_.head_dim, (tile.panel() + 1) * kPanel, kPanel, work.soon);
+    prefetch_packed(map, v, p_.v_head_dim, (tile.panel() + 1) * kPanel, kPanel, work.soon);
   }
 
   // dk and dv of one key tile, from all heads of the group.
@@ -161,7 +130,8 @@ class TileGradients {
                              std::min<int64_t>(view.tile.k, residue.num_k - first)};
     if (keys.count <= 0) return;
     const int64_t packed_key = int64_t{c} * view.k_tiles * view.tile.k + first;
-    const KeyTile tile = key_tile(view, chunk.unit, keys, packed_key, work);
+    const KeyTile tile = {chunk.unit, keys, packed_key, view.tile.k};
+    pack_keys(view, tile, work);
     rows_.prefetch_keys(chunk.unit, keys, work.soon);
     work.has_sums = false;
     for (int64_t g = 0; g < p_.group; ++g) {
@@ -174,102 +144,50 @@ class TileGradients {
                        }
                      });
     }
-    if (!work.has_sums) {
-      std::fill_n(work.dk.data(), keys.count * q_cols_, T(0));
-      std::fill_n(work.dv.data(), keys.count * v_cols_, T(0));
-    }
-    rows_.add_keys(chunk.unit, keys, work.dk.data(), work.dv.data());
+    const auto [dk, dv] = products_.key_sums(keys.count, work.has_sums, work.operands);
+    rows_.add_keys(chunk.unit, keys, dk, dv);
   }
 
   // Some neighbouring query rows against one key tile: the five products.
   void follow_piece(const TileView& view, const Strip& strip, const Strip::Piece& piece,
                     const Chunk& chunk, int64_t g, int32_t c, const KeyTile& tile,
                     Work& work) const {
-    const int64_t rows = std::min(piece.count, view.residues[c].num_q - piece.row);
-    const int64_t head = chunk.unit * p_.group + g;
-    const MatrixRows<T> q = queries_.q(head, c, piece.row);
-    const MatrixRows<T> dout = queries_.dout(head, c, piece.row);
-    T *p = work.p.data(), *ds = work.ds.data();
+    const QueryPiece queries = {chunk.unit * p_.group + g, c, piece.row,
+                                std::min(piece.count, view.residues[c].num_q - piece.row)};
     // The next key tile is likely to need as many more queries as it has keys.
-    const int64_t next = std::min<int64_t>(view.tile.k, view.residues[c].num_q - piece.row - rows);
-    work.soon.add(q.data + rows * q.stride, q.stride, next, std::min(q.cols, kPanel));
-    work.soon.add(dout.data + rows * dout.stride, dout.stride, next, std::min(dout.cols, kPanel));
-
-    multiply(q, rows, tile.keys_t, view.tile.k, p_.head_dim, p, work.soon);  // s = q . k
-    multiply(dout, rows, tile.values_t, view.tile.k, p_.v_head_dim, ds,
-             work.soon);  // dp = dout . v
-    score_gradients(view, strip, piece, rows, queries_.lse(head, c, piece.row),
-                    queries_.delta(head, c, piece.row), work);
-    add_transposed(p, tile.keys, rows, dout, work.dv.data(), work);  // dv += p' dout
-    add_transposed(ds, tile.keys, rows, q, work.dk.data(), work);    // dk += ds' q
+    const int64_t left = view.residues[c].num_q - queries.row - queries.rows;
+    products_.look_ahead(queries, std::min<int64_t>(view.tile.k, left), work.soon);
+    T *p = work.p.data(), *ds = work.ds.data();
+    products_.multiply_keys(queries, tile, work.operands, p, work.soon);     // s = q . k
+    products_.multiply_values(queries, tile, work.operands, ds, work.soon);  // dp = dout . v
+    score_gradients(view, strip, piece, queries, work);
+    products_.add_to_keys(queries, tile, work.operands, p, ds, work.has_sums, work.soon);
     work.has_sums = true;
-
     T* dq = dq_rows(chunk, g, int64_t{c} * view.q_tiles * view.tile.q + piece.row, work);
-    for (int64_t col = 0; col < q_cols_; col += kPanel) {  // dq += ds k
-      simd_.gemm({.rows = rows,
-                  .cols = std::min(q_cols_ - col, kPanel),
-                  .depth = tile.keys,
-                  .a = ds,
-                  .a_stride = kScoreStride,
-                  .b = tile.key_rows.data + col / kPanel * tile.key_rows.panel,
-                  .b_stride = tile.key_rows.stride,
-                  .c = dq + col,
-                  .c_stride = q_cols_,
-                  .accumulate = true,
-                  .meanwhile = &work.soon});
-    }
-  }
-
-  // c = a . b, where b is [depth][kPanel]
-  void multiply(const MatrixRows<T>& a, int64_t rows, const T* b, int64_t cols, int64_t depth, T* c,
-                Prefetch& soon) const {
-    simd_.gemm({.rows = rows,
-                .cols = cols,
-                .depth = depth,
-                .a = a.data,
-                .a_stride = a.stride,
-                .a_panel = a.panel,
-                .b = b,
-                .b_stride = kPanel,
-                .c = c,
-                .c_stride = kScoreStride,
-                .meanwhile = &soon});
-  }
-  // c += a' . b, where a is [rows][kScoreStride] and c one of the sums
-  void add_transposed(const T* a, int64_t keys, int64_t rows, const MatrixRows<T>& b, T* c,
-                      Work& work) const {
-    for (int64_t col = 0; col < b.cols; col += kPanel) {
-      simd_.gemm({.rows = keys,
-                  .cols = std::min(b.cols - col, kPanel),
-                  .depth = rows,
-                  .a = a,
-                  .a_stride = kScoreStride,
-                  .b = b.data + col / kPanel * b.panel,
-                  .b_stride = b.stride,
-                  .c = c + col,
-                  .c_stride = b.cols,
-                  .accumulate = work.has_sums,
-                  .a_transposed = true,
-                  .meanwhile = &work.soon});
-    }
+    products_.add_to_queries(queries, tile, work.operands, ds, dq, work.soon);
   }
 
   // Partial tiles of the piece use their bitmap; the full tiles between them are processed at once.
   void score_gradients(const TileView& view, const Strip& strip, const Strip::Piece& piece,
-                       int64_t rows, const T* lse, const T* delta, Work& work) const {
+                       const QueryPiece& queries, Work& work) const {
+    const int64_t rows = queries.rows;
+    const T* lse = statistics_.lse(queries.head, queries.c, queries.row);
+    const T* delta = statistics_.delta(queries.head, queries.c, queries.row);
     const int64_t words = words_per_row(view.tile.k);
     const auto apply = [&](int64_t begin, int64_t end, const uint64_t* bitmap) {
       if (begin >= end) return;
-      simd_.score_gradient({.rule = p_.rule,
-                            .rows = end - begin,
-                            .cols = view.tile.k,
-                            .products = work.p.data() + begin * kScoreStride,
-                            .dp = work.ds.data() + begin * kScoreStride,
-                            .stride = kScoreStride,
-                            .lse = lse + begin,
-                            .delta = delta + begin,
-                            .bitmap = bitmap,
-                            .bitmap_words = words});
+      ScoreGradient<Storage> gradient = {.rule = p_.rule,
+                                         .rows = end - begin,
+                                         .cols = view.tile.k,
+                                         .products = work.p.data() + begin * kScoreStride,
+                                         .dp = work.ds.data() + begin * kScoreStride,
+                                         .stride = kScoreStride,
+                                         .lse = lse + begin,
+                                         .delta = delta + begin,
+                                         .bitmap = bitmap,
+                                         .bitmap_words = words};
+      products_.prepare(gradient, begin, work.operands);
+      simd_.score_gradient(gradient);
     };
     int64_t done = 0;
     for (const Strip::Partial& partial : strip.partials()) {
@@ -313,8 +231,9 @@ class TileGradients {
   const GradientRows<Storage>& rows_;
   const Problem& p_;
   const Primitives<Storage>& simd_;
-  const int64_t q_cols_, v_cols_;
-  QueryRows<Storage> queries_;
+  const int64_t q_cols_;
+  QueryStatistics<Storage> statistics_;
+  Products products_;
   std::vector<Work> work_;  // [threads]
 
   Scratch<T> dq_;  // [chunks.wave_rows][q_cols_]
