@@ -9,6 +9,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "kernels/cpu/math-inl.h"
@@ -107,13 +108,25 @@ HWY_INLINE V store_rounded_weights(const Rule& rule, V base, int64_t cols, V sum
   return sum;
 }
 
+// factor * product - max is rounded once, and max was rounded before. From here on the difference
+// may be more than 1, and no weight of a row may be near 1; there products are rounded first.
+template <class T>
+inline constexpr T kLargestFused = T(0.5) / std::numeric_limits<T>::epsilon();
+
+template <class T>
+void scale_row(T factor, int64_t cols, T* row) {
+  const Tag<T> d;
+  for (int64_t c = 0; c < cols; c += int64_t(hn::Lanes(d))) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, row + c), hn::Set(d, factor)), d, row + c);
+  }
+}
+
 template <class Storage>
 void softmax(const SoftmaxStrip<Storage>& s) {
   using T = typename SoftmaxStrip<Storage>::T;
   constexpr T kNever = -std::numeric_limits<T>::infinity();
   const Tag<T> d;
   auto rule = SoftmaxRule<VectorMathBelowMax<T>, Bend::none>::of(s.rule);
-  rule.factor = s.factor;
   const int64_t lanes = int64_t(hn::Lanes(d));
   for (int64_t r = 0; r < s.rows; ++r) {
     T* row = s.scores + r * s.stride;
@@ -132,7 +145,13 @@ void softmax(const SoftmaxStrip<Storage>& s) {
       s.max[r] = here;
     }
     // While nothing attends, every score is -inf; minus 0 it stays so.
-    const auto base = hn::Set(d, s.max[r] == kNever ? T(0) : s.max[r]);
+    const T top = s.max[r] == kNever ? T(0) : s.max[r];
+    const auto base = hn::Set(d, top);
+    rule.factor = s.factor;
+    if (s.factor != 1 && !(std::abs(top) <= kLargestFused<T>)) [[unlikely]] {
+      scale_row(s.factor, s.cols, row);
+      rule.factor = 1;
+    }
     if constexpr (sizeof(Storage) < sizeof(T)) {
       if (s.weights != nullptr) {
         sum = store_rounded_weights(rule, base, s.cols, sum, row, s.weights + r * s.weights_stride);
