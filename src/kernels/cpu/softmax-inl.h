@@ -108,8 +108,8 @@ HWY_INLINE V store_rounded_weights(const Rule& rule, V base, int64_t cols, V sum
   return sum;
 }
 
-// factor * product - max is rounded once, and max was rounded before. From here on the difference
-// may be more than 1, and no weight of a row may be near 1; there products are rounded first.
+// factor * product - max is rounded once, and max was rounded before: at the maximum itself it is
+// not 0 but up to 1/4 here, and much more for larger ones. There products are rounded first.
 template <class T>
 inline constexpr T kLargestFused = T(0.5) / std::numeric_limits<T>::epsilon();
 
