@@ -163,6 +163,29 @@ def test_a_text_is_a_constant_of_its_graph():
     assert counter.frame_count == 2
 
 
+@pytest.mark.parametrize("others", [["causal"], ["blocks(8)"], ["causal", "blocks(8)", "dense"]], ids=str)
+def test_one_graph_holds_several_texts(others):
+    def function(q):
+        for text in ("causal", *others):
+            q = keyhole.attention(q, q, q, text)
+        return q
+
+    q = draw_qkv()[0].requires_grad_()
+    compiled, counter = counting(function)
+    for _ in range(2):
+        assert torch.equal(compiled(q), function(q))
+        got, want = (torch.autograd.grad(f(q).square().sum(), q)[0] for f in (compiled, function))
+        check_close("dq", got, want, torch.float32)
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("text", ["__class__", "__dict__", "cusal"])
+def test_texts_that_are_no_pattern_under_compile(text):
+    q, k, v = draw_qkv()
+    with pytest.raises(Exception, match=f'unknown pattern "{text}"'):
+        counting(attend)[0](q, k, v, text)
+
+
 def test_options_under_compile():
     sink = draw(4).requires_grad_()
     options = {"sink": sink, "softcap": 2.0, "scale": 0.4, "return_lse": True, "layout": "bshd"}

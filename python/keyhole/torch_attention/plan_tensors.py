@@ -54,7 +54,23 @@ for _kind in (Pattern, Plan, Anchored):
     _kind.as_tensor = property(_Tensors().__getitem__)  # type: ignore[assignment]
 
 
-@torch.compiler.assume_constant_result
+class _Texts:
+    """The patterns of all texts that were traced, as attributes. torch.compile names each input of a graph by where it
+    comes from, and fails if two have one name. As attributes, tensors of different texts have different names, and all
+    layers with the same text share one input.
+    """
+
+
+_texts = _Texts()
+
+
 def _tensor_of_text(text: str) -> torch.Tensor:
-    """A text is a constant of the graph, guarded by torch.compile."""
-    return tensor_of(Pattern(text))
+    """The tensor of a text, which is a constant of the graph, guarded by torch.compile."""
+    _know(text)
+    return getattr(_texts, text).as_tensor  # type: ignore[no-any-return]
+
+
+@torch.compiler.assume_constant_result
+def _know(text: str) -> None:
+    if text not in vars(_texts):
+        setattr(_texts, text, Pattern(text))
