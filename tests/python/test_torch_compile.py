@@ -186,6 +186,69 @@ def test_texts_that_are_no_pattern_under_compile(text):
         counting(attend)[0](q, k, v, text)
 
 
+KEPT = torch.arange(40) < torch.tensor([40, 17])[:, None]
+SEQUENCES = torch.tensor([[0] * 11 + [1] * 29, [0] * 40])
+RESTRICTED = {
+    "nothing": (None, None, lambda b, i, j: b >= 0),
+    "padding": (KEPT, None, lambda b, i, j: KEPT[b, j]),
+    "sequences": (None, SEQUENCES, lambda b, i, j: SEQUENCES[b, i] == SEQUENCES[b, j]),
+    "both": (KEPT, SEQUENCES, lambda b, i, j: KEPT[b, j] & (SEQUENCES[b, i] == SEQUENCES[b, j])),
+    "holes": (SEQUENCES.cumsum(1) % 3 != 1, None, lambda b, i, j: SEQUENCES.cumsum(1)[b, j] % 3 != 1),
+}
+
+
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["", "compiled"])
+@pytest.mark.parametrize("name", RESTRICTED)
+def test_patterns_that_tensors_restrict(name, is_compiled):
+    """One graph, whatever the values."""
+    kept, sequences, allows = RESTRICTED[name]
+
+    def function(q, k, v, kept, sequences):
+        return attend(q, k, v, encoded.Restricted(LOCAL, kept, sequences))
+
+    compiled, counter = counting(function)
+    b, i, j = torch.arange(2)[:, None, None], torch.arange(40)[:, None], torch.arange(40)
+    for flipped in (False, True):  # the entries of the batch exchanged
+        entries = torch.tensor([1, 0]) if flipped else torch.tensor([0, 1])
+        values = [None if x is None else x[entries] for x in (kept, sequences)]
+        q, k, v = (x.requires_grad_() for x in draw_qkv(batch=2, dtype=torch.float64))
+        mask = torch.from_numpy(LOCAL.mask(40).copy()) & allows(entries[b], i, j)
+        expected, _ = reference(q, k, v, mask[:, None].expand(2, q.shape[1], 40, 40))
+        out = (compiled if is_compiled else function)(q, k, v, *values)
+        check_close("out", out, expected + 1, torch.float64)
+        want = torch.autograd.grad(expected.square().sum() + 2 * expected.sum(), (q, k, v))
+        check_each("dq dk dv", torch.autograd.grad(out.square().sum(), (q, k, v)), want, torch.float64)
+    assert counter.frame_count == (1 if is_compiled else 0)
+
+
+RESTRICTED_ERRORS = {
+    "kept is a tensor of torch.int64": (KEPT.long(), None),
+    r"kept .* shape \[2, 39\]": (KEPT[:, :39], None),
+    "sequences is a tensor of torch.float32": (None, SEQUENCES.float()),
+    "in two pieces": (None, SEQUENCES.cumsum(1) % 2),
+}
+
+
+@pytest.mark.parametrize("match", RESTRICTED_ERRORS)
+def test_tensors_that_cannot_restrict(match):
+    q, k, v = draw_qkv(batch=2)
+    with pytest.raises(ValueError, match=match):
+        keyhole.attention(q, k, v, encoded.Restricted(LOCAL, *RESTRICTED_ERRORS[match]))
+
+
+def test_sequences_of_keys_are_those_of_queries():
+    q, k, v = draw_qkv(batch=2, q_len=30, k_len=40)
+    with pytest.raises(ValueError, match="30 queries, and packed sequences of 40 keys"):
+        keyhole.attention(q, k, v, encoded.Restricted(LOCAL, sequences=SEQUENCES))
+
+
+def test_only_patterns_are_restricted():
+    q, k, v = draw_qkv(batch=2)
+    lists = [keyhole.plan(LOCAL, 40).tensor(), KEPT, torch.empty(0)]
+    with pytest.raises(ValueError, match="the first of three lists is no pattern"):
+        ops.attention_forward(q, k, v, lists, [], None, None, 0.0, False, "auto")
+
+
 def test_options_under_compile():
     sink = draw(4).requires_grad_()
     options = {"sink": sink, "softcap": 2.0, "scale": 0.4, "return_lse": True, "layout": "bshd"}

@@ -109,7 +109,7 @@ def attention(
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         parts, tile = parts_of(lists)
         if not tensors:
-            parts = [_fake_if_needed(q, parts[0])]
+            parts = [_fake_if_needed(q, parts[0]), *parts[1:]]
         result, lse = ops.attention_forward(q, k, v, parts, tile, sink, scale, softcap, deterministic, backend)
     else:
         try:

@@ -2,9 +2,11 @@
 """Lists as tensors: the arguments of registered ops, and what an exported program contains.
 
     [plan]                                  a pattern or plan, as bytes on the CPU
+    [plan, kept, sequences]                 a pattern, and the two tensors of Restricted, with an empty one-dimensional
+                                            tensor for each that is not given
     [indices]
-    [tiles, counts, bitmap_of, bitmaps]     tile lists, with an empty one-dimensional tensor for each that is not given;
-                                            their tile, [rows, columns], is a separate argument
+    [tiles, counts, bitmap_of, bitmaps]     tile lists, again with empty tensors; their tile, [rows, columns], is a
+                                            separate argument
 
 A plan is `Plan.encode()`. A pattern is encoded without lengths, so that a compiled graph serves every length:
 
@@ -24,6 +26,7 @@ import hashlib
 import struct
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,12 +34,12 @@ import torch
 from .. import _core
 from ..cache import Cache
 from ..lists import TileLists
-from ..pattern import Pattern, from_recipe
+from ..pattern import Pattern, as_pattern, from_recipe
 from ..plan import Plan, plan_for
 from ..recipe import decode_value, encode_value
 from .tensors import INDEX_DTYPES, Lists
 
-__all__ = ["Anchored", "core_plan", "encode", "lists_of", "parts_of"]
+__all__ = ["Anchored", "Restricted", "core_plan", "encode", "lists_of", "parts_of"]
 
 _MARK = b"khpt\x01\r\n\0"
 _DIGEST_BYTES = 32
@@ -56,6 +59,22 @@ class Anchored:
         self.offset = offset
 
 
+@dataclass
+class Restricted:
+    """`pattern` inside each packed sequence, and without the keys that are not kept. Compiled graphs take it: their ops
+    make the plan when the graph runs and the tensors have values. Tensors on the CPU are read without synchronising.
+
+    pattern     a pattern or its text; the last query is at the position of the last key
+    kept        [batch, k_len], bool: False for padding. None: there is none
+    sequences   [batch, k_len], int32 or int64: equal for the tokens of a sequence, which are beside each other. Query i
+                belongs to the sequence of key i, so q_len is k_len. None: one sequence
+    """
+
+    pattern: Any
+    kept: torch.Tensor | None = None
+    sequences: torch.Tensor | None = None
+
+
 _alive: weakref.WeakValueDictionary[bytes, Pattern | Anchored] = weakref.WeakValueDictionary()
 _decoded: Cache[Pattern | Anchored] = Cache(capacity=64)  # keeps decoded patterns alive, which have no other owner
 
@@ -67,6 +86,10 @@ def core_plan(what: Any, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
     batch, heads, q_len, _ = q.shape
     if type(what) is Anchored:
         return plan_for(what.pattern, q_len, k.shape[2], batch, heads, what.offset).core
+    if type(what) is Restricted:
+        from .restricted import restrict  # imported here because plain calls do not need it
+
+        what = restrict(as_pattern(what.pattern), what.kept, what.sequences, q, k)
     return plan_for(what, q_len, k.shape[2], batch, heads).core
 
 
@@ -83,6 +106,9 @@ def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
         return [lists.tiles.new_empty(0) if x is None else x for x in tensors], list(lists.tile)
     from .plan_tensors import tensor_of  # imported here because it loads torch's compiler
 
+    if isinstance(lists, Restricted):
+        plan = tensor_of(lists.pattern)
+        return [plan, *(plan.new_empty(0) if x is None else x for x in (lists.kept, lists.sequences))], list(_NO_TILE)
     return [tensor_of(lists)], list(_NO_TILE)
 
 
@@ -91,19 +117,33 @@ def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor
     has_tile = tuple(tile) not in ((), _NO_TILE)
     if len(parts) == 4 and has_tile and len(tile) == 2:
         tiles, *rest = parts
-        counts, bitmap_of, bitmaps = (None if x.dim() == 1 and x.numel() == 0 else x for x in rest)
+        counts, bitmap_of, bitmaps = map(_given, rest)
         return TileLists(tiles, tile=(tile[0], tile[1]), counts=counts, bitmap_of=bitmap_of, bitmaps=bitmaps)
+    if len(parts) == 3 and not has_tile:
+        return core_plan(Restricted(_pattern_of(parts[0]), *map(_given, parts[1:])), q, k)
     if len(parts) != 1 or has_tile:
         raise ValueError(
-            f"attention: {len(parts)} tensors as lists, and {list(tile)} as tile; expected [plan] or "
-            "[indices] and no tile ([0, 0]), or [tiles, counts, bitmap_of, bitmaps] and the rows and columns of a tile"
+            f"attention: {len(parts)} tensors as lists, and {list(tile)} as tile; expected [plan], [plan, kept, "
+            "sequences] or [indices] and no tile ([0, 0]), or [tiles, counts, bitmap_of, bitmaps] and the rows and "
+            "columns of a tile"
         )
     if parts[0].dtype in INDEX_DTYPES and parts[0].dim() == 4:
         return parts[0]
-    return _plan_of(parts[0], q, k)
+    return core_plan(_follows(parts[0]), q, k)
 
 
-def _plan_of(encoded: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
+def _given(part: torch.Tensor) -> torch.Tensor | None:
+    return None if part.dim() == 1 and part.numel() == 0 else part
+
+
+def _pattern_of(encoded: torch.Tensor) -> Pattern:
+    found = _follows(encoded)
+    if not isinstance(found, Pattern):
+        raise ValueError("attention: the first of three lists is no pattern; expected tensor() of a pattern")
+    return found
+
+
+def _follows(encoded: torch.Tensor) -> Pattern | Anchored | Plan:
     """The reverse of `plan_tensors.tensor_of`."""
     if encoded.dtype != torch.uint8 or not encoded.is_cpu or encoded.dim() != 1 or not encoded.is_contiguous():
         raise ValueError(
@@ -118,9 +158,9 @@ def _plan_of(encoded: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> _core.P
         )
     mark, digest = _HEADER.unpack(ctypes.string_at(encoded.data_ptr(), _HEADER.size))
     if mark != _MARK:
-        return core_plan(Plan.decode(encoded.numpy().data), q, k)
+        return Plan.decode(encoded.numpy().data)
     found = _alive.get(digest)
-    return core_plan(_decode(digest, encoded) if found is None else found, q, k)
+    return _decode(digest, encoded) if found is None else found
 
 
 def _decode(digest: bytes, encoded: torch.Tensor) -> Pattern | Anchored:

@@ -57,7 +57,7 @@ def _pairs(q: Tensor, k: Tensor, lists: list[Tensor], tile: list[int]) -> int:
     batch, heads, q_len, _ = q.shape
     rows = batch * heads * q_len
     parts: list[Tensor] = [getattr(part, "keyhole_encoded", part) for part in lists]
-    if len(parts) == 1 and parts[0].dtype == torch.uint8 and not _has_values(parts[0]):
+    if parts[0].dtype == torch.uint8 and not all(map(_has_values, parts)):
         return rows * k.shape[2]
     with _disable_current_modes():  # the bytes of a plan are a real tensor, even if q is fake
         followed = lists_of(parts, tile, q, k)

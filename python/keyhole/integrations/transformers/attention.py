@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +11,16 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from ...functional import attention
-from ...pattern import PatternLike, as_pattern
+from ...pattern import Pattern, PatternLike, as_pattern
+from ...plan import Plan
 from ...torch_attention.read_masks import ReadMasks
 from . import kept
+from .layer_mask import LayerMask
 from .layout import Layout
 from .mask import Mask
 from .mask_functions import pattern_of, sequences_of
 from .padding import padding_of
+from .traced_mask import TracedMask, make_traced_mask
 
 __all__ = ["NAME", "register", "set_pattern"]
 
@@ -65,7 +69,12 @@ def _is_self_attention(module: torch.nn.Module) -> bool:
     return has_index and "Attention" in type(module).__name__ and not getattr(module, "is_cross_attention", False)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _breaks_graph(reason: str) -> Any:
+    """A decorator: torch.compile calls the function without tracing it, and with fullgraph=True raises this reason."""
+    takes_reason = "reason" in inspect.signature(torch.compiler.disable).parameters  # torch 2.6 does not
+    return torch.compiler.disable(**{"reason": reason} if takes_reason else {})
+
+
 def make_mask(
     batch_size: int,
     q_length: int | None = None,
@@ -77,7 +86,7 @@ def make_mask(
     cache_position: torch.Tensor | None = None,
     device: Any = "cpu",
     **_: Any,
-) -> Mask:
+) -> LayerMask:
     """transformers calls this once for each kind of mask in a forward pass, and passes the result to the layers.
 
     Releases before 5 pass `cache_position` in place of q_length and q_offset.
@@ -89,12 +98,40 @@ def make_mask(
             "keyhole: this release of transformers makes masks with arguments that are not supported; expected "
             "mask_function, and q_length or cache_position. Try another release, from 4.56 on"
         )
-    layout = Layout(batch_size, int(q_length), int(kv_length), int(q_offset), int(kv_offset))
-    pattern = pattern_of(mask_function, layout, device)
-    return Mask(layout, pattern, padding_of(attention_mask, layout), sequences_of(mask_function, layout))
+    if torch.compiler.is_compiling():
+        if not isinstance(q_offset, torch.Tensor):
+            layout = Layout(batch_size, q_length, kv_length, q_offset, kv_offset)
+            traced = make_traced_mask(layout, mask_function, attention_mask)
+            if traced is not None:
+                return traced
+        return _made_without_trace(
+            batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, device
+        )  # type: ignore[no-any-return]
+    return _made(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, device)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _made(
+    batch: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: Any,
+    kv_offset: int,
+    function: Callable[..., Any],
+    attention_mask: torch.Tensor | None,
+    device: Any,
+) -> Mask:
+    layout = Layout(batch, int(q_length), int(kv_length), int(q_offset), int(kv_offset))
+    pattern = pattern_of(function, layout, device)
+    return Mask(layout, pattern, padding_of(attention_mask, layout), sequences_of(function, layout))
+
+
+_made_without_trace = _breaks_graph(
+    "keyhole: a mask that torch.compile cannot trace: one of a static cache, whose position is known only when the "
+    "graph runs, or of a mask function that is not one of transformers' causal, sliding-window, bidirectional and "
+    "packed ones. Compile without fullgraph=True"
+)(_made)
+
+
 def attention_forward(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -112,19 +149,47 @@ def attention_forward(
     head_dim]."""
     _refuse_unsupported(module, dropout, kwargs)
     layout = Layout.of(query, key)
-    mask = attention_mask if isinstance(attention_mask, Mask) else _mask_for(module, layout, attention_mask, is_causal)
-    plan = mask.plan(layout, query.shape[1], getattr(module, "keyhole_pattern", None), kwargs)
+    own = getattr(module, "keyhole_pattern", None)
+    if attention_mask is None:
+        attention_mask = _mask_without_tensor(module, layout, is_causal)
+    if not torch.compiler.is_compiling():
+        lists = _plan(attention_mask, layout, query.shape[1], own, kwargs)
+    elif isinstance(attention_mask, TracedMask) and _is_traceable(attention_mask, own, kwargs):
+        attention_mask.check_fits(layout)
+        lists = attention_mask.lists(own)
+    else:
+        lists = _plan_without_trace(attention_mask, layout, query.shape[1], own, kwargs)
     out = attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
         value.transpose(1, 2),
-        plan,
+        lists,
         scale=scaling,
         layout="bshd",
         softcap=softcap or 0.0,
         sink=None if s_aux is None else s_aux.float(),
     )
     return out, None
+
+
+def _plan(mask: Any, layout: Layout, heads: int, own: Pattern | None, kwargs: dict[str, Any]) -> Plan:
+    """The plan of a layer that is not compiled. mask: a LayerMask, or a tensor of four dimensions."""
+    if isinstance(mask, TracedMask):
+        mask = mask.untraced()
+    elif isinstance(mask, torch.Tensor):
+        mask = _read_matrices.read(mask, layout, lambda: Mask.from_matrix(layout, mask))
+    return mask.plan(layout, heads, own, kwargs)
+
+
+_plan_without_trace = _breaks_graph(
+    "keyhole: a mask that torch.compile cannot trace: one that was made outside of the compiled function, a tensor of "
+    "four dimensions, sequences packed by cu_seq_lens_q, or a pattern of set_pattern with a cache that has dropped "
+    "tokens. Compile without fullgraph=True"
+)(_plan)
+
+
+def _is_traceable(mask: TracedMask, own: Pattern | None, kwargs: dict[str, Any]) -> bool:
+    return kwargs.get("cu_seq_lens_q") is None and (own is None or mask.layout.kv_offset == 0)
 
 
 def _refuse_unsupported(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
@@ -143,16 +208,15 @@ def _refuse_unsupported(module: torch.nn.Module, dropout: float, kwargs: dict[st
             raise NotImplementedError(f'keyhole: {name} was passed, {what}; use attn_implementation="eager"')
 
 
-def _mask_for(module: torch.nn.Module, layout: Layout, given: torch.Tensor | None, is_causal: bool | None) -> Mask:
-    """The mask for a model that did not call `make_mask`: it passed no mask at all, or a tensor of four dimensions."""
-    if given is not None:
-        return _read_matrices.read(given, layout, lambda: Mask.from_matrix(layout, given))
+def _mask_without_tensor(module: torch.nn.Module, layout: Layout, is_causal: bool | None) -> LayerMask:
+    """The mask for a model that passed none, and did not call `make_mask`."""
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if not is_causal or layout.q_length == 1:
-        return Mask(layout, kept.dense())
-    if layout.q_length != layout.kv_length:
+    is_causal = is_causal and layout.q_length > 1
+    if is_causal and layout.q_length != layout.kv_length:
         raise ValueError(
             f"keyhole: this model passed no mask for {layout.q_length} queries and {layout.kv_length} keys, and it is "
             "unknown at which end a causal mask is aligned; pass an attention_mask"
         )
-    return Mask(layout, kept.causal())
+    if torch.compiler.is_compiling():
+        return TracedMask(layout, "causal" if is_causal else "dense", None, None)
+    return Mask(layout, kept.causal() if is_causal else kept.dense())

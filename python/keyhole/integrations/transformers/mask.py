@@ -1,14 +1,11 @@
 # python/keyhole/integrations/transformers/mask.py
-"""Mask: the object that `make_mask` returns and the layers receive. Models pass torch's BlockMask through unchanged, so
-Mask is a subclass of it. It has no blocks, but a pattern, padding, and the plans made from them.
-"""
+"""Mask: the mask of a forward pass that is not compiled. It has a pattern, padding, and the plans made from them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask
 
 from ... import _core
 from ...imports import from_cu_seqlens, from_dense
@@ -16,6 +13,7 @@ from ...leaves import at
 from ...pattern import Pattern
 from ...plan import Plan, plan
 from . import kept
+from .layer_mask import LayerMask
 from .layout import Layout
 from .own_pattern import Sequences, placed
 from .padding import padding_of
@@ -23,10 +21,7 @@ from .padding import padding_of
 __all__ = ["Mask"]
 
 
-class Mask(BlockMask):
-    """A mask that reports the shape [batch, 1, q_length, kv_length]. to() returns it unchanged; it cannot be sliced."""
-
-    _layout: Layout
+class Mask(LayerMask):
     _pattern: Pattern
     _padding: Pattern | None
     _sequences: Sequences | None
@@ -36,16 +31,9 @@ class Mask(BlockMask):
         self, layout: Layout, pattern: Pattern, padding: Pattern | None = None, sequences: Sequences | None = None
     ) -> None:
         """In `pattern` and `padding` the first key of the cache is at position 0. `sequences`: packed in each entry."""
-        self._layout, self._pattern, self._padding, self._sequences = layout, pattern, padding, sequences
+        super().__init__(layout)
+        self._pattern, self._padding, self._sequences = pattern, padding, sequences
         self._plans = {}
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        return self._layout.batch, 1, self._layout.q_length, self._layout.kv_length
-
-    @property
-    def ndim(self) -> int:
-        return 4
 
     @staticmethod
     def from_matrix(layout: Layout, matrix: torch.Tensor) -> Mask:
@@ -74,12 +62,7 @@ class Mask(BlockMask):
 
     def plan(self, found: Layout, heads: int, own: Pattern | None, kwargs: dict[str, Any]) -> Plan:
         """The plan for a layer. `found` is the layout of its tensors, `own` the pattern that set_pattern gave it."""
-        layout = self._layout
-        if (found.batch, found.q_length, found.kv_length) != (layout.batch, layout.q_length, layout.kv_length):
-            raise ValueError(
-                f"keyhole: the mask is for {layout.batch} x {layout.q_length} queries and {layout.kv_length} keys, but "
-                f"this layer has {found.batch} x {found.q_length} and {found.kv_length}"
-            )
+        self.check_fits(found)
         offsets = kwargs.get("cu_seq_lens_q")
         key = (heads, own, None if offsets is None else id(offsets))
         if key not in self._plans:
@@ -87,7 +70,7 @@ class Mask(BlockMask):
         return self._plans[key]
 
     def _new_plan(self, heads: int, own: Pattern | None, kwargs: dict[str, Any]) -> Plan:
-        layout = self._layout
+        layout = self.layout
         ends = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")  # of sequences packed for FlashAttention
         if own is not None:
             pattern = placed(own, layout, self._sequences, ends)
@@ -101,20 +84,6 @@ class Mask(BlockMask):
             shape = (layout.q_length, layout.kv_length, layout.batch, heads, layout.offset)
             return Plan(_core.make_plan(pattern.core, *shape), pattern)
         return plan(pattern, layout.q_length, layout.kv_length, batch=layout.batch, heads=heads, offset=layout.offset)
-
-    def __getitem__(self, index: Any) -> Mask:
-        """The whole mask. Some models slice masks to the number of keys, which is the size of this one already."""
-        if torch.empty(self.shape, device="meta")[index].shape != self.shape:
-            raise NotImplementedError(
-                f"keyhole: [{index}] of a mask with shape {list(self.shape)} is a part of it, and a mask has no parts "
-                "here; index it as a whole"
-            )
-        return self
-
-    def to(self, *_: Any, **__: Any) -> Mask:
-        return self
-
-    contiguous = to  # generate() calls it with static caches
 
     def __repr__(self) -> str:
         return f"<keyhole mask {self._pattern}, {list(self.shape)}>"

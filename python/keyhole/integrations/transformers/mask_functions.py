@@ -21,11 +21,12 @@ from ...imports import from_mask_mod
 from ...imports.rows import joined
 from ...leaves import at, blocks, documents
 from ...pattern import Pattern
+from ...torch_attention.kept_keys import sequence_lengths
 from . import kept
 from .layout import Layout
 from .own_pattern import Sequences
 
-__all__ = ["pattern_of", "sequences_of"]
+__all__ = ["packed_pattern", "pattern_of", "sequences_of"]
 
 MaskFunction = Callable[..., Any]
 # (closure of the function, layout) -> pattern in which the first key is at position 0; None if it cannot be translated.
@@ -103,20 +104,18 @@ def _chunks(chunk: int, first: int, layout: Layout) -> Pattern:
 def _packed(closure: dict[str, Any], layout: Layout) -> Pattern | None:
     """Packed sequences, given as one number per token that changes from sequence to sequence."""
     sequences = _sequences(closure, layout)
-    return None if sequences is None else joined([[documents(lengths)] for lengths in sequences])
+    return None if sequences is None else packed_pattern(sequences)
+
+
+def packed_pattern(sequences: Sequences) -> Pattern:
+    return joined([[documents(lengths)] for lengths in sequences])
 
 
 def _sequences(closure: dict[str, Any], layout: Layout) -> Sequences | None:
     numbers = closure["packed_sequence_mask"]
     if layout.kv_offset != 0 or numbers.shape[-1] != layout.kv_length:
         return None
-    rows = []
-    for row in numbers:
-        names, lengths = torch.unique_consecutive(row, return_counts=True)
-        if len(torch.unique(names)) != len(names):  # a sequence in two pieces
-            return None
-        rows.append(lengths.tolist())
-    return rows
+    return sequence_lengths(numbers)
 
 
 _FUNCTIONS: dict[str, Builder] = {
