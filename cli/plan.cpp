@@ -115,7 +115,7 @@ int compare(const Options& options, const Context& context) {
   add("forward", [](const PlanReport& r) { return flops_text(r.flops_forward); });
   add("bytes moved", [](const PlanReport& r) { return bytes_text(r.bytes_moved); });
   add("plan", [](const PlanReport& r) { return bytes_text(double(r.plan_bytes)); });
-  add("speed-up", [](const PlanReport& r) { return fmt::format("{:.1f}x", r.predicted_speedup); });
+  add("speed-up", [](const PlanReport& r) { return r.speedup_text(); });
   if (is_counted) table.add({"only here", say(only_first, " pairs"), say(only_second, " pairs")});
   write_out(table.text());
   if (!is_counted)

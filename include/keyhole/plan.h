@@ -48,12 +48,15 @@ struct PlanReport {
   double flops_backward = 0;   // 10 * pairs * head_dim
   double flops_per_token = 0;  // forward, of all heads
   double dense_flops_forward = 0;
-  double bytes_moved = 0;        // q, k, v read once per list that visits them, out and lse written
-  double predicted_speedup = 0;  // over dense attention of the same shape, by visited pairs
+  double bytes_moved = 0;  // q, k, v read once per list that visits them, out and lse written
+  // Over dense attention of the same shape in tiles of the same shape, by the pairs that both
+  // visit; 0 if this plan visits none.
+  double predicted_speedup = 0;
   double compile_ms = 0;
   int64_t plan_bytes = 0;
   bool draws_pair_by_pair = false;  // a lambda or a mask made the compiler visit every pair
 
+  std::string speedup_text() const;  // "13.3x"; "0.27x" where dense is faster; "none" for 0
   std::string text() const;
   std::string json() const;
 };

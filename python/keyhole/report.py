@@ -46,7 +46,8 @@ class Report:
     flops_per_token: float  # forward, of all heads
     dense_flops_forward: float
     bytes_moved: float  # q, k, v read once per list that visits them, out and lse written
-    predicted_speedup: float  # over dense attention of the same shape, by visited pairs
+    # Over dense attention of the same shape in tiles of the same shape, by the pairs that both visit; 0 if none are.
+    predicted_speedup: float
     compile_ms: float
     plan_bytes: int
     draws_pair_by_pair: bool  # the compiler had to evaluate every pair, because of a mask

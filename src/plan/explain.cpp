@@ -152,8 +152,20 @@ PlanReport Plan::explain(TileShape tile, int64_t head_dim, int64_t element_bytes
             ? queries * gather_row_cost(double(part.visited_pairs) / queries, report.shape.k_len)
             : double(part.visited_pairs);
   }
-  report.predicted_speedup = visited_cost > 0 ? double(report.all_pairs) / visited_cost : 0;
+  // A tile is computed as a whole, also where it reaches past the end of a short sequence: dense
+  // attention pays for that, too.
+  const double dense_cost = double(shape.batch * shape.heads) *
+                            double(ceil_div(shape.q_len, int64_t{tile.q}) * tile.q) *
+                            double(ceil_div(shape.k_len, int64_t{tile.k}) * tile.k);
+  report.predicted_speedup = visited_cost > 0 ? dense_cost / visited_cost : 0;
   return report;
+}
+
+std::string PlanReport::speedup_text() const {
+  if (predicted_speedup == 0) return "none";
+  char text[32];
+  std::snprintf(text, sizeof text, predicted_speedup < 0.95 ? "%.2gx" : "%.1fx", predicted_speedup);
+  return text;
 }
 
 std::string PlanReport::text() const {
@@ -184,10 +196,10 @@ std::string PlanReport::text() const {
   line("flops", in_units(flops_forward, "FLOP") + " forward, " + in_units(flops_backward, "FLOP") +
                     " backward, " + in_units(flops_per_token, "FLOP") + " a token forward");
   line("bytes", in_bytes(bytes_moved) + " moved, the plan itself " + in_bytes(double(plan_bytes)));
-  char speedup[64];
-  std::snprintf(speedup, sizeof speedup, "%.1fx over dense, predicted from visited pairs",
-                predicted_speedup);
-  line("speed-up", speedup);
+  const char* against = predicted_speedup < 0.95 ? ", slower than dense" : " over dense";
+  line("speed-up", predicted_speedup == 0
+                       ? "none, there is nothing to compute"
+                       : speedup_text() + against + ", predicted from visited pairs");
   if (draws_pair_by_pair) {
     line("note", "a lambda was asked pair by pair; a pattern made of leaves compiles faster");
   }

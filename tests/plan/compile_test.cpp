@@ -200,6 +200,27 @@ TEST(CompilePlan, SequenceTailsAreBitmaps) {
   EXPECT_EQ(report.pairs, 100 * 100);
 }
 
+TEST(CompilePlan, DenseAttentionPaysForTailsToo) {
+  for (const int64_t length : {1, 5, 64, 100, 129}) {
+    for (const TileShape tile : {TileShape{16, 16}, TileShape{64, 128}}) {
+      EXPECT_EQ(explain("dense", length, tile).predicted_speedup, 1) << length;
+      EXPECT_GE(explain("causal", length, tile).predicted_speedup, 1) << length;
+    }
+  }
+}
+
+TEST(CompilePlan, SpeedUpsOfAnySizeAreTold) {
+  PlanReport report = explain("causal", 8, {16, 16});
+  report.predicted_speedup = 13.28;
+  EXPECT_EQ(report.speedup_text(), "13.3x");
+  EXPECT_NE(report.text().find("13.3x over dense,"), std::string::npos);
+  report.predicted_speedup = 0.0039;
+  EXPECT_EQ(report.speedup_text(), "0.0039x");
+  EXPECT_NE(report.text().find("0.0039x, slower than dense,"), std::string::npos);
+  EXPECT_EQ(explain("~dense", 8, {16, 16}).speedup_text(), "none");
+  EXPECT_NE(explain("~dense", 8, {16, 16}).text().find("nothing to compute"), std::string::npos);
+}
+
 TEST(CompilePlan, EmptyLengthsAndEmptyPatternsHaveNoTiles) {
   for (const auto& [q_len, k_len] : {std::pair{0, 0}, {0, 5}, {5, 0}, {1, 1}}) {
     Plan empty = plan(parse("~dense"), q_len, k_len);
