@@ -178,8 +178,9 @@ int check(const CheckOptions& options, const Context& context) {
 
 Runner add_check(CLI::App& app, Context& context) {
   auto options = std::make_shared<CheckOptions>();
-  app.add_option("pattern", options->pattern, "default: every example of the catalog")
-      ->type_name("");
+  const CLI::Option* pattern =
+      app.add_option("pattern", options->pattern, "default: every example of the catalog")
+          ->type_name("");
   options->shape.add_to(app);
   app.add_option("--dtype", options->dtype, "only kernels of this dtype")->type_name("DTYPE");
   add_integer(app, "--head-dim", options->head_dim, "of q, k and v; default: 24 and 17");
@@ -196,7 +197,13 @@ Runner add_check(CLI::App& app, Context& context) {
       "  keyhole check \"causal & window(100)\" --len 700 --head-dim 64\n"
       "  keyhole check --kernel forward.bf16 --all\n"
       "  keyhole check --device gpu --head-dim 128");
-  return [options, &context] { return check(*options, context); };
+  return [options, pattern, &context] {
+    KEYHOLE_CHECK(
+        pattern->empty() || !options->pattern.empty(),
+        "check: the pattern is \"\"; pass one, such as \"causal & window(256)\", or leave it "
+        "out to check every example of the catalog");
+    return check(*options, context);
+  };
 }
 
 }  // namespace keyhole::cli

@@ -20,6 +20,7 @@ namespace {
 
 struct Options {
   std::string pattern, compare, save, load, tile = "auto", dtype = "f32";
+  bool has_pattern = false;  // also when it is ""
   ShapeOptions shape;
   Environment environment;
   int64_t head_dim = 128;
@@ -124,7 +125,7 @@ int compare(const Options& options, const Context& context) {
 }
 
 int plan_verb(const Options& options, const Context& context) {
-  KEYHOLE_CHECK(options.load.empty() || options.pattern.empty(),
+  KEYHOLE_CHECK(options.load.empty() || !options.has_pattern,
                 "plan: a pattern and --load were both given; a plan file already has its pattern, "
                 "so leave one out");
   KEYHOLE_CHECK(options.load.empty() || !options.shape.is_given(),
@@ -167,7 +168,8 @@ int plan_verb(const Options& options, const Context& context) {
 
 Runner add_plan(CLI::App& app, Context& context) {
   auto options = std::make_shared<Options>();
-  app.add_option("pattern", options->pattern, "what attends to what")->type_name("");
+  const CLI::Option* pattern =
+      app.add_option("pattern", options->pattern, "what attends to what")->type_name("");
   options->shape.add_to(app);
   app.add_option("--tile", options->tile,
                  "queries x keys, such as 128x128; default: what the kernel takes")
@@ -187,7 +189,8 @@ Runner add_plan(CLI::App& app, Context& context) {
       "  keyhole plan \"streaming(16, 64)\" --len 4096 --heads 8 --save streaming.plan\n"
       "  keyhole plan --load streaming.plan\n"
       "  keyhole plan \"causal & window(256)\" --compare \"strided(64)\" --len 2048");
-  return [options, &context] {
+  return [options, pattern, &context] {
+    options->has_pattern = !pattern->empty();
     options->environment.settle();
     return plan_verb(*options, context);
   };
