@@ -82,7 +82,7 @@ def overview_table(cases):
 
 
 def floors_table(cases, peaks):
-    """What no kernel can go below on this machine, and the share of Keyhole's time that it is."""
+    """The time at the measured rate of a matrix product or of a copy, whichever is longer, and its share of Keyhole's time."""
     rows = [["pattern", "shape", *(f"{p} {what}" for p in OPERATIONS for what in ("floor ms", "set by", "floor / Keyhole"))]]
     for c in [c for c in cases if c.dtype != "f32" and c.pairs and peaks]:
         row = [c.title(), c.shape()]
