@@ -132,7 +132,7 @@ class At final : public Node {
   bool is_resolved() const override { return false; }
   void for_each_asked(const Asked& asked, const VisitAsked& visit) const override {
     Asked there = asked;
-    there.asker = "at";
+    there.asked_by = "at";
     there.gives_positions = true;
     there.q = hull_of(slice("q", *q_, asked.scope.shape.q_len, asked.scope));
     there.k = hull_of(slice("k", *k_, asked.scope.shape.k_len, asked.scope));

@@ -49,10 +49,10 @@ std::string text_of(const Asked& asked, const KnownSizes& sizes) {
   const Shape& shape = asked.scope.shape;
   std::string text;
   if (asked.gives_positions && !(sizes.counts_queries && shape.q_len != sizes.most_q)) {
-    text = say(asked.asker, " puts queries at ", positions(asked.q), " and keys at ",
+    text = say(asked.asked_by, " puts queries at ", positions(asked.q), " and keys at ",
                positions(asked.k));
   } else {
-    text = say(asked.asker, " has ", count(shape.q_len, "query", "queries"));
+    text = say(asked.asked_by, " has ", count(shape.q_len, "query", "queries"));
     if (!sizes.counts_queries) text += say(" at ", positions(asked.q));
     text += say(" and ", count(shape.k_len, "key", "keys"));
   }

@@ -42,9 +42,9 @@ struct Scope {
 // What is asked of a node where a pattern meets a call (fit.h).
 struct Asked {
   Scope scope;
-  Span q, k;                            // the positions of the queries and of the keys
-  std::string_view asker = "the call";  // or `at`, or a document of `packed`
-  bool gives_positions = false;         // `at`: one for each query and key, anywhere
+  Span q, k;                               // the positions of the queries and of the keys
+  std::string_view asked_by = "the call";  // or `at`, or a document of `packed`
+  bool gives_positions = false;            // `at`: one for each query and key, anywhere
 };
 
 // The calls that a node was made for, where it knows: one that was made from arrays does.

@@ -27,19 +27,19 @@ def from_block_mask(block_mask: BlockMask) -> Pattern:
     i. If the lengths are equal, a call with fewer queries uses the last rows. Convert a BlockMask before slicing it:
     slicing drops its mask_mod, which defines the partial blocks.
     """
-    from .asker import Asker
+    from .mask_evaluator import MaskEvaluator
 
     if not hasattr(block_mask, "kv_indices") or not hasattr(block_mask, "mask_mod"):
         raise TypeError(f"from_block_mask: expected torch's BlockMask, found {type(block_mask).__name__}")
     lists = _Lists(block_mask)
-    asker = Asker(block_mask.mask_mod, block_mask.kv_indices.device, _torch(), "from_block_mask")
-    uses_batch, uses_heads = asker.uses(lists.batch, lists.heads)
+    evaluator = MaskEvaluator(block_mask.mask_mod, block_mask.kv_indices.device, _torch(), "from_block_mask")
+    uses_batch, uses_heads = evaluator.uses(lists.batch, lists.heads)
     made: dict[Any, Pattern] = {}  # heads with equal lists share a pattern, unless the mask_mod tells them apart
 
     def one_head(b: int, h: int) -> Pattern:
         key = (lists.key(b, h), b if uses_batch else None, h if uses_heads else None)
         if key not in made:
-            made[key] = lists.pattern(b, h, asker)
+            made[key] = lists.pattern(b, h, evaluator)
         return made[key]
 
     entries = [[one_head(b, h) for h in range(lists.heads)] for b in range(lists.batch)]
@@ -78,7 +78,7 @@ class _Lists:
     def key(self, b: int, h: int) -> tuple[bytes, ...]:
         return tuple(part.tobytes() for lists in (self.partial, self.full) for part in self._tiles(lists, b, h))
 
-    def pattern(self, b: int, h: int, asker: Any) -> Pattern:
+    def pattern(self, b: int, h: int, evaluator: Any) -> Pattern:
         import numpy as np
 
         from .tile_collector import TileCollector
@@ -92,7 +92,7 @@ class _Lists:
             q = q_tiles[some, None] * self.tile_q + np.arange(self.tile_q)
             k = k_tiles[some, None] * self.tile_k + np.arange(self.tile_k)
             # A function may use the indices to index tensors, so keep them inside the sequences.
-            pairs = asker.ask(b, h, np.minimum(q, self.q_len - 1), np.minimum(k, self.k_len - 1))
+            pairs = evaluator.evaluate(b, h, np.minimum(q, self.q_len - 1), np.minimum(k, self.k_len - 1))
             inside = (q < self.q_len)[:, :, None] & (k < self.k_len)[:, None, :]
             collector.add_tiles(q_tiles[some], k_tiles[some], pairs & inside)
         return collector.pattern()

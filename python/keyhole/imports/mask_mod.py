@@ -12,7 +12,7 @@ from ..pattern import Pattern
 from .rows import imported, length_of
 
 if TYPE_CHECKING:
-    from .asker import Asker
+    from .mask_evaluator import MaskEvaluator
 
 __all__ = ["from_mask_mod"]
 
@@ -51,7 +51,7 @@ def from_mask_mod(
     . # # .
     . . # #
     """
-    from .asker import Asker
+    from .mask_evaluator import MaskEvaluator
 
     if not callable(fn):
         raise TypeError(f"from_mask_mod: fn must be a function of (b, h, q_idx, kv_idx), found {type(fn).__name__}")
@@ -59,11 +59,11 @@ def from_mask_mod(
     k_len = q_len if k_len is None else length_of("from_mask_mod", "k_len", k_len)
     counts = {"batch": batch, "heads": heads}
     batch, heads = (_count(*named) for named in counts.items())
-    asker = Asker(fn, device, xp, "from_mask_mod")
-    asker.require_counts(**counts)
-    uses_batch, uses_heads = asker.uses(batch, heads)
+    evaluator = MaskEvaluator(fn, device, xp, "from_mask_mod")
+    evaluator.require_counts(**counts)
+    uses_batch, uses_heads = evaluator.uses(batch, heads)
     entries = [
-        [_one_head(asker, b, h, q_len, k_len) for h in range(heads if uses_heads else 1)]
+        [_one_head(evaluator, b, h, q_len, k_len) for h in range(heads if uses_heads else 1)]
         for b in range(batch if uses_batch else 1)
     ]
     return imported("from_mask_mod", entries, q_len, k_len, batch, heads)
@@ -73,14 +73,14 @@ def _count(parameter: str, value: Any) -> int:
     return 1 if value is None else length_of("from_mask_mod", parameter, value, least=1)
 
 
-def _one_head(asker: Asker, b: int, h: int, q_len: int, k_len: int) -> Pattern:
+def _one_head(evaluator: MaskEvaluator, b: int, h: int, q_len: int, k_len: int) -> Pattern:
     import numpy as np
 
     from .tile_collector import TileCollector
 
     collector = TileCollector(q_len, k_len, _TILE, _TILE)
     for q, k in _blocks(q_len, k_len):
-        block = asker.ask(b, h, np.arange(q.start, q.stop)[None], np.arange(k.start, k.stop)[None])[0]
+        block = evaluator.evaluate(b, h, np.arange(q.start, q.stop)[None], np.arange(k.start, k.stop)[None])[0]
         collector.add_block(q.start, k.start, block)
     return collector.pattern()
 

@@ -50,8 +50,8 @@ for _name in {*dir(int), "__array__", "__array_function__", "__array_ufunc__"} -
     setattr(_WatchedIndex, _name, _use)
 
 
-def uses_of(ask: Callable[[Any, Any], Any], batch: int, heads: int) -> tuple[bool, bool]:
-    """Whether ask(b, h) reads b, and whether it reads h.
+def uses_of(evaluate: Callable[[Any, Any], Any], batch: int, heads: int) -> tuple[bool, bool]:
+    """Whether evaluate(b, h) reads b, and whether it reads h.
 
     It may read one only for some values of the other, so all of these are tried, unless it reads neither.
     """
@@ -60,7 +60,7 @@ def uses_of(ask: Callable[[Any, Any], Any], batch: int, heads: int) -> tuple[boo
         """Whether the indices that are not given are read."""
         watch = Watch()
         try:
-            ask(*(watch.index() if index is None else index for index in (b, h)))
+            evaluate(*(watch.index() if index is None else index for index in (b, h)))
         except Exception:  # most likely raised by a stand-in; assume so
             return True
         return watch.is_used
@@ -70,9 +70,9 @@ def uses_of(ask: Callable[[Any, Any], Any], batch: int, heads: int) -> tuple[boo
     return any(reads(h=h) for h in range(heads)), any(reads(b=b) for b in range(batch))
 
 
-def reads_index(ask: Callable[[Any, Any], Any], index: str) -> bool:
-    """Whether ask(b, h) certainly reads `index`, "b" or "h". False if it fails for another reason first."""
+def reads_index(evaluate: Callable[[Any, Any], Any], index: str) -> bool:
+    """Whether evaluate(b, h) certainly reads `index`, "b" or "h". False if it fails for another reason first."""
     watch = Watch()
     with contextlib.suppress(Exception):
-        ask(*(watch.index() if name == index else 0 for name in "bh"))
+        evaluate(*(watch.index() if name == index else 0 for name in "bh"))
     return watch.is_used

@@ -112,25 +112,25 @@ def _unwatched(part: Any) -> Any:
     return part._value if isinstance(part, _Watched) else part
 
 
-def uses_of(ask: Callable[[Any, Any], Any], device: Any) -> tuple[bool, bool]:
-    """Whether ask(b, h) depends on b, and whether it depends on h. True for both if the trace was lost."""
-    trace, sources = _traced(ask, device, "bh")
+def uses_of(evaluate: Callable[[Any, Any], Any], device: Any) -> tuple[bool, bool]:
+    """Whether evaluate(b, h) depends on b, and whether it depends on h. True for both if the trace was lost."""
+    trace, sources = _traced(evaluate, device, "bh")
     return trace.is_lost or "b" in sources, trace.is_lost or "h" in sources
 
 
-def reads_index(ask: Callable[[Any, Any], Any], device: Any, index: str) -> bool:
-    """Whether ask(b, h) certainly reads `index`, "b" or "h". False if it fails for another reason first."""
-    trace, sources = _traced(ask, device, index)
+def reads_index(evaluate: Callable[[Any, Any], Any], device: Any, index: str) -> bool:
+    """Whether evaluate(b, h) certainly reads `index`, "b" or "h". False if it fails for another reason first."""
+    trace, sources = _traced(evaluate, device, index)
     return trace.reads_index or index in sources
 
 
-def _traced(ask: Callable[[Any, Any], Any], device: Any, watched: str) -> tuple[_Trace, frozenset[str]]:
-    """Calls ask once with b = h = 0, and returns the trace and the indices that the result was computed from."""
+def _traced(evaluate: Callable[[Any, Any], Any], device: Any, watched: str) -> tuple[_Trace, frozenset[str]]:
+    """Calls evaluate once with b = h = 0, and returns the trace and the indices that the result was computed from."""
     zero = torch.zeros((), dtype=torch.int64, device=device)
     trace = _Trace()
     try:
         with trace:
-            answer = ask(*(_Watched(zero, frozenset(name), trace) if name in watched else zero for name in "bh"))
+            answer = evaluate(*(_Watched(zero, frozenset(name), trace) if name in watched else zero for name in "bh"))
     except Exception:  # most likely raised by the trace; assume so
         trace.is_lost = True
         return trace, frozenset()

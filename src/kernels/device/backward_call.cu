@@ -275,7 +275,7 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
   finish<Storage>(p, stream, /*is_zero=*/plan.num_tiles + plan.num_gathers == 0);
   // Few CTAs: they exit at once unless something is not finite.
   const int64_t most = int64_t{4} * std::max(args.launch.num_processors, 64) * kRowWarps;
-  redo_rows<Storage, kLayout>
+  recompute_rows<Storage, kLayout>
       <<<ctas_for(std::min(most, std::max(queries, keys))), kThreads, 0, stream>>>(p, plan);
   check_cuda(cudaGetLastError(), "launching the exact path of a backward pass");
 }

@@ -154,7 +154,8 @@ __device__ bool row_is_finite(const Storage* row, int32_t cols) {
 // Finds the rows that are not finite and recomputes them. Almost always there are none.
 template <class Storage, BitmapLayout kLayout>
 __global__ void __launch_bounds__(32 * kRowWarps)
-    redo_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan) {
+    recompute_rows(const __grid_constant__ BackwardParams p,
+                   const __grid_constant__ DevicePlan plan) {
   if (*p.found_nonfinite == 0) return;
   const Sizes& sizes = p.sizes;
   for_each_row(sizes.batch, sizes.heads, sizes.q_len,

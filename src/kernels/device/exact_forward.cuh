@@ -161,11 +161,11 @@ __device__ void store_exactly(const Params& p, int32_t head_index, int64_t query
 }
 
 // Computes row `row` of the work item's tile (or chunk) and stores it where the item's result goes.
-// The row's state must not have been overwritten yet. The whole warp calls. redo_row is an
-// out-of-line function, redo_row_here is inlined.
+// The row's state must not have been overwritten yet. The whole warp calls. recompute_row is an
+// out-of-line function, recompute_row_here is inlined.
 template <class T, BitmapLayout kLayout>
-__device__ __forceinline__ void redo_row_here(const ForwardParams& p, const Work& work,
-                                              int32_t row) {
+__device__ __forceinline__ void recompute_row_here(const ForwardParams& p, const Work& work,
+                                                   int32_t row) {
   const int64_t index = int64_t{work.row_tile} * p.view.tile.q + row;
   const int64_t query = work.residue.first_q + p.view.stride * index;
   const T* q = p.q.row<T>(work.batch, work.head, query);
@@ -182,14 +182,14 @@ __device__ __forceinline__ void redo_row_here(const ForwardParams& p, const Work
 }
 
 template <class T, BitmapLayout kLayout>
-__device__ __noinline__ void redo_row(const ForwardParams& p, const Work& work, int32_t row) {
-  redo_row_here<T, kLayout>(p, work, row);
+__device__ __noinline__ void recompute_row(const ForwardParams& p, const Work& work, int32_t row) {
+  recompute_row_here<T, kLayout>(p, work, row);
 }
 
 // The same for a row of key lists.
 template <class T>
-__device__ __noinline__ void redo_gathered_row(const GatherForwardParams& p, int32_t head_index,
-                                               int64_t query) {
+__device__ __noinline__ void recompute_gathered_row(const GatherForwardParams& p,
+                                                    int32_t head_index, int64_t query) {
   const int32_t batch = head_index / p.sizes.heads, head = head_index % p.sizes.heads;
   const int32_t kv_head = p.sizes.kv_head_of(head);
   const T* q = p.q.row<T>(batch, head, query);

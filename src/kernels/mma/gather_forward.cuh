@@ -263,7 +263,7 @@ __device__ __forceinline__ void store_row(const GatherForwardParams& p, int32_t 
     }
   }
   const bool is_bad = !(finish.lse2 < INFINITY) || not_finite != 0;
-  if (__any_sync(~0u, is_bad)) return device::redo_gathered_row<T>(p, head_index, query);
+  if (__any_sync(~0u, is_bad)) return device::recompute_gathered_row<T>(p, head_index, query);
   if (lane == 0) device::store_lse(p, head_index, query, finish.lse2);
 #pragma unroll
   for (int i = 0; i < kFours; ++i) target.store_four(4 * lane + 128 * i, cols, values[i], true);

@@ -134,12 +134,12 @@ __device__ void store_outputs(const ForwardParams& p, const Work& work, const Qu
 }
 
 template <class T, class C>
-__device__ void redo_bad_rows(const ForwardParams& p, const Work& work, const QueryRows& rows,
-                              const ForwardShared<C>& shared) {
+__device__ void recompute_bad_rows(const ForwardParams& p, const Work& work, const QueryRows& rows,
+                                   const ForwardShared<C>& shared) {
   for (int row = int(threadIdx.x) / 32; row < C::tile_q && rows.has(row); row += C::threads / 32) {
     if (!shared.is_bad[row]) continue;
     const Work copy = work;  // its address is taken; `work` itself can stay in registers
-    device::redo_row<T, BitmapLayout::row_major>(p, copy, row);
+    device::recompute_row<T, BitmapLayout::row_major>(p, copy, row);
   }
 }
 
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(C::threads, C::ctas_per_sm)
   finish_outputs<C>(p, finished, rows, shared, out);
   __syncthreads();
   store_outputs<T, C>(p, finished, rows, shared, out);
-  redo_bad_rows<T, C>(p, finished, rows, shared);
+  recompute_bad_rows<T, C>(p, finished, rows, shared);
 }
 
 }  // namespace keyhole::simple

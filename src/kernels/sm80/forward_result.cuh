@@ -23,11 +23,11 @@ struct Accumulators {
 
 // Recomputes rows that are not finite; bit i: row first_row + i.
 template <class T>
-__device__ __noinline__ void redo_rows(const ForwardParams& p, int64_t item, int32_t first_row,
+__device__ __noinline__ void recompute(const ForwardParams& p, int64_t item, int32_t first_row,
                                        uint32_t rows) {
   const Work work = device::my_work(p.sizes, p.view, p.heads_per_section, item);
   for (; rows != 0; rows &= rows - 1) {
-    device::redo_row<T, BitmapLayout::mma>(p, work, first_row + __ffs(int(rows)) - 1);
+    device::recompute_row<T, BitmapLayout::mma>(p, work, first_row + __ffs(int(rows)) - 1);
   }
 }
 
@@ -142,7 +142,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Work& w
   }
   if (bad_rows != 0) {
     __syncwarp();
-    redo_rows<T>(p, item, first_row, bad_rows);
+    recompute<T>(p, item, first_row, bad_rows);
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "kernels/device/query_blocks.cuh"
 #include "kernels/sm90/backward_shared.cuh"
-#include "kernels/sm90/row_pieces.cuh"
+#include "kernels/sm90/write_rows.cuh"
 
 namespace keyhole::sm90 {
 

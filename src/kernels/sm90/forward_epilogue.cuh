@@ -7,19 +7,19 @@
 #include "kernels/device/exact_forward.cuh"
 #include "kernels/sm90/forward_shared.cuh"
 #include "kernels/sm90/forward_softmax.cuh"
-#include "kernels/sm90/row_pieces.cuh"
 #include "kernels/sm90/tensor_maps.h"
+#include "kernels/sm90/write_rows.cuh"
 
 namespace keyhole::sm90 {
 
 // Recomputes rows that are not finite; bit i: row first_row + i. Inlined: if a kernel calls a
 // function, ptxas keeps nothing in uniform registers.
 template <class T>
-__device__ __forceinline__ void redo_rows(const ForwardParams& p, const WorkItem& item,
+__device__ __forceinline__ void recompute(const ForwardParams& p, const WorkItem& item,
                                           int32_t first_row, uint32_t rows) {
   const device::Work work = device::work_of(p.sizes, p.view, item, item.head);
   for (; rows != 0; rows &= rows - 1) {
-    device::redo_row_here<T, BitmapLayout::mma>(p, work, first_row + __ffs(int(rows)) - 1);
+    device::recompute_row_here<T, BitmapLayout::mma>(p, work, first_row + __ffs(int(rows)) - 1);
   }
 }
 
@@ -207,7 +207,7 @@ __device__ __forceinline__ void store_rows(const ForwardParams& p, const Planned
   }
   if (bad_rows != 0) {
     __syncwarp();
-    redo_rows<T>(p, *result.item, first_row, bad_rows);
+    recompute<T>(p, *result.item, first_row, bad_rows);
   }
 }
 

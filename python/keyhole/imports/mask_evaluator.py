@@ -1,4 +1,4 @@
-# python/keyhole/imports/asker.py
+# python/keyhole/imports/mask_evaluator.py
 """Evaluates mask functions fn(b, h, q_idx, kv_idx), written for torch or for NumPy, on blocks of pairs; and detects
 whether they depend on b and h.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from . import watched_index
 from .watched_index import Watch
 
-__all__ = ["Asker"]
+__all__ = ["MaskEvaluator"]
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 
@@ -36,7 +36,7 @@ _MISTAKES = {
 }
 
 
-class Asker:
+class MaskEvaluator:
     """Evaluates one mask function, written for torch or for NumPy, on blocks of pairs."""
 
     def __init__(self, fn: MaskMod, device: Any, xp: Any, name: str) -> None:
@@ -61,20 +61,20 @@ class Asker:
                     f"{index} = 0 would be used for all; pass {parameter}=N, as many as there are, or {parameter}=1"
                 )
 
-    def ask(self, b: int, h: int, q: Any, k: Any) -> np.ndarray[Any, Any]:
+    def evaluate(self, b: int, h: int, q: Any, k: Any) -> np.ndarray[Any, Any]:
         """Evaluates the function for q [blocks, rows] and k [blocks, columns]: bools [blocks, rows, columns]."""
         shape = (len(q), q.shape[1], k.shape[1])
         if self._torch is None:
             with self._naming_mistakes():
-                answer = np.asarray(self._ask_numpy(b, h, q, k))
-            self._check(answer.dtype == np.bool_, answer.dtype)
-            return np.broadcast_to(answer, shape)
+                result = np.asarray(self._evaluate_numpy(b, h, q, k))
+            self._check(result.dtype == np.bool_, result.dtype)
+            return np.broadcast_to(result, shape)
         with self._naming_mistakes():
-            answer = self._ask_torch(*map(self._tensor, (b, h, q, k)))
-        self._check(answer.dtype == self._torch.bool, answer.dtype)
-        return answer.expand(shape).cpu().numpy()  # type: ignore[no-any-return]
+            result = self._evaluate_torch(*map(self._tensor, (b, h, q, k)))
+        self._check(result.dtype == self._torch.bool, result.dtype)
+        return result.expand(shape).cpu().numpy()  # type: ignore[no-any-return]
 
-    def _ask_numpy(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+    def _evaluate_numpy(self, b: Any, h: Any, q: Any, k: Any) -> Any:
         """uses() decided for one pair that b or h is not read. A NumPy function can branch on q and k, so it is watched
         here too: it must not read them for other pairs."""
         watch = Watch()
@@ -88,17 +88,17 @@ class Asker:
                     "the values of its indices: write numpy.where"
                 )
 
-    def _ask_torch(self, b: Any, h: Any, q: Any, k: Any) -> Any:
+    def _evaluate_torch(self, b: Any, h: Any, q: Any, k: Any) -> Any:
         torch = self._torch
 
         def fn(*indices: Any) -> Any:
-            answer = self._fn(*indices)
-            if not isinstance(answer, torch.Tensor):
+            result = self._fn(*indices)
+            if not isinstance(result, torch.Tensor):
                 raise TypeError(
-                    f"{self._name}: the function must return a tensor of bools, found {_short(answer)}; write "
+                    f"{self._name}: the function must return a tensor of bools, found {_short(result)}; write "
                     "torch.ones_like(q_idx, dtype=torch.bool) for all pairs"
                 )
-            return answer
+            return result
 
         each_k = torch.vmap(fn, in_dims=(None, None, None, 0))
         each_q = torch.vmap(each_k, in_dims=(None, None, 0, None))
@@ -106,26 +106,26 @@ class Asker:
             return torch.vmap(each_q, in_dims=(None, None, 0, 0))(b, h, q, k)
 
     def _uses_in_numpy(self, batch: int, heads: int) -> tuple[bool, bool]:
-        return watched_index.uses_of(self._ask_one_pair, batch, heads)
+        return watched_index.uses_of(self._evaluate_one_pair, batch, heads)
 
     def _uses_in_torch(self) -> tuple[bool, bool]:
         from . import watched_tensor
 
-        return watched_tensor.uses_of(self._ask_one_pair, self._device)
+        return watched_tensor.uses_of(self._evaluate_one_pair, self._device)
 
     def _reads_index(self, index: str) -> bool:
         if self._torch is None:
-            return watched_index.reads_index(self._ask_one_pair, index)
+            return watched_index.reads_index(self._evaluate_one_pair, index)
         from . import watched_tensor
 
-        return watched_tensor.reads_index(self._ask_one_pair, self._device, index)
+        return watched_tensor.reads_index(self._evaluate_one_pair, self._device, index)
 
-    def _ask_one_pair(self, b: Any, h: Any) -> Any:
+    def _evaluate_one_pair(self, b: Any, h: Any) -> Any:
         if self._torch is None:
             pair = np.zeros((1, 1, 1), np.int64)
             return self._fn(b, h, pair, pair)
         pair = self._tensor([[0]])
-        return self._ask_torch(b, h, pair, pair)
+        return self._evaluate_torch(b, h, pair, pair)
 
     def _tensor(self, index: Any) -> Any:
         return self._torch.as_tensor(index, dtype=self._torch.int64, device=self._device)
@@ -148,8 +148,8 @@ class Asker:
             )
 
 
-def _short(answer: Any) -> str:
-    return repr(answer) if isinstance(answer, bool | None) else type(answer).__name__
+def _short(result: Any) -> str:
+    return repr(result) if isinstance(result, bool | None) else type(result).__name__
 
 
 def _torch_of(xp: Any, name: str) -> Any:

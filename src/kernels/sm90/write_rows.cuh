@@ -1,4 +1,4 @@
-// src/kernels/sm90/row_pieces.cuh
+// src/kernels/sm90/write_rows.cuh
 // From accumulators to rows in memory.
 #pragma once
 

@@ -1,4 +1,4 @@
-// tests/gpu/boxes_test.cpp
+// tests/gpu/tma_reads_test.cpp
 // What TMA reads of q, k and v: every row of every residue class, zeros beyond the last one
 // whatever lies there, and tensors that it cannot read at all go to another kernel with a reason. A
 // NaN behind the last row would be repaired by the exact path, and never be seen in a result: so
@@ -19,7 +19,7 @@ namespace {
 
 #ifdef KEYHOLE_HAVE_SM90
 
-class Boxes : public GpuTest {
+class TmaReads : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
@@ -98,7 +98,7 @@ int64_t check_boxes(const sm90::RowMaps& maps, int rows, const std::vector<int64
   return int64_t(places.size());
 }
 
-TEST_F(Boxes, EveryRowArrivesAndNothingBehindTheLast) {
+TEST_F(TmaReads, EveryRowArrivesAndNothingBehindTheLast) {
   struct Classes {
     int32_t stride;
     int64_t rows;  // of a class, with every remainder
@@ -145,7 +145,7 @@ TEST_F(Boxes, EveryRowArrivesAndNothingBehindTheLast) {
 }
 
 // Without a key there may be no memory for keys, either.
-TEST_F(Boxes, NoKeysAtAll) {
+TEST_F(TmaReads, NoKeysAtAll) {
   const Marked queries({1, 1, 130, 64}, Layout::contiguous);
   device::ForwardParams params{};
   params.sizes = {.head_dim = 64, .v_head_dim = 64, .q_len = 130, .k_len = 0};
@@ -159,7 +159,7 @@ TEST_F(Boxes, NoKeysAtAll) {
 }
 
 // The kernels on residue classes of every length, in every layout that they take.
-TEST_F(Boxes, KernelsFollowClassesOfEveryLength) {
+TEST_F(TmaReads, KernelsFollowClassesOfEveryLength) {
   CheckStats stats;
   for (const int64_t stride : {2, 3, 8}) {
     for (int64_t rest = 0; rest < stride; ++rest) {
@@ -200,7 +200,7 @@ void expect_refusal(const std::string& reason, const std::function<void()>& acti
   ADD_FAILURE() << "no error, where this one is due: " << reason;
 }
 
-TEST_F(Boxes, WhatTmaCannotReadGoesToAnotherKernelWithAReason) {
+TEST_F(TmaReads, WhatTmaCannotReadGoesToAnotherKernelWithAReason) {
   constexpr int64_t kLength = 300;
   const GpuProblem p(
       {.heads = 4, .kv_heads = 2, .q_len = kLength, .k_len = kLength, .has_sink = false});
@@ -220,7 +220,7 @@ TEST_F(Boxes, WhatTmaCannotReadGoesToAnotherKernelWithAReason) {
 
 // The gradient of the output is read by TMA, too. A workspace is asked for before it is there: what
 // was said must do for the kernel that takes it, which here sums up what sm90 would write at once.
-TEST_F(Boxes, AGradientThatTmaCannotReadGoesToAnotherKernelToo) {
+TEST_F(TmaReads, AGradientThatTmaCannotReadGoesToAnotherKernelToo) {
   constexpr int64_t kLength = 300;
   const GpuProblem p(
       {.heads = 4, .kv_heads = 4, .q_len = kLength, .k_len = kLength, .has_sink = false});
@@ -247,7 +247,7 @@ TEST_F(Boxes, AGradientThatTmaCannotReadGoesToAnotherKernelToo) {
 
 // The other kernel has other tiles, and so other chunks of long lists: the workspace is that of the
 // very call.
-TEST_F(Boxes, TheWorkspaceIsThatOfTheKernelThatTakesTheGradient) {
+TEST_F(TmaReads, TheWorkspaceIsThatOfTheKernelThatTakesTheGradient) {
   constexpr int64_t kLength = 16384;
   const GpuProblem p({.heads = 16,
                       .kv_heads = 16,
@@ -275,7 +275,7 @@ TEST_F(Boxes, TheWorkspaceIsThatOfTheKernelThatTakesTheGradient) {
 
 // Work is dealt out by the heads whose keys fit the cache, so that one plan is dealt out anew for
 // other widths and other groups of heads; neither gets the other's.
-TEST_F(Boxes, OnePlanServesSeveralShapes) {
+TEST_F(TmaReads, OnePlanServesSeveralShapes) {
   constexpr int64_t kLength = 32768;
   const char* text = "causal & (window(300) | sinks(4))";
   const Plan shared = plan(parse(text), kLength, kLength);
