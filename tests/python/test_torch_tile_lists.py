@@ -375,6 +375,7 @@ PARTS = {
     "none": ([], []),
     "two": ([torch.zeros(1), torch.zeros(1)], []),
     "a tile beside indices": ([torch.zeros(2, 2, 150, 3, dtype=torch.int64)], [64, 64]),
+    "three and a tile": ([torch.zeros(1)] * 3, [64, 64]),
     "no tile": ([torch.zeros(2, 2, 3, 3, dtype=torch.int64)] * 4, [0, 0]),
 }
 
@@ -383,7 +384,8 @@ PARTS = {
 def test_tensors_that_no_op_can_follow(name):
     q, k, v = draw_qkv(**SIZES)
     with pytest.raises(
-        ValueError, match=r"expected \[plan\] or \[indices\] and no tile \(\[0, 0\]\), or \[tiles, counts"
+        ValueError,
+        match=r"expected \[plan\], \[plan, kept, sequences\] or \[indices\] and no tile \(\[0, 0\]\), or \[tiles",
     ):
         ops.attention_forward(q, k, v, *PARTS[name], None, None, 0.0, False, "auto")
 
