@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -71,8 +70,10 @@ def _is_self_attention(module: torch.nn.Module) -> bool:
 
 def _breaks_graph(reason: str) -> Any:
     """A decorator: torch.compile calls the function without tracing it, and with fullgraph=True raises this reason."""
-    takes_reason = "reason" in inspect.signature(torch.compiler.disable).parameters  # torch 2.6 does not
-    return torch.compiler.disable(**{"reason": reason} if takes_reason else {})
+    try:
+        return torch.compiler.disable(reason=reason)
+    except TypeError:  # torch 2.6 takes no reason
+        return torch.compiler.disable()
 
 
 def make_mask(
