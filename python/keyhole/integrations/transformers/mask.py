@@ -22,6 +22,8 @@ __all__ = ["Mask"]
 
 
 class Mask(LayerMask):
+    """A mask that makes a plan for each kind of layer, once."""
+
     _pattern: Pattern
     _padding: Pattern | None
     _sequences: Sequences | None

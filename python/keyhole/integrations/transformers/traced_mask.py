@@ -44,7 +44,7 @@ def _check_positions(sequences: torch.Tensor, positions: torch.Tensor) -> None:
     is_same = sequences.diff() == 0
     torch._assert_async(
         (~is_same | (positions.diff() == 1)).all(),
-        "keyhole: the positions inside a packed sequence are not counted up by one; compile without fullgraph=True",
+        "keyhole: the positions inside a packed sequence are not counted up by one; do not compile this model",
     )
 
 
