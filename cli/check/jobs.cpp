@@ -74,6 +74,7 @@ bool is_wanted(const KernelEntry& kernel, const CheckOptions& options, const Dev
   if (!options.device.is_auto() && kernel.device != options.device.settle("check").kind) {
     return false;
   }
+  if (kernel.weights != Weights::softmax) return false;  // the trials are those of softmax
   if (!options.dtype.empty() && kernel.dtype != dtype_from(options.dtype)) return false;
   return kernel.name.find(options.kernel) != std::string::npos;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "keyhole/lists.h"
+#include "keyhole/normalizer.h"
 #include "keyhole/tensor.h"
 
 namespace keyhole {
@@ -18,6 +19,7 @@ struct Workspace {
 };
 
 struct AttentionOptions {
+  Normalizer normalizer = {};        // softmax; entmax(1.5), softmax(32), ...: keyhole/normalizer.h
   std::optional<double> scale = {};  // multiplies q . k; head_dim ** -0.5 when not given
   double softcap = 0;                // c > 0: a score s becomes c * tanh(s / c), before masking
   TensorView sink = {};        // optional, [q_heads] f32: one more logit per head, without a value
@@ -69,10 +71,11 @@ int64_t backward_workspace_bytes(const TensorView& dout, const TensorView& q, co
                                  const AttentionOptions& options = {});
 
 // Merges the result (from_out, from_lse) over other keys into (into_out, into_lse), in place. Only
-// for softmax, whose row statistics add up. Rows that attended to nothing (lse -inf) change
-// nothing. On a GPU the merge is queued on the stream.
+// for softmax, whose row statistics add up; `normalizer`, that of the two results, is refused if it
+// is another. Rows that attended to nothing (lse -inf) change nothing. On a GPU the merge is queued
+// on the stream.
 void merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
-           const TensorView& from_lse, void* stream = nullptr);
+           const TensorView& from_lse, void* stream = nullptr, const Normalizer& normalizer = {});
 
 // Which kernel would run, with its tile and schedule. Throws Error(unsupported) with every kernel's
 // objection when none can.

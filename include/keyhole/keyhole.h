@@ -6,6 +6,7 @@
 #include "keyhole/error.h"
 #include "keyhole/gather.h"
 #include "keyhole/lists.h"
+#include "keyhole/normalizer.h"
 #include "keyhole/pattern.h"
 #include "keyhole/plan.h"
 #include "keyhole/tensor.h"

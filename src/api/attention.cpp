@@ -9,7 +9,6 @@
 #include "api/check_lists.h"
 #include "base/check.h"
 #include "base/weight_rule.h"
-#include "plan/plan_state.h"
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
 #include "runtime/list_facts.h"
@@ -19,7 +18,8 @@ namespace keyhole {
 namespace {
 
 WeightRule rule_of(const TensorView& q, const AttentionOptions& options) {
-  return {.scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
+  return {.normalizer = options.normalizer,
+          .scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
           .softcap = options.softcap};
 }
 
@@ -33,6 +33,7 @@ Request request_for(Operation operation, const TensorView& q, const TensorView& 
                   .head_dim = q.shape[3],
                   .v_head_dim = v.shape[3],
                   .device = q.device,
+                  .normalizer = rule.normalizer,
                   .has_softcap = rule.bends_in_fp32(),
                   .softcap = options.softcap,
                   .has_sink = options.sink.is_given(),
@@ -46,18 +47,6 @@ Request request_for(Operation operation, const TensorView& q, const TensorView& 
     request.why_no_tma = why_no_tma(tensors);
   }
   return request;
-}
-
-// Combining results over different keys is valid only for rules whose statistics add up. Split
-// lists need that too: without it nothing is split (runtime/cuda/launch.cpp).
-void check_rule(const WeightRule& rule, const Lists& lists, const AttentionOptions& options) {
-  const RuleFacts facts = facts_of(rule.normalizer);
-  if (options.sink.is_given()) check_statistics_add_up(facts, "a sink", "leave the sink out");
-  const auto* const plan = std::get_if<Plan>(&lists.get());
-  if (plan != nullptr && plan->state().forms().num_parts > 1) {
-    check_statistics_add_up(facts, "a plan of several parts",
-                            "attend by a pattern that is one part, or by lists of tiles");
-  }
 }
 
 template <class Args>
@@ -95,7 +84,6 @@ Forward prepare_forward(const TensorView& q, const TensorView& k, const TensorVi
                args_of<ForwardArgs>(q, k, v, options)};
   call.args.out = out;
   call.args.lse = lse;
-  check_rule(call.args.rule, lists, options);
   return call;
 }
 
@@ -130,7 +118,6 @@ Backward prepare_backward(const TensorView& dout, const TensorView& q, const Ten
   call.args.dv = gradients.dv;
   call.args.dsink = gradients.dsink;
   call.args.schedule = call.choice.schedule;
-  check_rule(call.args.rule, lists, options);
   return call;
 }
 
@@ -181,7 +168,9 @@ int64_t backward_workspace_bytes(const TensorView& dout, const TensorView& q, co
 namespace {
 
 // For kernel_for_*: checks what decides which kernel runs. Tensors need no memory.
-void check_question(const TensorView& q, const TensorView& v, const Lists& lists) {
+void check_question(const TensorView& q, const TensorView& v, const Lists& lists,
+                    const AttentionOptions& options) {
+  check_normalizer(options.normalizer);
   KEYHOLE_CHECK(q.rank == 4 && v.rank == 4, "attention: q has ", q.rank, " and v ", v.rank,
                 " dimensions; expected 4: [batch, heads, length, head_dim]");
   KEYHOLE_CHECK(v.shape[1] == 0 ? q.shape[1] == 0 : q.shape[1] % v.shape[1] == 0,
@@ -201,7 +190,7 @@ TensorView like(const TensorView& tensor, int64_t heads, int64_t length, int64_t
 
 std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Lists& lists,
                                const AttentionOptions& options) {
-  check_question(q, v, lists);
+  check_question(q, v, lists, options);
   const FactsOf facts(lists);
   Choice choice =
       choose_call(kernel_table(), request_for(Operation::forward, q, v, facts, options, {&q, &v}));
@@ -213,7 +202,7 @@ std::string kernel_for_forward(const TensorView& q, const TensorView& v, const L
 
 std::string kernel_for_backward(const TensorView& q, const TensorView& v, const Lists& lists,
                                 const AttentionOptions& options) {
-  check_question(q, v, lists);
+  check_question(q, v, lists, options);
   const FactsOf facts(lists);
   Choice choice =
       choose_call(kernel_table(), request_for(Operation::backward, q, v, facts, options, {&q, &v}));

@@ -159,6 +159,7 @@ InputExtents check_inputs(const TensorView& q, const TensorView& k, const Tensor
                 "; the heads of q must be a multiple of those of k");
   KEYHOLE_CHECK(k.shape[2] == v.shape[2], "attention: k has length ", k.shape[2], " and v has ",
                 v.shape[2], "; they must be equal");
+  check_normalizer(options.normalizer);
   if (options.scale) {
     KEYHOLE_CHECK(std::isfinite(*options.scale), "attention: scale is ", *options.scale,
                   "; it must be a finite number, or left out for head_dim ** -0.5");

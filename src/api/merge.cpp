@@ -54,9 +54,9 @@ void merge_row(const TensorView& into_out, const TensorView& into_lse, const Ten
 }  // namespace
 
 void merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
-           const TensorView& from_lse, void* stream) {
+           const TensorView& from_lse, void* stream, const Normalizer& normalizer) {
   check_merge(into_out, into_lse, from_out, from_lse);
-  check_statistics_add_up(facts_of(Normalizer::softmax), "merge", "attend to all keys in one call");
+  check_statistics_add_up(facts_of(normalizer), "merge", "attend to all keys in one call");
   if (into_out.device.kind == Device::Kind::cuda) {
     return merge_on_gpu(into_out, into_lse, from_out, from_lse, stream);
   }

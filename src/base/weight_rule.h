@@ -6,6 +6,7 @@
 //           steepness                           slope               factors of its gradient
 //
 //   softmax    weight = base^(score - lse), slope = weight; the statistic of a row is its lse
+//   entmax     base/entmax.h: weight and slope against lambda; bend and score are the same
 //   softcap    bends the product: score = softcap * tanh(scale * product / softcap)
 //
 // Written once: the reference and every backend use SoftmaxRule (weight_rule-inl.h). `Math` is the
@@ -15,8 +16,10 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <string>
 
 #include "base/check.h"
+#include "keyhole/normalizer.h"
 
 #ifdef __CUDACC__
 #define KEYHOLE_RULE __host__ __device__ __forceinline__
@@ -26,12 +29,9 @@
 
 namespace keyhole {
 
-// How weights are computed from scores.
-enum class Normalizer : uint8_t { softmax };
-
 // The rule of a call, from its options.
 struct WeightRule {
-  Normalizer normalizer = Normalizer::softmax;
+  Normalizer normalizer = {};
   double scale = 1;    // of q . k
   double softcap = 0;  // 0: none
 
@@ -44,13 +44,16 @@ struct WeightRule {
 
 // Properties of a rule.
 struct RuleFacts {
-  const char* name;
+  std::string name;
   // Results over disjoint sets of keys can be combined from their statistics alone.
   bool statistics_add_up;
 };
-constexpr RuleFacts facts_of(Normalizer) { return {"softmax", true}; }
+inline RuleFacts facts_of(const Normalizer& normalizer) {
+  return {to_string(normalizer), normalizer.is_plain_softmax()};
+}
 
-// For code that combines results: split lists, plans of several parts, merge, sinks.
+// For code that combines results by their statistics: merge, and kernels that do so for split lists
+// or for plans of several parts.
 inline void check_statistics_add_up(const RuleFacts& rule, const char* who, const char* way_out) {
   if (rule.statistics_add_up) return;
   throw Error(ErrorKind::unsupported,

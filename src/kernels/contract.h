@@ -95,6 +95,7 @@ struct Request {
   Device device = {};          // where the tensors are
   int compute_capability = 0;  // of a GPU: 10 * major + minor
   int64_t shared_bytes = 0;    // of a GPU, per CTA
+  Normalizer normalizer = {};
   bool has_softcap = false;
   double softcap = 0;
   bool has_sink = false;
@@ -113,6 +114,12 @@ struct Persistence {
   double cache_share = 0;      // the share of the L2 cache that a section of heads may fill
 };
 
+// Which calls a kernel is compiled for: plain softmax, or entmax and top_k.
+enum class Weights : uint8_t { softmax, sparse };
+constexpr Weights weights_of(const Normalizer& normalizer) {
+  return normalizer.is_plain_softmax() ? Weights::softmax : Weights::sparse;
+}
+
 // One row of the kernel table.
 struct KernelEntry {
   std::string name;     // backend.operation.dtype
@@ -130,6 +137,7 @@ struct KernelEntry {
 
   // Among kernels without an objection, the lowest rank wins, then the lowest cost.
   int rank = 0;
+  Weights weights = Weights::softmax;
   Bend bend = Bend::either;  // the calls it is compiled for: with a softcap, without, or both
   // How a backward pass adds up gradients; null: in a fixed order.
   BackwardSchedule (*schedule)(const Request& request, const TileShape& tile) = nullptr;

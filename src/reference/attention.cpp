@@ -1,7 +1,7 @@
 // src/reference/attention.cpp
 // Outputs and gradients in fp64 from a pattern and tensors, straight from the definition: for every
-// query the keys it may see, their scores, a softmax, a weighted sum. No tiles, no plan, no tricks;
-// what is not attended is never read. Sums with many terms use long double.
+// query the keys it may see, their scores, their weights, a weighted sum. No tiles, no plan, no
+// tricks; what is not attended is never read. Sums with many terms use long double.
 #include "reference/attention.h"
 
 #include <cmath>
@@ -12,6 +12,7 @@
 #include "base/dtype.h"
 #include "base/int_math.h"
 #include "base/weight_rule.h"
+#include "reference/sparse_weights.h"
 
 namespace keyhole {
 namespace {
@@ -78,7 +79,8 @@ Problem describe(const TensorView& q, const TensorView& k, const TensorView& v,
           .kv_heads = k.shape[1],
           .head_dim = q.shape[3],
           .v_head_dim = v.shape[3],
-          .rule = {.scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
+          .rule = {.normalizer = options.normalizer,
+                   .scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
                    .softcap = options.softcap},
           .sink = has_sink ? static_cast<const float*>(options.sink.data) : nullptr,
           .sink_stride = has_sink ? options.sink.strides[0] : 0};
@@ -93,7 +95,8 @@ struct Row {
   std::vector<int64_t> keys;
   std::vector<Sum> bent, score;  // of q . k, by the rule
   std::vector<Sum> weight;       // exp(score) / sum
-  Sum sink_weight = 0;
+  std::vector<Sum> slope;        // d weight / d score, lse held
+  Sum sink_weight = 0, sink_slope = 0;
   Sum lse = 0;
 };
 
@@ -123,6 +126,15 @@ void attend(const Problem& problem, const HeadPattern& pattern, int64_t head, in
     row.score.push_back(score);
   }
   const Sum sink = problem.sink ? Sum(problem.sink[head * problem.sink_stride]) : Sum(-kInfinity);
+  if (!problem.rule.normalizer.is_plain_softmax()) {
+    SparseWeights<Sum> sparse = sparse_weights(problem.rule.normalizer, row.score, sink);
+    row.weight = std::move(sparse.weight);
+    row.slope = std::move(sparse.slope);
+    row.sink_weight = sparse.sink_weight;
+    row.sink_slope = sparse.sink_slope;
+    row.lse = sparse.lambda;
+    return;
+  }
   if (sink > top) top = sink;
 
   // Subtracting a base changes only the range. If it is not finite nothing is subtracted, so that
@@ -135,6 +147,14 @@ void attend(const Problem& problem, const HeadPattern& pattern, int64_t head, in
     row.weight.push_back(sum == 0 ? Sum(0) : rule.weight(score, base) / sum);
   }
   row.sink_weight = sum == 0 ? Sum(0) : rule.weight(sink, base) / sum;
+  row.slope = row.weight;
+  row.sink_slope = row.sink_weight;
+}
+
+// A key that entmax or top_k leaves out: its value is not read.
+template <class Sum>
+bool is_left_out(const Problem& problem, Sum weight) {
+  return weight == 0 && !problem.rule.normalizer.is_plain_softmax();
 }
 
 template <class Sum>
@@ -154,6 +174,7 @@ ReferenceOutput forward(const Problem& problem, const Pattern& pattern, const Te
         attend(problem, head_pattern, head, query, q_rows.row(query), k_rows, row);
         std::fill(out.begin(), out.end(), Sum(0));
         for (size_t j = 0; j < row.keys.size(); ++j) {
+          if (is_left_out(problem, row.weight[j])) continue;
           const double* value = v_rows.row(row.keys[j]);
           for (size_t x = 0; x < out.size(); ++x) out[x] += row.weight[j] * Sum(value[x]);
         }
@@ -165,8 +186,9 @@ ReferenceOutput forward(const Problem& problem, const Pattern& pattern, const Te
   return output;
 }
 
-// With p the weights, o the output, do its gradient, and p', s' the rule's slope and steepness:
-//   dv_j += p_j do          ds_j = p'_j (do . v_j - do . o)        dsink -= p_sink (do . o)
+// With p the weights, do the gradient of the output, p' the slopes, s' the rule's steepness, and
+// delta = sum p'_j do . v_j / sum p'_j (for softmax do . o: there p' = p, and their sum is 1):
+//   dv_j += p_j do          ds_j = p'_j (do . v_j - delta)        dsink -= p'_sink delta
 //   dq   += ds_j s'_j k_j   dk_j += ds_j s'_j q
 template <class Sum>
 ReferenceGradients backward(const Problem& problem, const Pattern& pattern, const TensorView& dout,
@@ -179,6 +201,7 @@ ReferenceGradients backward(const Problem& problem, const Pattern& pattern, cons
   grad.dq.resize(size_t(problem.shape.batch * problem.shape.heads * q_len * d));
   std::vector<Sum> dk(all_keys * size_t(d)), dv(all_keys * size_t(vd)), dq(static_cast<size_t>(d));
   std::vector<Sum> dsink(problem.sink ? size_t(problem.shape.heads) : 0);
+  Sum dalpha = 0;
   Row<Sum> row;
   std::vector<Sum> dweight;
   for (int64_t batch = 0; batch < problem.shape.batch; ++batch) {
@@ -196,23 +219,32 @@ ReferenceGradients backward(const Problem& problem, const Pattern& pattern, cons
         attend(problem, head_pattern, head, query, q_row, k_rows, row);
         if (row.keys.empty()) continue;  // nothing depends on this row, whatever dout holds there
 
-        Sum delta = 0;  // do . o
+        Sum delta = 0, slopes = row.sink_slope;
         dweight.clear();
         for (size_t j = 0; j < row.keys.size(); ++j) {
-          dweight.push_back(dot<Sum>(do_row, v_rows.row(row.keys[j]), vd));
-          delta += row.weight[j] * dweight[j];
+          const bool is_out = is_left_out(problem, row.weight[j]);
+          dweight.push_back(is_out ? Sum(0) : dot<Sum>(do_row, v_rows.row(row.keys[j]), vd));
+          delta += row.slope[j] * dweight[j];
+          slopes += row.slope[j];
         }
+        if (!problem.rule.normalizer.is_plain_softmax()) {
+          if (slopes == 0) continue;  // every score is -inf
+          delta /= slopes;
+        }
+        dalpha += alpha_gradient(problem.rule.normalizer.alpha, row.weight, row.sink_weight,
+                                 dweight, delta);
         std::fill(dq.begin(), dq.end(), Sum(0));
         for (size_t j = 0; j < row.keys.size(); ++j) {
+          if (is_left_out(problem, row.weight[j])) continue;
           const int64_t key = row.keys[j];
-          const Sum dscore = rule.slope(row.weight[j]) * (dweight[j] - delta);
+          const Sum dscore = row.slope[j] * (dweight[j] - delta);
           const Sum dproduct = dscore * rule.steepness(row.bent[j]);
           const double* k_row = k_rows.row(key);
           for (int64_t x = 0; x < d; ++x) dq[size_t(x)] += dproduct * k_row[x];
           for (int64_t x = 0; x < d; ++x) dk_head[key * d + x] += dproduct * q_row[x];
           for (int64_t x = 0; x < vd; ++x) dv_head[key * vd + x] += row.weight[j] * do_row[x];
         }
-        if (problem.sink) dsink[size_t(head)] -= row.sink_weight * delta;
+        if (problem.sink) dsink[size_t(head)] -= row.sink_slope * delta;
         std::copy(dq.begin(), dq.end(), dq_head + query * d);
       }
     }
@@ -220,6 +252,7 @@ ReferenceGradients backward(const Problem& problem, const Pattern& pattern, cons
   grad.dk.assign(dk.begin(), dk.end());
   grad.dv.assign(dv.begin(), dv.end());
   grad.dsink.assign(dsink.begin(), dsink.end());
+  grad.dalpha = double(dalpha);
   return grad;
 }
 

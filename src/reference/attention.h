@@ -11,11 +11,12 @@ namespace keyhole {
 
 struct ReferenceOutput {
   std::vector<double> out;  // [batch, q_heads, q_len, v_head_dim]
-  std::vector<double> lse;  // [batch, q_heads, q_len]
+  std::vector<double> lse;  // [batch, q_heads, q_len]; lambda for entmax
 };
 struct ReferenceGradients {
   std::vector<double> dq, dk, dv;  // shapes of q, k, v
   std::vector<double> dsink;       // [q_heads]; empty without a sink
+  double dalpha = 0;               // of entmax, alpha > 1; else 0
 };
 
 // `offset`: the position of query 0, k_len - q_len when not given.

@@ -23,6 +23,7 @@ std::string to_string(const Request& request) {
   if (request.device.kind == Device::Kind::cuda) {
     text += say(", GPU ", request.device.ordinal, " (sm_", request.compute_capability, ")");
   }
+  if (!request.normalizer.is_plain_softmax()) text += ", " + to_string(request.normalizer);
   if (request.has_softcap) text += ", softcap";
   if (request.deterministic) text += ", deterministic";
   return text + ", on " + request.backend;
@@ -49,6 +50,12 @@ std::string why_no_tma(std::initializer_list<const TensorView*> tensors) {
 }
 
 std::string objection_to(const KernelEntry& kernel, const Request& request) {
+  if (kernel.weights != weights_of(request.normalizer)) {
+    if (kernel.weights == Weights::sparse) return "is for entmax and top_k";
+    return kernel.device == Device::Kind::cpu
+               ? "softmax only"
+               : "softmax only: copy the tensors to host memory for the cpu backend";
+  }
   if (kernel.bend == Bend::none && request.has_softcap) return "has no softcap";
   if (kernel.bend == Bend::softcap && !request.has_softcap) return "is for calls with a softcap";
   if (request.lists != nullptr && request.lists->has_tiles()) {
@@ -88,20 +95,23 @@ std::string refusal(const KernelEntry& kernel, const Request& request) {
 namespace {
 
 // The objections of a backend's kernels, each once. Kernels for another dtype, or for calls with a
-// softcap when this one has none (or the reverse), are asked only if there are no others.
+// softcap when this one has none (or the reverse), or with other weights, are asked only if there
+// are no others.
 std::string objections(const std::string& backend, std::span<const KernelEntry> kernels,
                        const Request& request) {
   std::vector<std::string> reasons;
   const Bend other = request.has_softcap ? Bend::none : Bend::softcap;
   struct Asked {
-    bool any_dtype, any_bend;
+    bool any_dtype, any_call;
   };
   for (const Asked asked : {Asked{false, false}, {false, true}, {true, true}}) {
     if (!reasons.empty()) break;
     for (const KernelEntry& kernel : kernels) {
       if (kernel.backend != backend || kernel.operation != request.operation) continue;
       if (!asked.any_dtype && kernel.dtype != request.dtype) continue;
-      if (!asked.any_bend && kernel.bend == other) continue;
+      const bool is_for_others =
+          kernel.bend == other || kernel.weights != weights_of(request.normalizer);
+      if (!asked.any_call && is_for_others) continue;
       const std::string reason = refusal(kernel, request);
       if (std::ranges::find(reasons, reason) == reasons.end()) reasons.push_back(reason);
     }
@@ -131,7 +141,7 @@ namespace {
 
 bool is_of_kind(const KernelEntry& kernel, const Request& request) {
   return kernel.device == request.device.kind && kernel.operation == request.operation &&
-         kernel.dtype == request.dtype;
+         kernel.dtype == request.dtype && kernel.weights == weights_of(request.normalizer);
 }
 
 double cost_of(const KernelEntry& kernel, const ListFacts& lists, const TileShape& tile) {
@@ -230,6 +240,7 @@ BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, cons
   const FactsOf facts(lists);
   Request request;
   request.operation = Operation::backward;
+  request.normalizer = args.rule.normalizer;
   request.has_softcap = args.rule.bends_in_fp32();
   request.deterministic = deterministic;
   request.shares_kv_heads = args.q.shape[1] != args.k.shape[1];

@@ -82,6 +82,7 @@ std::vector<std::string> objections_of(const KernelEntry& kernel) {
                       .device = {kernel.device, 0},
                       .compute_capability = kernel.min_compute_capability,
                       .shared_bytes = INT64_MAX,
+                      .normalizer = kernel.weights == Weights::sparse ? entmax(1.5) : softmax(),
                       .has_softcap = kernel.bend == Bend::softcap};
   Request with_softcap = plain, in_order = plain, unaligned = plain, repeated = plain;
   with_softcap.has_softcap = true;

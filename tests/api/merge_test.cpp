@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "keyhole/attention.h"
+#include "support/message_of.h"
 
 namespace keyhole {
 namespace {
@@ -54,6 +55,17 @@ TEST(Merge, KeepsANanFromEitherSide) {
     EXPECT_TRUE(std::isnan(row.out)) << a.lse << " and " << b.lse;
     EXPECT_TRUE(std::isnan(row.lse)) << a.lse << " and " << b.lse;
   }
+}
+
+TEST(Merge, RefusesWhatDoesNotAddUpByName) {
+  Row into{1, 0}, from{2, 0};
+  const TensorView out(&into.out, DType::f32, {1, 1, 1, 1}), lse(&into.lse, DType::f32, {1, 1, 1});
+  const TensorView other(&from.out, DType::f32, {1, 1, 1, 1});
+  const TensorView other_lse(&from.lse, DType::f32, {1, 1, 1});
+  EXPECT_EQ(test::message_of([&] { merge(out, lse, other, other_lse, nullptr, entmax(1.5, 8)); }),
+            "attention: merge joins results over different keys, and those of entmax(1.5, top=8) "
+            "cannot be joined; attend to all keys in one call");
+  EXPECT_EQ(into.out, 1);
 }
 
 }  // namespace

@@ -160,7 +160,10 @@ TEST(WeightRule, FoldedProductsGiveTheSameScores) {
 }
 
 TEST(WeightRule, OnlyStatisticsThatAddUpMayBeJoined) {
-  EXPECT_NO_THROW(check_statistics_add_up(facts_of(Normalizer::softmax), "merge", ""));
+  EXPECT_NO_THROW(check_statistics_add_up(facts_of(softmax()), "merge", ""));
+  for (const Normalizer& sparse : {softmax(8), entmax(1.5), entmax(2, 3)}) {
+    EXPECT_FALSE(facts_of(sparse).statistics_add_up) << to_string(sparse);
+  }
 
   const RuleFacts made_up = {"sharpmax", false};
   try {

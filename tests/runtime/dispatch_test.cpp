@@ -102,6 +102,25 @@ TEST(Dispatch, WhenNothingRunsEachBackendSaysWhyNotOnce) {
             "attention: backend is \"gpu\"; accepted are auto, one, two");
 }
 
+TEST(Dispatch, KernelsOfSoftmaxNeverRunEntmax) {
+  Request wanted = request(false);
+  wanted.normalizer = entmax(1.5, 8);
+  EXPECT_EQ(error_of(wanted, ErrorKind::unsupported),
+            "no kernel for attention forward, bf16, head_dim 64, entmax(1.5, top=8), on auto\n"
+            "  one: softmax only\n"
+            "  two: reads the memory of a GPU");
+  KernelEntry sparse = entry("sparse", DType::bf16, nullptr);
+  sparse.weights = Weights::sparse;
+  const KernelEntry table[] = {kTable[3], sparse};
+  EXPECT_EQ(choose(table, wanted).name, "sparse");
+  EXPECT_EQ(choose(table, request(false)).name, "third");
+  EXPECT_EQ(refusal(sparse, request(false)), "is for entmax and top_k");
+  KernelEntry gpu = kTable[3];
+  gpu.device = wanted.device.kind = Device::Kind::cuda;
+  EXPECT_EQ(refusal(gpu, wanted),
+            "softmax only: copy the tensors to host memory for the cpu backend");
+}
+
 TEST(Dispatch, StridesThatTmaCannotFollowAreFoundInAnyTensor) {
   const TensorView plain(nullptr, DType::bf16, {1, 2, 5, 8}), missing;
   const TensorView repeated(nullptr, DType::bf16, {1, 2, 5, 8}, {80, 0, 8, 1});

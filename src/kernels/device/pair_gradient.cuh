@@ -10,7 +10,7 @@ namespace keyhole::device {
 using CarefulRule = SoftmaxRule<CarefulMath>;
 
 __host__ __device__ inline WeightRule rule_of(const Sizes& sizes) {
-  return {Normalizer::softmax, sizes.scale, sizes.softcap};
+  return {{}, sizes.scale, sizes.softcap};
 }
 
 struct PairGradient {
