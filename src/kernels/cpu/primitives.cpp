@@ -3,10 +3,7 @@
 #include "kernels/cpu/primitives.h"
 
 #if KEYHOLE_HAVE_HWY
-// Each instruction set costs compile time. Disabled are those that gain little over their
-// neighbours, and scalable vectors, whose registers cannot be counted at compile time.
-#define HWY_DISABLED_TARGETS \
-  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#include "kernels/cpu/simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/primitives.cpp"
 #include "hwy/foreach_target.h"  // includes this file again for every instruction set

@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 
 #define HWY_INLINE inline __attribute__((always_inline))
+#define HWY_ATTR
 #define KEYHOLE_SIMD_BEGIN \
   namespace keyhole::cpu { \
   namespace plain {
@@ -116,6 +117,21 @@ HWY_INLINE VecOf<T> NegMulAdd(VecOf<T> a, VecOf<T> b, VecOf<T> c) {
 template <class T>
 HWY_INLINE MaskOf<T> Lt(VecOf<T> a, VecOf<T> b) {
   return {a.raw < b.raw};
+}
+template <class T>
+HWY_INLINE MaskOf<T> Not(MaskOf<T> mask) {
+  return {~mask.raw};
+}
+template <class T>
+HWY_INLINE MaskOf<T> Or(MaskOf<T> a, MaskOf<T> b) {
+  return {a.raw | b.raw};
+}
+template <class T>
+HWY_INLINE bool AllFalse(TagOf<T> d, MaskOf<T> mask) {
+  for (size_t i = 0; i < Lanes(d); ++i) {
+    if (mask.raw[i] != 0) return false;
+  }
+  return true;
 }
 template <class T>
 HWY_INLINE VecOf<T> IfThenElse(MaskOf<T> mask, VecOf<T> yes, VecOf<T> no) {
