@@ -21,7 +21,10 @@ struct Workspace {
 struct AttentionOptions {
   Normalizer normalizer = {};        // softmax; entmax(1.5), softmax(32), ...: keyhole/normalizer.h
   std::optional<double> scale = {};  // multiplies q . k; head_dim ** -0.5 when not given
-  double softcap = 0;                // c > 0: a score s becomes c * tanh(s / c), before masking
+  // Optional, for entmax and top_k: int32 [batch, q_heads, q_len, kSupportKeys]. Forward writes the
+  // keys that have weight, backward reads them and does not look for them again.
+  IndexView support = {};
+  double softcap = 0;          // c > 0: a score s becomes c * tanh(s / c), before masking
   TensorView sink = {};        // optional, [q_heads] f32: one more logit per head, without a value
   bool deterministic = false;  // the backward pass too; the cpu backend always is
   std::string backend = "auto";  // "auto" or a backend's name: "cpu", "simple", "sm80", "sm90"
@@ -40,7 +43,9 @@ struct AttentionOptions {
 // lse  [batch, q_heads, q_len]                 optional, written; f32 (f64 for f64 inputs)
 //
 // A query that attends to nothing gets out = 0 and lse = -inf. lse is the natural logarithm of the
-// sum of exp(score) over the attended keys; a sink adds its own term to that sum.
+// sum of exp(score) over the attended keys (with top_k, over the selected ones); a sink adds its
+// own term to that sum. For entmax it is lambda: a key has the weight x ** (1 / (alpha - 1)) with
+// x = max(1 + (alpha - 1) * (score - lambda), 0). lambda tends to the lse as alpha tends to 1.
 void attention_forward(const TensorView& q, const TensorView& k, const TensorView& v,
                        const Lists& lists, const TensorView& out, const TensorView& lse = {},
                        const AttentionOptions& options = {});

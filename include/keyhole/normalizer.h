@@ -26,6 +26,12 @@ struct Normalizer {
 Normalizer softmax(int64_t top = 0);
 Normalizer entmax(double alpha, int64_t top = 0);
 
+// The support of a row, the keys that have weight, as forward writes it for backward: this many
+// entries, ascending keys, then -1. A row with more keys has kLongSupport as its first entry:
+// backward then finds its keys again.
+inline constexpr int64_t kSupportKeys = 64;
+inline constexpr int32_t kLongSupport = -2;
+
 std::string to_string(const Normalizer& normalizer);  // as above
 Normalizer parse_normalizer(std::string_view text);   // the inverse; throws Error(usage)
 void check_normalizer(const Normalizer& normalizer);  // for one that was filled in by hand

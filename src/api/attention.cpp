@@ -8,6 +8,7 @@
 #include "api/check_arguments.h"
 #include "api/check_lists.h"
 #include "base/check.h"
+#include "base/int_math.h"
 #include "base/weight_rule.h"
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
@@ -17,16 +18,34 @@
 namespace keyhole {
 namespace {
 
-WeightRule rule_of(const TensorView& q, const AttentionOptions& options) {
-  return {.normalizer = options.normalizer,
+// The most keys that one row of the lists may have; a key that is listed twice counts twice.
+int64_t most_keys(const Lists& lists, const TensorView& v) {
+  if (const auto* indices = std::get_if<IndexView>(&lists.get())) return indices->shape[3];
+  if (const auto* tiles = std::get_if<TileListView>(&lists.get())) {
+    return checked_mul(tiles->tiles.shape[3], tiles->tile.k, "attention: tiles");
+  }
+  return v.shape[2];
+}
+
+// The normalizer of a call. A top_k that takes all keys is none, so that softmax is the plain one,
+// unless the call asks for what only kernels of top_k give.
+Normalizer normalizer_of(const TensorView& v, const Lists& lists, const AttentionOptions& options) {
+  Normalizer normalizer = options.normalizer;
+  if (!options.support.is_given() && normalizer.top_k >= most_keys(lists, v)) normalizer.top_k = 0;
+  return normalizer;
+}
+
+WeightRule rule_of(const TensorView& q, const TensorView& v, const Lists& lists,
+                   const AttentionOptions& options) {
+  return {.normalizer = normalizer_of(v, lists, options),
           .scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
           .softcap = options.softcap};
 }
 
 Request request_for(Operation operation, const TensorView& q, const TensorView& v,
-                    const ListFacts& lists, const AttentionOptions& options,
+                    const Lists& lists, const ListFacts& facts, const AttentionOptions& options,
                     std::initializer_list<const TensorView*> tensors) {
-  const WeightRule rule = rule_of(q, options);
+  const WeightRule rule = rule_of(q, v, lists, options);
   Request request{.backend = options.backend,
                   .operation = operation,
                   .dtype = q.dtype,
@@ -39,7 +58,7 @@ Request request_for(Operation operation, const TensorView& q, const TensorView& 
                   .has_sink = options.sink.is_given(),
                   .deterministic = operation == Operation::backward && options.deterministic,
                   .shares_kv_heads = q.shape[1] != v.shape[1],
-                  .lists = &lists,
+                  .lists = &facts,
                   .is_aligned = rows_are_aligned(tensors)};
   if (q.device.kind == Device::Kind::cuda) {
     request.compute_capability = gpu(q.device).compute_capability;
@@ -50,13 +69,16 @@ Request request_for(Operation operation, const TensorView& q, const TensorView& 
 }
 
 template <class Args>
-Args args_of(const TensorView& q, const TensorView& k, const TensorView& v,
+Args args_of(const TensorView& q, const TensorView& k, const TensorView& v, const Lists& lists,
              const AttentionOptions& options) {
   Args args;
   args.q = q;
   args.k = k;
   args.v = v;
-  args.rule = rule_of(q, options);
+  args.rule = rule_of(q, v, lists, options);
+  const IndexView& support = options.support;
+  args.support = {static_cast<int32_t*>(const_cast<void*>(support.data)), support.strides[0],
+                  support.strides[1], support.strides[2]};
   args.sink = options.sink;
   args.threads = options.threads;
   args.launch.stream = options.stream;
@@ -74,14 +96,21 @@ Forward prepare_forward(const TensorView& q, const TensorView& k, const TensorVi
                         const AttentionOptions& options) {
   check_forward(q, k, v, out, lse, options);
   check_lists(lists, q, k);
+  check_support(options, q);
+  const TensorView support = memory_of(options.support);
   for (const auto& [memory, name] : memory_of(lists)) {
     check_no_overlap(out, "out", memory, name);
     check_no_overlap(lse, "lse", memory, name);
+    check_no_overlap(support, "support", memory, name);
+  }
+  for (const auto& [tensor, name] :
+       {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}, {&out, "out"}, {&lse, "lse"}}) {
+    check_no_overlap(support, "support", *tensor, name);
   }
   const FactsOf facts(lists);
-  Forward call{choose_call(kernel_table(), request_for(Operation::forward, q, v, facts, options,
-                                                       {&q, &k, &v, &out})),
-               args_of<ForwardArgs>(q, k, v, options)};
+  Forward call{choose_call(kernel_table(), request_for(Operation::forward, q, v, lists, facts,
+                                                       options, {&q, &k, &v, &out})),
+               args_of<ForwardArgs>(q, k, v, lists, options)};
   call.args.out = out;
   call.args.lse = lse;
   return call;
@@ -97,7 +126,10 @@ Backward prepare_backward(const TensorView& dout, const TensorView& q, const Ten
                           const AttentionOptions& options) {
   check_backward(dout, q, k, v, out, lse, gradients, options);
   check_lists(lists, q, k);
-  for (const auto& [memory, memory_name] : memory_of(lists)) {
+  check_support(options, q);
+  auto read = memory_of(lists);
+  read.emplace_back(memory_of(options.support), "support");
+  for (const auto& [memory, memory_name] : read) {
     for (const auto& [tensor, name] : {std::pair{&gradients.dq, "dq"},
                                        {&gradients.dk, "dk"},
                                        {&gradients.dv, "dv"},
@@ -107,9 +139,10 @@ Backward prepare_backward(const TensorView& dout, const TensorView& q, const Ten
   }
   const FactsOf facts(lists);
   const Request request =
-      request_for(Operation::backward, q, v, facts, options,
+      request_for(Operation::backward, q, v, lists, facts, options,
                   {&dout, &q, &k, &v, &out, &gradients.dq, &gradients.dk, &gradients.dv});
-  Backward call{choose_call(kernel_table(), request), args_of<BackwardArgs>(q, k, v, options)};
+  Backward call{choose_call(kernel_table(), request),
+                args_of<BackwardArgs>(q, k, v, lists, options)};
   call.args.dout = dout;
   call.args.out = out;
   call.args.lse = lse;
@@ -192,9 +225,10 @@ std::string kernel_for_forward(const TensorView& q, const TensorView& v, const L
                                const AttentionOptions& options) {
   check_question(q, v, lists, options);
   const FactsOf facts(lists);
-  Choice choice =
-      choose_call(kernel_table(), request_for(Operation::forward, q, v, facts, options, {&q, &v}));
-  auto args = args_of<ForwardArgs>(q, like(v, v.shape[1], v.shape[2], q.shape[3]), v, options);
+  Choice choice = choose_call(
+      kernel_table(), request_for(Operation::forward, q, v, lists, facts, options, {&q, &v}));
+  auto args =
+      args_of<ForwardArgs>(q, like(v, v.shape[1], v.shape[2], q.shape[3]), v, lists, options);
   args.out = like(q, q.shape[1], q.shape[2], v.shape[3]);
   choice.workspace_bytes = forward_workspace(*choice.kernel, lists, choice.tile, args);
   return to_string(choice);
@@ -204,9 +238,10 @@ std::string kernel_for_backward(const TensorView& q, const TensorView& v, const 
                                 const AttentionOptions& options) {
   check_question(q, v, lists, options);
   const FactsOf facts(lists);
-  Choice choice =
-      choose_call(kernel_table(), request_for(Operation::backward, q, v, facts, options, {&q, &v}));
-  auto args = args_of<BackwardArgs>(q, like(v, v.shape[1], v.shape[2], q.shape[3]), v, options);
+  Choice choice = choose_call(
+      kernel_table(), request_for(Operation::backward, q, v, lists, facts, options, {&q, &v}));
+  auto args =
+      args_of<BackwardArgs>(q, like(v, v.shape[1], v.shape[2], q.shape[3]), v, lists, options);
   args.schedule = choice.schedule;
   choice.workspace_bytes = backward_workspace(*choice.kernel, lists, choice.tile, args);
   return to_string(choice);

@@ -88,7 +88,16 @@ void check_same_dtype(const TensorView& tensor, const char* name, const TensorVi
                 name, " is ", to_string(tensor.dtype), "; they must be equal");
 }
 
-// An output must not have two elements at the same address.
+void check_apart(const Extent& output, const char* output_name, const Extent& other,
+                 const char* other_name) {
+  const bool is_apart = output.end <= other.begin || other.end <= output.begin ||
+                        output.begin == output.end || other.begin == other.end;
+  KEYHOLE_CHECK(is_apart, "attention: ", output_name, " overlaps ", other_name,
+                " in memory; outputs need memory of their own");
+}
+
+}  // namespace
+
 void check_output(const TensorView& tensor, const char* name) {
   if (tensor.num_elements() == 0) return;  // any strides are fine
   int64_t reach = 0;  // elements spanned by the dimensions seen so far, narrowest stride first
@@ -107,16 +116,6 @@ void check_output(const TensorView& tensor, const char* name) {
     reach += (tensor.shape[next] - 1) * tensor.strides[next];
   }
 }
-
-void check_apart(const Extent& output, const char* output_name, const Extent& other,
-                 const char* other_name) {
-  const bool is_apart = output.end <= other.begin || other.end <= output.begin ||
-                        output.begin == output.end || other.begin == other.end;
-  KEYHOLE_CHECK(is_apart, "attention: ", output_name, " overlaps ", other_name,
-                " in memory; outputs need memory of their own");
-}
-
-}  // namespace
 
 void check_no_overlap(const TensorView& output, const char* output_name, const TensorView& other,
                       const char* other_name) {

@@ -16,6 +16,9 @@ void check_backward(const TensorView& dout, const TensorView& q, const TensorVie
 void check_merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
                  const TensorView& from_lse);
 
+// An output must not have two elements at the same address.
+void check_output(const TensorView& tensor, const char* name);
+
 // Does nothing if one of them was not given.
 void check_no_overlap(const TensorView& output, const char* output_name, const TensorView& other,
                       const char* other_name);

@@ -4,6 +4,7 @@
 #include <limits>
 #include <string>
 
+#include "api/check_arguments.h"
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/int_math.h"
@@ -118,6 +119,8 @@ void check(const TileListView& lists, const TensorView& q, const TensorView& k) 
                 " bitmaps; at most ", kMostBitmaps, " are taken");
 }
 
+}  // namespace
+
 TensorView memory_of(const IndexView& indices) {
   TensorView memory;
   memory.data = const_cast<void*>(indices.data);
@@ -129,7 +132,23 @@ TensorView memory_of(const IndexView& indices) {
   return memory;
 }
 
-}  // namespace
+void check_support(const AttentionOptions& options, const TensorView& q) {
+  const IndexView& support = options.support;
+  if (!support.is_given()) return;
+  KEYHOLE_CHECK(!options.normalizer.is_plain_softmax(),
+                "attention: support is given, but the normalizer is softmax, which gives every key "
+                "weight; leave support out, or pass entmax(alpha) or top_k");
+  check_memory(support, "support", q);
+  const int64_t* const n = q.shape;
+  KEYHOLE_CHECK(!support.is_wide && support.shape[0] == n[0] && support.shape[1] == n[1] &&
+                    support.shape[2] == n[2] && support.shape[3] == kSupportKeys,
+                "attention: support is ", to_string(support), "; expected int32 [", n[0], ", ",
+                n[1], ", ", n[2], ", ", kSupportKeys, "], batch, heads and length of q");
+  KEYHOLE_CHECK(support.strides[3] == 1 || n[0] * n[1] * n[2] == 0,
+                "attention: support has stride ", support.strides[3],
+                " in its last dimension; it must be contiguous there (stride 1)");
+  check_output(memory_of(support), "support");
+}
 
 void check_lists(const Lists& lists, const TensorView& q, const TensorView& k) {
   std::visit([&](const auto& any) { check(any, q, k); }, lists.get());

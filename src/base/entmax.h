@@ -95,9 +95,10 @@ KEYHOLE_RULE bool is_solved(Number weight_sum, int64_t count) {
 inline constexpr int kMostEntmaxRounds = 32;
 
 // lambda - top, for `sums_at(lambda - top)` over a list of `count` scores whose largest is `top`.
+// above: a lower bound of it, to begin with.
 template <class Number, class SumsAt>
-KEYHOLE_RULE Number solve_lambda(const EntmaxPower& power, int64_t count, SumsAt sums_at) {
-  Number above = 0;
+KEYHOLE_RULE Number solve_lambda(const EntmaxPower& power, int64_t count, Number above,
+                                 SumsAt sums_at) {
   for (int round = 0; round < kMostEntmaxRounds; ++round) {
     const EntmaxSums<Number> sums = sums_at(above);
     if (is_solved(sums.weight, count)) break;
@@ -138,7 +139,7 @@ KEYHOLE_RULE Lambda<Number> solve_entmax(const EntmaxPower& power, const Number*
   for (int64_t i = 0; i < count; ++i) {
     lambda.top = scores[i] > lambda.top ? scores[i] : lambda.top;
   }
-  lambda.above = solve_lambda<Number>(power, count, [&](Number above) {
+  lambda.above = solve_lambda<Number>(power, count, 0, [&](Number above) {
     return entmax_sums(power, scores, count, lambda.top, above);
   });
   return lambda;

@@ -25,10 +25,23 @@ struct Launch {
   int64_t l2_cache_bytes = 0;
 };
 
+// The keys of each row that have weight, for kernels of entmax and top_k (keyhole/normalizer.h).
+// Its rows are contiguous.
+struct SupportRows {
+  int32_t* keys = nullptr;  // null: not given
+  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+
+  bool is_given() const { return keys != nullptr; }
+  int32_t* row(int64_t batch, int64_t head, int64_t query) const {
+    return keys + batch * batch_stride + head * head_stride + query * row_stride;
+  }
+};
+
 struct ForwardArgs {
   TensorView q, k, v;  // [batch, heads or kv_heads, length, head_dim]
   TensorView out;      // [batch, heads, q_len, v_head_dim], dtype of q
   TensorView lse;      // [batch, heads, q_len] f32 (f64 for f64 inputs), or not given
+  SupportRows support;
   WeightRule rule;
   TensorView sink;  // [heads] f32, or not given
   PlanView plan;
@@ -57,6 +70,7 @@ struct BackwardArgs {
   TensorView dout, q, k, v, out, lse;
   TensorView dq, dk, dv;
   TensorView sink, dsink;  // [heads] f32, or not given
+  SupportRows support;
   WeightRule rule;
   PlanView plan;  // with transposed lists
   BackwardSchedule schedule;

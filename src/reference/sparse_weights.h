@@ -55,8 +55,9 @@ SparseWeights<Sum> sparse_weights(const Normalizer& normalizer, const std::vecto
   }
   std::vector<size_t> chosen(scores.size());
   std::iota(chosen.begin(), chosen.end(), 0);
-  std::stable_sort(chosen.begin(), chosen.end(),
-                   [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  std::sort(chosen.begin(), chosen.end(), [&](size_t a, size_t b) {
+    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+  });
   if (normalizer.top_k > 0 && chosen.size() > size_t(normalizer.top_k)) {
     chosen.resize(size_t(normalizer.top_k));
   }

@@ -191,6 +191,60 @@ const std::vector<Row> kForwardRows = {
      "attention: lse overlaps v in memory; outputs need memory of their own"},
     {"misaligned q", [](Call& c) { c.q.data = reinterpret_cast<char*>(c.q.data) + 1; },
      "attention: q is not aligned to its element size of 4 bytes"},
+    {"alpha below 1", [](Call& c) { c.options.normalizer.alpha = 0.5; },
+     "attention: alpha is 0.5; accepted are 1 (softmax) to 2 (sparsemax)"},
+    {"alpha above 2", [](Call& c) { c.options.normalizer.alpha = 2.25; },
+     "attention: alpha is 2.25; accepted are 1 (softmax) to 2 (sparsemax)"},
+    {"alpha is NaN", [](Call& c) { c.options.normalizer.alpha = kNan; },
+     "attention: alpha is nan; accepted are 1 (softmax) to 2 (sparsemax)"},
+    {"negative top_k", [](Call& c) { c.options.normalizer.top_k = -1; },
+     "attention: top_k is -1; it must be positive, or 0 for all keys"},
+    {"support for softmax",
+     [](Call& c) {
+       static int32_t keys[2 * 4 * 5 * 64];
+       c.options.support = IndexView(keys, {2, 4, 5, 64});
+     },
+     "attention: support is given, but the normalizer is softmax, which gives every key weight; "
+     "leave support out, or pass entmax(alpha) or top_k"},
+    {"shape of support",
+     [](Call& c) {
+       static int32_t keys[2 * 4 * 5 * 8];
+       c.options.normalizer = entmax(1.5);
+       c.options.support = IndexView(keys, {2, 4, 5, 8});
+     },
+     "attention: support is int32 [2, 4, 5, 8]; expected int32 [2, 4, 5, 64], batch, heads and "
+     "length of q"},
+    {"dtype of support",
+     [](Call& c) {
+       static int64_t keys[2 * 4 * 5 * 64];
+       c.options.normalizer = softmax(3);
+       c.options.support = IndexView(keys, {2, 4, 5, 64});
+     },
+     "attention: support is int64 [2, 4, 5, 64]; expected int32 [2, 4, 5, 64], batch, heads and "
+     "length of q"},
+    {"support not given memory",
+     [](Call& c) {
+       c.options.normalizer = entmax(1.5);
+       c.options.support = IndexView(static_cast<int32_t*>(nullptr), {2, 4, 5, 64});
+     },
+     "attention: support are int32 [2, 4, 5, 64] but their data pointer is null"},
+    {"support whose rows overlap",
+     [](Call& c) {
+       static int32_t keys[2 * 4 * 5 * 64];
+       c.options.normalizer = entmax(1.5);
+       c.options.support = IndexView(keys, {2, 4, 5, 64});
+       c.options.support.strides[2] = 0;
+     },
+     "attention: support is written but its elements overlap: stride 0 in dimension 2 is smaller "
+     "than the span of the dimensions inside it; pass memory of its own"},
+    {"support on top of out",
+     [](Call& c) {
+       static int32_t keys[2 * 4 * 5 * 64];
+       c.options.normalizer = entmax(1.5);
+       c.options.support = IndexView(keys, {2, 4, 5, 64});
+       c.out.data = keys + 1000;
+     },
+     "attention: support overlaps out in memory; outputs need memory of their own"},
     {"scale is NaN", [](Call& c) { c.options.scale = kNan; },
      "attention: scale is nan; it must be a finite number, or left out for head_dim ** -0.5"},
     {"scale is infinite", [](Call& c) { c.options.scale = INFINITY; },

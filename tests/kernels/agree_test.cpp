@@ -63,11 +63,15 @@ void print(const char* what, const CheckStats& stats) {
 TEST(Kernels, TheTableHasForwardAndBackwardForEveryDtype) {
   if (std::getenv("KEYHOLE_TEST_BACKENDS")) GTEST_SKIP() << "only some backends are asked for";
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
-    Case c;
-    c.dtype = dtype, c.head_dim = c.v_head_dim = 576;
-    const auto kernels = kernels_for(c);
-    ASSERT_FALSE(kernels.empty()) << to_string(dtype);
-    for (const KernelChoice& kernel : kernels) EXPECT_TRUE(kernel.backward) << kernel.forward->name;
+    for (const Normalizer& normalizer : {softmax(), entmax(1.5)}) {
+      Case c;
+      c.dtype = dtype, c.head_dim = c.v_head_dim = 576, c.normalizer = normalizer;
+      const auto kernels = kernels_for(c);
+      ASSERT_FALSE(kernels.empty()) << to_string(dtype);
+      for (const KernelChoice& kernel : kernels) {
+        EXPECT_TRUE(kernel.backward) << kernel.forward->name;
+      }
+    }
   }
 }
 
@@ -88,6 +92,30 @@ TEST(Kernels, AgreeWithTheReferenceOnTheHostileTable) {
     ++line_number;
   }
   print("hostile table", stats);
+}
+
+// Entmax, top_k and both, in turn over lines and dtypes.
+Normalizer sparse_in_turn(int number) {
+  static const Normalizer kAll[] = {
+      entmax(1.5), softmax(5),     entmax(2),  entmax(1.25),    entmax(1.75),    entmax(1.5, 3),
+      entmax(1.1), entmax(4. / 3), softmax(1), entmax(1.01, 9), entmax(2, 1000), entmax(1.25, 1)};
+  return kAll[size_t(number) % std::size(kAll)];
+}
+
+TEST(Kernels, AgreeWithTheReferenceOnTheHostileTableWithEntmaxAndTopK) {
+  CheckStats stats;
+  const std::set<DType> all = dtypes_of_the_table();
+  const std::vector<DType> dtypes(all.begin(), all.end());
+  int number = 0;
+  for (const char* line : kHostileCases) {
+    Case c = parse_case(line);
+    // Dtypes take turns as well: the reference bisects every row.
+    c.dtype = dtypes[size_t(number) % dtypes.size()];
+    c.normalizer = sparse_in_turn(number / 4 + number);
+    c.forms = number++ % 5;
+    expect_agreement(c, stats);
+  }
+  print("hostile table, entmax and top_k", stats);
 }
 
 TEST(Kernels, AgreeAroundTheEdgesOfEveryTile) {
@@ -116,6 +144,7 @@ TEST(Kernels, AgreeAroundTheEdgesOfEveryTile) {
           c.q_len = q_len, c.k_len = k_len;
           c.head_dim = is_cpu ? 5 : 24, c.v_head_dim = is_cpu ? 3 : 8;
           c.data = uint64_t(number);
+          if (entry.weights == Weights::sparse) c.normalizer = sparse_in_turn(number + int(t));
           for (const KernelChoice& kernel : kernels_for(c)) {
             if (kernel.forward != &entry) continue;
             KernelChoice limited = kernel;  // configurations take turns as well

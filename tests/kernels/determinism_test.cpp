@@ -36,6 +36,17 @@ std::vector<Case> cases() {
         "softcap=5 "
         "tile=-1",
         "pattern=per_head(causal,window(5),dense) heads=3 kv_heads=3 q_len=130 k_len=130 tile=1",
+        "pattern=causal heads=4 kv_heads=2 q_len=200 k_len=200 head_dim=16 v_head_dim=16 tile=-1 "
+        "alpha=1.5",
+        "pattern=strided(16) batch=2 heads=2 kv_heads=1 q_len=180 k_len=180 head_dim=16 "
+        "v_head_dim=8 "
+        "tile=-1 forms=2 alpha=1.25 sink=1",
+        "pattern=dense heads=3 kv_heads=1 q_len=70 k_len=300 head_dim=8 v_head_dim=24 sink=1 "
+        "alpha=2 "
+        "top_k=9 tile=-1",
+        "pattern=random(1,20,3) heads=4 kv_heads=2 q_len=150 k_len=400 head_dim=8 v_head_dim=8 "
+        "top_k=5 softcap=3 tile=-1",
+        "pattern=dense heads=2 kv_heads=1 q_len=150 k_len=400 regime=zeros alpha=1.5 tile=-1",
         // One long list among short ones: the case for which work is split
         "pattern=global(1) q_len=700 k_len=700 head_dim=8 v_head_dim=8 tile=-1"}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {

@@ -44,7 +44,13 @@ TEST(KernelGradients, AgreeWithCentralDifferences) {
         "pattern=or(exponential,dilated(7)) q_len=50 k_len=50 softcap=0.7",
         "pattern=not(causal) batch=2 q_len=17 k_len=17",
         "pattern=per_head(causal,dilated(2),sinks(4)) heads=3 kv_heads=1 q_len=33 k_len=33 "
-        "scale=-0.6"}) {
+        "scale=-0.6",
+        "pattern=causal heads=4 kv_heads=2 q_len=20 k_len=20 alpha=1.5",
+        "pattern=causal heads=2 kv_heads=1 q_len=20 k_len=30 alpha=1.25 softcap=1.5 sink=1",
+        "pattern=dense heads=2 kv_heads=1 q_len=9 k_len=70 alpha=2 sink=1",
+        "pattern=strided(5) q_len=40 k_len=40 alpha=1.3 top_k=4 softcap=2",
+        "pattern=random(1,9,2) heads=2 kv_heads=1 q_len=30 k_len=60 top_k=3 sink=1",
+        "pattern=dense q_len=9 k_len=40 alpha=1.01 scale=-0.6"}) {
     for (const int tile : {-1, 0, 1, 2}) {
       Case c = parse_case(line);
       c.dtype = DType::f64, c.head_dim = 5, c.v_head_dim = 3, c.tile = tile, c.forms = tile + 1;

@@ -68,6 +68,8 @@ std::string to_text(const Case& c) {
   text << "pattern=" << to_text(c.pattern) << " dtype=" << to_string(c.dtype);
   for_each_number(c,
                   [&](const char* key, const auto& value) { text << ' ' << key << '=' << value; });
+  if (c.normalizer.alpha != 1) text << " alpha=" << exact(c.normalizer.alpha);
+  if (c.normalizer.top_k != 0) text << " top_k=" << c.normalizer.top_k;
   if (c.scale) text << " scale=" << exact(*c.scale);
   if (c.softcap != 0) text << " softcap=" << exact(c.softcap);
   if (c.offset) text << " offset=" << *c.offset;
@@ -92,6 +94,10 @@ Case parse_case(std::string_view line) {
       c.pattern = parse_expression(value);
     else if (key == "dtype")
       c.dtype = parse_dtype(value);
+    else if (key == "alpha")
+      c.normalizer.alpha = std::stod(value);
+    else if (key == "top_k")
+      c.normalizer.top_k = std::stoll(value);
     else if (key == "scale")
       c.scale = std::stod(value);
     else if (key == "softcap")

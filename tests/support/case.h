@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "keyhole/normalizer.h"
 #include "keyhole/tensor.h"
 #include "plan/split_parts.h"
 #include "support/expression.h"
@@ -52,6 +53,7 @@ struct Case {
   Expression pattern{"dense", {}, {}};
   int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, k_len = 1, head_dim = 8, v_head_dim = 8;
   DType dtype = DType::f32;
+  Normalizer normalizer;
   std::optional<double> scale;
   double softcap = 0;
   bool has_sink = false;

@@ -74,6 +74,13 @@ Failure compare_gradients(const Case& c, const Outputs& o, const ExpectedGradien
   return {};
 }
 
+// The number of keys with score 0 that gives this lse. For entmax n x^r = 1, with x = 1 - (alpha -
+// 1) lambda.
+double keys_of_lse(const Normalizer& normalizer, double lse) {
+  const double bend = normalizer.alpha - 1;
+  return std::exp(bend == 0 ? lse : -std::log1p(-bend * lse) / bend);
+}
+
 // q = 0: every allowed key has score 0, so that exp(lse) is their number. Exact in fp32 far beyond
 // the lengths here, whatever the tolerance of values hides.
 Failure count_probe(Case c, const KernelChoice& kernel, const Plan& plan,
@@ -88,11 +95,12 @@ Failure count_probe(Case c, const KernelChoice& kernel, const Plan& plan,
   for (int64_t batch = 0; batch < c.batch; ++batch) {
     for (int64_t head = 0; head < c.heads; ++head) {
       for (int64_t query = 0; query < c.q_len; ++query, ++row) {
-        const int64_t want = allowed.count(batch, head, query);
-        const double lse = o.lse.get(row);
-        if (want == 0 ? lse == -INFINITY : std::llround(std::exp(lse)) == want) continue;
-        return {"count", say("batch ", batch, " head ", head, " query ", query, " counts ",
-                             std::exp(lse), " keys; the pattern allows ", want)};
+        const int64_t attended = allowed.count(batch, head, query), top_k = c.normalizer.top_k;
+        const int64_t want = top_k > 0 ? std::min(attended, top_k) : attended;
+        const double lse = o.lse.get(row), counted = keys_of_lse(c.normalizer, lse);
+        if (want == 0 ? lse == -INFINITY : std::llround(counted) == want) continue;
+        return {"count", say("batch ", batch, " head ", head, " query ", query, " counts ", counted,
+                             " keys; the pattern allows ", want)};
       }
     }
   }
@@ -158,6 +166,43 @@ Failure check_damage(const Inputs& in, const Outputs& o) {
   return text.empty() ? Failure{} : Failure{"poison", text};
 }
 
+// Entmax and top_k with the support of the forward pass: its form, and gradients as good as
+// without.
+Failure check_support(const Case& c, const Plan& made, const AllowedPairs& allowed,
+                      const Inputs& in, const ExpectedGradients& want, CheckStats& stats) {
+  constexpr int32_t kCanary = -77;
+  const int64_t rows = c.batch * c.heads * c.q_len;
+  std::vector<int32_t> support(size_t(rows * kSupportKeys + 1), kCanary);
+  Outputs o = make_outputs(c);
+  AttentionOptions options = in.options;
+  options.support = IndexView(support.data(), {c.batch, c.heads, c.q_len, kSupportKeys});
+  attention_forward(in.q.view(), in.k.view(), in.v.view(), made, o.out.view(), o.lse.view(),
+                    options);
+  if (support.back() != kCanary) return {"support", "is written past its end"};
+  for (int64_t row = 0; row < rows; ++row) {
+    const int32_t* const keys = support.data() + row * kSupportKeys;
+    if (keys[0] == kLongSupport) continue;
+    const uint8_t* const may_see =
+        allowed.row(row / c.q_len / c.heads, row / c.q_len % c.heads, row % c.q_len);
+    for (int64_t n = 0; n < kSupportKeys; ++n) {
+      const bool is_end = keys[n] == -1 && (n + 1 == kSupportKeys || keys[n + 1] == -1);
+      const bool is_next = keys[n] >= 0 && keys[n] < c.k_len && may_see[keys[n]] &&
+                           (n == 0 || keys[n - 1] < keys[n]);
+      if (!is_end && !is_next) {
+        return {"support", say("row ", row, " has ", keys[n], " in place ", n)};
+      }
+    }
+  }
+  Gradients gradients{o.dq.view(), o.dk.view(), o.dv.view(), {}};
+  if (c.has_sink) gradients.dsink = o.dsink.view();
+  attention_backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), o.out.view(),
+                     o.lse.view(), made, gradients, options);
+  Failure f = check_damage(in, o);
+  if (!f) f = compare_gradients(c, o, want, stats);
+  if (f) f.detail = "with support: " + f.detail;
+  return f;
+}
+
 Failure check_kernel(const Case& c, KernelChoice kernel, CheckStats& stats) {
   const Pattern pattern = build(c.pattern, c.shape());
   const Plan made = make_plan(pattern, c.shape(), c.policy());
@@ -193,6 +238,9 @@ Failure check_kernel(const Case& c, KernelChoice kernel, CheckStats& stats) {
   if (has_backward) {
     const auto gradients = expect_gradients(c, pattern, allowed, in, want, rounds_weights(kernel));
     if (const Failure f = compare_gradients(c, o, gradients, stats)) return f;
+    if (!is_on_gpu(kernel) && !c.normalizer.is_plain_softmax()) {
+      if (const Failure f = check_support(c, made, allowed, in, gradients, stats)) return f;
+    }
     if (is_on_gpu(kernel)) {  // the fast route, whose sums have no fixed order
       KernelChoice fast = kernel;
       fast.is_deterministic = false;
@@ -222,7 +270,7 @@ ForwardArgs forward_args(const Case& c, const Inputs& in, Outputs& o, int thread
   ForwardArgs args;
   args.q = in.q.view(), args.k = in.k.view(), args.v = in.v.view();
   args.out = o.out.view(), args.lse = o.lse.view();
-  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
+  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
   if (c.has_sink) args.sink = in.sink.view();
   args.threads = threads;
   return args;
@@ -234,7 +282,7 @@ BackwardArgs backward_args(const Case& c, const Inputs& in, Outputs& o, int thre
   args.out = o.out.view(), args.lse = o.lse.view();
   args.dq = o.dq.view(), args.dk = o.dk.view(), args.dv = o.dv.view();
   if (c.has_sink) args.sink = in.sink.view(), args.dsink = o.dsink.view();
-  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
+  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
   args.threads = threads;
   return args;
 }
@@ -300,7 +348,7 @@ bool is_wanted(const KernelEntry& kernel) {
 // are not for everything lack dtypes and widths.
 bool may_find_no_kernel(const Case& c) {
   if (wanted_backends() == nullptr) return false;
-  if (c.dtype == DType::f64) return true;
+  if (c.dtype == DType::f64 || !c.normalizer.is_plain_softmax()) return true;
   if (is_named("gpu") || is_named("simple") || is_named("cpu")) return false;
   return std::ranges::any_of(kernel_table(), [](const KernelEntry& kernel) {
     return is_wanted(kernel) && why_not_here(kernel).empty();
@@ -314,7 +362,8 @@ const KernelEntry* backward_beside(const KernelEntry& forward, int64_t widest) {
   for (const KernelEntry& kernel : kernel_table()) {
     const bool fits = kernel.operation == Operation::backward &&
                       kernel.backend == forward.backend && kernel.dtype == forward.dtype &&
-                      kernel.max_head_dim >= widest && why_not_here(kernel).empty();
+                      kernel.weights == forward.weights && kernel.max_head_dim >= widest &&
+                      why_not_here(kernel).empty();
     if (!fits) continue;
     if (kernel.max_head_dim == forward.max_head_dim &&
         kernel.rounds_weights == forward.rounds_weights) {
@@ -328,8 +377,8 @@ const KernelEntry* backward_beside(const KernelEntry& forward, int64_t widest) {
 const KernelEntry* forward_before(const KernelEntry& backward, int64_t widest) {
   for (const KernelEntry& kernel : kernel_table()) {
     if (kernel.operation == Operation::forward && kernel.device == backward.device &&
-        kernel.dtype == backward.dtype && kernel.max_head_dim >= widest &&
-        why_not_here(kernel).empty()) {
+        kernel.dtype == backward.dtype && kernel.weights == backward.weights &&
+        kernel.max_head_dim >= widest && why_not_here(kernel).empty()) {
       return &kernel;
     }
   }
@@ -360,7 +409,8 @@ std::vector<KernelChoice> kernels_for(const Case& c) {
   const int64_t widest = std::max(c.head_dim, c.v_head_dim);
   for (const KernelEntry& forward : kernel_table()) {
     if (forward.operation != Operation::forward || forward.dtype != c.dtype ||
-        forward.max_head_dim < widest || !why_not_here(forward).empty() || !is_wanted(forward)) {
+        forward.weights != weights_of(c.normalizer) || forward.max_head_dim < widest ||
+        !why_not_here(forward).empty() || !is_wanted(forward)) {
       continue;
     }
     choices.push_back(with_tile(c, {&forward, backward_beside(forward, widest), {0, 0}}));
@@ -370,8 +420,8 @@ std::vector<KernelChoice> kernels_for(const Case& c) {
     const bool is_alone = std::ranges::none_of(kernel_table(), [&](const KernelEntry& kernel) {
       return kernel.operation == Operation::forward && kernel.backend == backward.backend;
     });
-    if (!is_alone || backward.dtype != c.dtype || backward.max_head_dim < widest ||
-        !why_not_here(backward).empty() || !is_wanted(backward)) {
+    if (!is_alone || backward.dtype != c.dtype || backward.weights != weights_of(c.normalizer) ||
+        backward.max_head_dim < widest || !why_not_here(backward).empty() || !is_wanted(backward)) {
       continue;
     }
     const KernelEntry* forward = forward_before(backward, widest);

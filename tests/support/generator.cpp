@@ -179,6 +179,13 @@ double draw_softcap(Random& random) {
   return random.chance(20) ? random.pick({0.5, 2.0, 30.0}) : 0.0;
 }
 
+Normalizer draw_normalizer(Random& random, int64_t k_len) {
+  if (random.chance(65)) return softmax();
+  const double alpha = random.pick({1., 1.5, 1.5, 2., 1.25, 4. / 3, 1.1, 1.3, 1.75, 1.005, 1.999});
+  const int64_t top = random.chance(60) ? 0 : 1 + random.below(random.chance(50) ? 8 : k_len + 2);
+  return entmax(alpha, top);
+}
+
 std::optional<double> draw_scale(Random& random) {
   if (random.chance(70)) return {};
   return random.pick({1.0, 0.125, 0.0, -0.5, 0.0703125, 3.0});
@@ -269,6 +276,7 @@ Case draw_case(uint64_t seed, int64_t work) {
   c.tile = int(random.between(-1, 7));
   draw_layouts(random, c);
   c.pattern = draw_pattern(random, c.shape());
+  c.normalizer = draw_normalizer(random, c.k_len);
   return c;
 }
 
@@ -276,6 +284,7 @@ Case draw_gpu_case(uint64_t seed) {
   constexpr int64_t kWork = 1'000'000;
   Case c = draw_case(seed, kWork);
   Random random(c.data);
+  c.normalizer = softmax();  // no kernel of a GPU takes others
   if (c.dtype == DType::f64) c.dtype = random.chance(50) ? DType::bf16 : DType::f16;
   if (random.chance(25)) return c;
   c.head_dim = round_up(c.head_dim, 8);

@@ -21,6 +21,7 @@ void fill(const Case& c, const AllowedPairs& allowed, Inputs& in) {
 }
 
 void take_options(const Case& c, Inputs& in) {
+  in.options.normalizer = c.normalizer;
   in.options.scale = c.scale;
   in.options.softcap = c.softcap;
   in.options.threads = c.threads;

@@ -121,6 +121,7 @@ Failure check_law(const Case& c, const KernelChoice& kernel, const Pattern& patt
     case 0:
     case 1:
     case 2:
+      if (!c.normalizer.is_plain_softmax()) return {};  // their statistics do not add up
       return merge_law(c, kernel, pattern, in, want);
     case 3:
       return reload_law(c, kernel, plan, in, o);

@@ -88,6 +88,13 @@ class Neighbours {
       add([&](Case& x) { x.layouts[i] = Layout::contiguous; });
     }
     add([](Case& x) { x.regime = Regime::normal; });
+    add([](Case& x) { x.normalizer = {}; });
+    add([](Case& x) { x.normalizer.top_k = 0; });
+    for (const int64_t value : smaller(c.normalizer.top_k)) {
+      if (value >= 1) add([&](Case& x) { x.normalizer.top_k = value; });
+    }
+    add([](Case& x) { x.normalizer.alpha = 1; });
+    if (c.normalizer.alpha != 1) add([](Case& x) { x.normalizer.alpha = 1.5; });
     add([](Case& x) { x.scale.reset(); });
     add([](Case& x) { x.softcap = 0; });
     add([](Case& x) { x.has_sink = false; });

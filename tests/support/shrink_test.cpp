@@ -32,8 +32,9 @@ int64_t size_of(const Case& c) {
   for (const Layout layout : c.layouts) layouts += layout != Layout::contiguous;
   return count_nodes(c.pattern) - 1 + c.batch - 1 + c.heads - 1 + c.kv_heads - 1 + c.q_len +
          c.k_len + c.head_dim - 1 + c.v_head_dim - 1 + layouts + (c.regime != Regime::normal) +
-         (c.softcap != 0) + c.has_sink + c.offset.has_value() + c.scale.has_value() + c.threads -
-         1 + (c.tile != 0) + (c.forms != 0) + (c.dtype != DType::f32);
+         (c.softcap != 0) + c.has_sink + c.offset.has_value() + c.scale.has_value() + c.threads +
+         (c.normalizer.alpha != 1) + (c.normalizer.top_k != 0) - 1 + (c.tile != 0) +
+         (c.forms != 0) + (c.dtype != DType::f32);
 }
 
 struct PlantedBug {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "support/sparse_tolerance.h"
 
 namespace keyhole::test {
 namespace {
@@ -222,6 +223,10 @@ ExpectedForward expect_forward(const Case& c, const Pattern& pattern, const Allo
   ReferenceOutput want =
       reference_forward(pattern, in.q.view(), in.k.view(), in.v.view(), in.options, c.offset);
   ExpectedForward expected{make_expected(std::move(want.out)), make_expected(std::move(want.lse))};
+  if (!c.normalizer.is_plain_softmax()) {
+    bound_sparse_forward(c, allowed, in, expected);
+    return expected;
+  }
   const Walk walk(c, allowed, in, rounds_weights);
   if (c.dtype == DType::f64) {
     walk_forward<double>(walk, expected);
@@ -239,6 +244,10 @@ ExpectedGradients expect_gradients(const Case& c, const Pattern& pattern,
   ExpectedGradients expected{make_expected(std::move(want.dq)), make_expected(std::move(want.dk)),
                              make_expected(std::move(want.dv)),
                              make_expected(std::move(want.dsink))};
+  if (!c.normalizer.is_plain_softmax()) {
+    bound_sparse_gradients(c, allowed, in, expected);
+    return expected;
+  }
   const Walk walk(c, allowed, in, rounds_weights);
   if (c.dtype == DType::f64) {
     walk_backward<double>(walk, forward, expected);

@@ -9,6 +9,8 @@
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/backward.h"
 #include "kernels/cpu/config.h"
+#include "kernels/cpu/entmax_backward.h"
+#include "kernels/cpu/entmax_forward.h"
 #include "kernels/cpu/forward.h"
 #include "kernels/cpu/primitives.h"
 
@@ -100,6 +102,31 @@ void add_entries(std::vector<KernelEntry>& entries) {
                      .backward = backward<Storage>});
 }
 
+template <class Storage>
+void add_entmax_entries(std::vector<KernelEntry>& entries) {
+  const DType dtype = Traits<Storage>::dtype;
+  entries.push_back({.name = std::string("cpu.entmax_forward.") + to_string(dtype),
+                     .backend = "cpu",
+                     .operation = Operation::forward,
+                     .dtype = dtype,
+                     .max_head_dim = kMaxHeadDim,
+                     .tiles = {{64, 64}, {32, 32}, {16, 16}},
+                     .cost = forward_cost,
+                     .forward = entmax_forward<Storage>,
+                     .backward = nullptr,
+                     .weights = Weights::sparse});
+  entries.push_back({.name = std::string("cpu.entmax_backward.") + to_string(dtype),
+                     .backend = "cpu",
+                     .operation = Operation::backward,
+                     .dtype = dtype,
+                     .max_head_dim = kMaxHeadDim,
+                     .tiles = {{64, 64}, {32, 32}, {16, 16}},
+                     .cost = forward_cost,  // it scans as the forward pass does
+                     .forward = nullptr,
+                     .backward = entmax_backward<Storage>,
+                     .weights = Weights::sparse});
+}
+
 }  // namespace
 
 std::vector<KernelEntry> entries() {
@@ -110,6 +137,10 @@ std::vector<KernelEntry> entries() {
   add_entries<Half>(entries);
   add_entries<BFloat16>(entries);
   add_entries<double>(entries);
+  add_entmax_entries<float>(entries);
+  add_entmax_entries<Half>(entries);
+  add_entmax_entries<BFloat16>(entries);
+  add_entmax_entries<double>(entries);
   return entries;
 }
 

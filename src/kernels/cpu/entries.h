@@ -1,5 +1,5 @@
 // src/kernels/cpu/entries.h
-// The kernels of the cpu backend, one table row per operation and dtype.
+// The kernels of the cpu backend, one table row per operation, kind of weights and dtype.
 #pragma once
 
 #include <string>

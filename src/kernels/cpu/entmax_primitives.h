@@ -1,0 +1,61 @@
+// src/kernels/cpu/entmax_primitives.h
+// The steps of entmax and top_k on rows of scores and on lists of keys: one table of functions per
+// storage type, compiled for the best instruction set of this machine, as in primitives.h.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/entmax.h"
+#include "kernels/cpu/config.h"
+
+namespace keyhole::cpu {
+
+// The keys of some rows that may have weight, so far.
+template <class T>
+struct Candidates {
+  T* scores;      // [rows][room]
+  int32_t* keys;  // [rows][room]
+  int64_t room;   // at least a whole vector more than a row is filled
+  int64_t* count;
+  T* bound;  // what is below has no weight
+};
+
+// Lists that are read by vectors have room for a whole one behind their end.
+template <class Storage>
+struct EntmaxPrimitives {
+  using T = typename Traits<Storage>::Compute;
+
+  // scores = softcap * tanh(scores)
+  void (*cap)(T* scores, int64_t stride, int64_t rows, int64_t cols, T softcap);
+  // Appends the scores that are not below the bound of their row, NaN too, after raising it to the
+  // largest score - reach, if that is finite. Column x is key first_key + x; cols is a multiple of
+  // the lanes.
+  void (*collect)(const T* scores, int64_t stride, int64_t rows, int64_t cols, int32_t first_key,
+                  T reach, const Candidates<T>& to);
+
+  // lambda of a list of scores, NaN if one of them is not finite; writes behind its end. at_least:
+  // a lower bound, such as the lambda of some of them.
+  Lambda<T> (*solve)(const EntmaxPower& power, T* scores, int64_t count, T at_least);
+  // Drops what is below the bound from a list; gives the new count.
+  int64_t (*drop)(T* scores, int32_t* keys, int64_t count, T bound);
+  // Weight and slope of each score; their sums. Writes behind the end of all three lists.
+  EntmaxSums<double> (*weigh)(const EntmaxPower& power, T* scores, int64_t count,
+                              const Lambda<T>& lambda, T* weights, T* slopes);
+
+  // out[i] = row . rows[keys[i]]; row is padded with zeros to whole vectors.
+  void (*gather_dots)(const T* row, const Storage* rows, int64_t stride, const int32_t* keys,
+                      int64_t count, int64_t cols, T* out);
+  // out = sum of weights[i] * rows[keys[i]]; out has whole vectors. Sums in pieces: a long list of
+  // equal weights would drift otherwise.
+  void (*gather_sum)(const T* weights, const Storage* rows, int64_t stride, const int32_t* keys,
+                     int64_t count, int64_t cols, T* out);
+  // to[keys[i]] += weights[i] * row; cols is a multiple of the lanes.
+  void (*scatter)(const T* weights, const T* row, int64_t cols, const int32_t* keys, int64_t count,
+                  T* to, int64_t stride);
+};
+
+template <class Storage>
+const EntmaxPrimitives<Storage>& entmax_primitives();
+
+}  // namespace keyhole::cpu
