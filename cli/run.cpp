@@ -11,6 +11,7 @@
 #include "cli/environment.h"
 #include "cli/file_tensor.h"
 #include "cli/files.h"
+#include "cli/normalizer_option.h"
 #include "cli/verbs.h"
 #include "reference/attention.h"
 #include "runtime/dispatch.h"
@@ -28,6 +29,7 @@ struct Options {
   std::string layout = "bhsd", dtype;
   Environment environment;
   DeviceOption device;
+  NormalizerOption normalizer;
   std::optional<double> scale;
   std::optional<int64_t> offset;
   double softcap = 0;
@@ -137,6 +139,7 @@ void log_passed_over(const Environment& environment, const AttentionOptions& att
                      const TensorView& out) {
   Request request = request_for(q.device, Operation::forward, q.dtype, q.shape[3], v.shape[3]);
   request.backend = attention.backend;
+  request.normalizer = attention.normalizer;
   request.has_softcap = attention.softcap > 0;
   request.is_aligned = rows_are_aligned({&q, &k, &v, &out});
   request.why_no_tma = why_no_tma({&q, &k, &v});
@@ -169,6 +172,7 @@ int run(const Options& options, const Context& context) {
   Call call = read_inputs(options);
   call.device = device_for(options, call.q.view.dtype);
   AttentionOptions attention;
+  attention.normalizer = options.normalizer.settle("run");
   attention.scale = options.scale, attention.softcap = options.softcap;
   attention.backend = options.environment.backend, attention.threads = int(options.threads);
   std::vector<float> sink;
@@ -238,7 +242,9 @@ Runner add_run(CLI::App& app, Context& context) {
   app.add_option("--out", options->out,
                  "where the result goes, like q but with the last dimension of v; - for stdout")
       ->type_name("FILE");
-  app.add_option("--lse", options->lse, "where log-sum-exp of each query goes")->type_name("FILE");
+  app.add_option("--lse", options->lse,
+                 "where log-sum-exp of each query goes; for entmax its threshold, lambda")
+      ->type_name("FILE");
   app.add_option("--pattern", options->pattern, "what attends to what")->type_name("PATTERN");
   app.add_option("--plan", options->plan, "a plan saved by keyhole plan --save, instead")
       ->type_name("FILE");
@@ -246,6 +252,7 @@ Runner add_run(CLI::App& app, Context& context) {
   app.add_option("--scale", options->scale, "multiplies q . k; default: dim ** -0.5")
       ->type_name("X");
   app.add_option("--softcap", options->softcap, "a score s becomes c tanh(s / c)")->type_name("C");
+  options->normalizer.add_to(app);
   app.add_option("--sink", options->sink, "one more logit per head: [heads]")->type_name("FILE");
   app.add_option("--layout", options->layout, "bhsd (heads before length, the default) or bshd")
       ->type_name("ORDER");
@@ -259,7 +266,9 @@ Runner add_run(CLI::App& app, Context& context) {
       "  keyhole run --q q.npy --k k.npy --v v.npy --pattern \"causal & window(256)\" --out "
       "out.npy\n"
       "  keyhole run --q q.npy --k k.npy --v v.npy --plan my.plan --out out.npy --lse lse.npy\n"
-      "  keyhole run --q q.npy --k k.npy --v v.npy --pattern causal --device gpu --out out.npy");
+      "  keyhole run --q q.npy --k k.npy --v v.npy --pattern causal --device gpu --out out.npy\n"
+      "  keyhole run --q q.npy --k k.npy --v v.npy --pattern causal --alpha 1.5 --top-k 8 --out "
+      "out.npy");
   return [options, &context] {
     options->environment.settle();
     return run(*options, context);
