@@ -66,7 +66,7 @@ def calls_of(device):
     plan = keyhole.plan(pattern, 16)
     encoded = pattern.tensor()
     out = torch.empty_like(q)
-    ready = (q, k, v, plan.core, out, None, None, None, 0.0, "auto", *place_of(q))
+    ready = (q, k, v, plan.core, out, None, None, None, None, 0.0, 1.0, 0, "auto", *place_of(q))
     loss = keyhole.attention(leaf, k, v, plan)
     gradient = torch.ones_like(loss)
     return {

@@ -24,6 +24,8 @@ struct AttentionOptions {
   // Optional, for entmax and top_k: int32 [batch, q_heads, q_len, kSupportKeys]. Forward writes the
   // keys that have weight, backward reads them and does not look for them again.
   IndexView support = {};
+  // Optional, for the backward pass of entmax and top_k: the gradient of lse, like lse.
+  TensorView dlse = {};
   double softcap = 0;          // c > 0: a score s becomes c * tanh(s / c), before masking
   TensorView sink = {};        // optional, [q_heads] f32: one more logit per head, without a value
   bool deterministic = false;  // the backward pass too; the cpu backend always is

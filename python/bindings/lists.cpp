@@ -111,4 +111,9 @@ Lists lists_from(nb::handle lists, const TensorView& q) {
                    lists);
 }
 
+IndexView support_from(nb::handle support) {
+  if (support.is_none()) return {};
+  return indices_from(support, "support", 4, "[batch, heads, q_len, entries]");
+}
+
 }  // namespace keyhole::python

@@ -20,4 +20,7 @@ namespace keyhole::python {
 // The memory must live as long as the result.
 Lists lists_from(nanobind::handle lists, const TensorView& q);
 
+// The keys that have weight, [batch, heads, q_len, entries], as such a tuple; or None.
+IndexView support_from(nanobind::handle support);
+
 }  // namespace keyhole::python

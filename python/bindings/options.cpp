@@ -24,6 +24,11 @@ AttentionOptions options_from(nb::handle scale, nb::handle softcap, nb::handle b
   return options;
 }
 
+Normalizer normalizer_from(nb::handle alpha, nb::handle top_k) {
+  const double number = number_from(alpha, "alpha");
+  return {.alpha = number, .top_k = integer_from(top_k, "top_k")};
+}
+
 void* stream_from(nb::handle stream) {
   if (!PyLong_CheckExact(stream.ptr())) raise_type_error("stream", "an int", stream);
   void* pointer = PyLong_AsVoidPtr(stream.ptr());

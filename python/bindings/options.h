@@ -12,6 +12,9 @@ namespace keyhole::python {
 AttentionOptions options_from(nanobind::handle scale, nanobind::handle softcap,
                               nanobind::handle backend);
 
+// alpha: a number; top_k: an int, 0 for all keys.
+Normalizer normalizer_from(nanobind::handle alpha, nanobind::handle top_k);
+
 // A stream as torch passes it: the pointer as an int.
 void* stream_from(nanobind::handle stream);
 

@@ -10,6 +10,7 @@ _Integers = tuple[int, int, Sequence[int], Sequence[int], int]  # the same, with
 _Shape = tuple[int, int, int, int, int]  # q_len, k_len, batch, heads, offset
 
 has_command_line: bool
+SUPPORT_KEYS: int  # entries of a row of `support`
 
 class _Parameter(TypedDict):
     name: str
@@ -101,20 +102,25 @@ def forward(
     lists: _Lists,
     out: _Tensor,
     lse: _Tensor | None,
+    support: _Integers | None,
     sink: _Tensor | None,
     scale: float | None,
     softcap: float,
+    alpha: float,
+    top_k: int,
     backend: str,
     threads: int,
     stream: int,
 ) -> None: ...
 def backward(
     dout: _Tensor,
+    dlse: _Tensor | None,
     q: _Tensor,
     k: _Tensor,
     v: _Tensor,
     out: _Tensor,
     lse: _Tensor,
+    support: _Integers | None,
     lists: _Lists,
     dq: _Tensor,
     dk: _Tensor,
@@ -123,6 +129,8 @@ def backward(
     dsink: _Tensor | None,
     scale: float | None,
     softcap: float,
+    alpha: float,
+    top_k: int,
     deterministic: bool,
     backend: str,
     threads: int,
@@ -138,6 +146,8 @@ def kernel_for_forward(
     softcap: float,
     backend: str,
     deterministic: bool = False,
+    alpha: float = 1.0,
+    top_k: int = 0,
 ) -> str: ...
 def kernel_for_backward(
     q: _Tensor,
@@ -148,6 +158,8 @@ def kernel_for_backward(
     softcap: float,
     backend: str,
     deterministic: bool = False,
+    alpha: float = 1.0,
+    top_k: int = 0,
 ) -> str: ...
 def picture_text(pattern: Pattern, shape: _Shape, batch: int, head: int) -> str: ...
 def picture_svg(pattern: Pattern, shape: _Shape, batch: int, head: int) -> str: ...

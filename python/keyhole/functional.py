@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core
 from .lists import TileLists, is_tensor
+from .normalizer import ALL_KEYS, normalizer_of
 from .plan import PlanLike
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def attention(
     layout: str = "bhsd",
     softcap: float = 0.0,
     sink: Any = None,
+    alpha: float = 1.0,
+    top_k: int | None = None,
     return_lse: bool = False,
     deterministic: bool = False,
     backend: str = "auto",
@@ -49,7 +52,11 @@ def attention(
     layout      "bhsd" as above; "bshd": q, k, v and the result are [batch, length, heads, head_dim]
     softcap     c > 0: a score s becomes c * tanh(s / c), before masking
     sink        [q_heads], fp32: one extra logit per head. It joins the sum of the softmax, and has no value
-    return_lse  also return the logsumexp of the scores, [batch, q_heads, q_len], fp32 (fp64 for fp64 inputs)
+    alpha       1: softmax. Above 1, up to 2: alpha-entmax, which gives most keys a weight of exactly 0 (docs/splash.md)
+    top_k       only the keys with the top_k largest scores of a query take part; None: all. Among equal scores the
+                first key wins
+    return_lse  also return the logsumexp of the scores, [batch, q_heads, q_len], fp32 (fp64 for fp64 inputs). For
+                entmax it is the threshold statistic lambda, which tends to it as alpha tends to 1
     deterministic
                 gradients have the same bits from run to run; on the CPU they always do
     backend     "auto", or a backend that `keyhole info` lists, such as "cpu"
@@ -68,11 +75,16 @@ def attention(
     >>> lse.shape
     (1, 4, 128)
     """
+    keys = ALL_KEYS
+    is_softmax = type(alpha) is float and alpha == 1.0 and top_k is None
+    if not is_softmax:
+        alpha, keys = normalizer_of("attention", alpha, top_k)
     torch = sys.modules.get("torch")  # is_tensor(q), written out: saves a call
     if torch is not None and isinstance(q, torch.Tensor):
         compiler = torch.compiler
         # The fast path. torch.compile cannot trace it.
-        if sink is out is None and not return_lse and layout == "bhsd" and not compiler.is_dynamo_compiling():
+        is_plain = is_softmax and sink is out is None and not return_lse and layout == "bhsd"
+        if is_plain and not compiler.is_dynamo_compiling():
             result = _core.forward_if_plain(q, k, v, lists, scale, softcap, backend)
             if result is not None:
                 return result
@@ -84,13 +96,14 @@ def attention(
 
             call = loaded
         return call.attention(
-            q, k, v, lists, scale, layout, softcap, sink, return_lse, deterministic, backend, out=out
+            q, k, v, lists, scale, layout, softcap, sink, return_lse, deterministic, backend, out=out, alpha=alpha,
+            top_k=keys,
         )  # fmt: skip
     from . import numpy_attention
 
     return numpy_attention.attention(
         q, k, v, lists, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
-        backend=backend, out=out,
+        backend=backend, out=out, alpha=alpha, top_k=keys,
     )  # fmt: skip
 
 
@@ -107,6 +120,8 @@ def attention_backward(
     layout: str = "bhsd",
     softcap: float = 0.0,
     sink: Any = None,
+    alpha: float = 1.0,
+    top_k: int | None = None,
     backend: str = "auto",
 ) -> Any:
     """The gradients of `attention` for NumPy arrays; torch users call `backward()` on the result instead.
@@ -126,11 +141,12 @@ def attention_backward(
     """
     if is_tensor(q):
         raise TypeError("attention_backward takes NumPy arrays; for torch tensors call backward() on the result")
+    alpha, keys = normalizer_of("attention_backward", alpha, top_k)
     from . import numpy_attention
 
     return numpy_attention.attention_backward(
         dout, q, k, v, out, lse, lists, scale=scale, layout=layout, softcap=softcap, sink=sink,
-        backend=backend,
+        backend=backend, alpha=alpha, top_k=keys,
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 # python/keyhole/nn.py
-"""Modules: SparseAttention, an attention layer that follows a pattern."""
+"""Modules: SparseAttention, an attention layer that follows a pattern, and SplashAttention (splash.py)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import nn
 from .functional import attention
 from .pattern import Pattern, as_pattern
 from .plan import Plan
+from .splash import SplashAttention
 from .torch_attention.refusals import refuse_learned
 
-__all__ = ["SparseAttention", "set_patterns"]
+__all__ = ["SparseAttention", "SplashAttention", "set_patterns"]
 
 Tensor = torch.Tensor
 Rotate = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _core
 from .lists import TileLists, refuse_lists
+from .normalizer import ALL_KEYS
 from .pattern import Pattern
 from .plan import Plan, plan_for
 
@@ -37,6 +38,8 @@ def attention(
     backend: str,
     function: str = "attention",
     out: Array | None = None,
+    alpha: float = 1.0,
+    top_k: int = ALL_KEYS,
 ) -> Array | tuple[Array, Array]:
     """keyhole.attention for NumPy arrays. `function` is the public function, which errors name; gather_attention takes
     only indices as lists.
@@ -50,8 +53,8 @@ def attention(
     given = None if out is None else _given_out(function, out, shape, q, layout)
     result = given if given is not None and _is_free(given, q, k, v, sink) else _empty(q, shape, layout)
     _core.forward(
-        _tensor(q), _tensor(k), _tensor(v), _followed(lists, q, k), _tensor(result), _optional(lse), _optional(sink),
-        scale, softcap, backend, 0, 0,
+        _tensor(q), _tensor(k), _tensor(v), _followed(lists, q, k), _tensor(result), _optional(lse), None,
+        _optional(sink), scale, softcap, alpha, top_k, backend, 0, 0,
     )  # fmt: skip
     if out is None:
         out = _heads_first(result, layout)
@@ -75,6 +78,8 @@ def attention_backward(
     sink: Array | None,
     backend: str,
     function: str = "attention_backward",
+    alpha: float = 1.0,
+    top_k: int = ALL_KEYS,
 ) -> tuple[Array, ...]:
     """keyhole.attention_backward."""
     dout, q, k, v, out = (
@@ -86,8 +91,9 @@ def attention_backward(
     dsink = None if sink is None else np.empty_like(sink)
     lists = _readable_lists(function, lists)
     _core.backward(
-        _tensor(dout), _tensor(q), _tensor(k), _tensor(v), _tensor(out), _tensor(lse), _followed(lists, q, k),
-        _tensor(dq), _tensor(dk), _tensor(dv), _optional(sink), _optional(dsink), scale, softcap, True, backend, 0, 0,
+        _tensor(dout), None, _tensor(q), _tensor(k), _tensor(v), _tensor(out), _tensor(lse), None,
+        _followed(lists, q, k), _tensor(dq), _tensor(dk), _tensor(dv), _optional(sink), _optional(dsink), scale,
+        softcap, alpha, top_k, True, backend, 0, 0,
     )  # fmt: skip
     gradients = tuple(_heads_first(x, layout) for x in (dq, dk, dv))
     return gradients if dsink is None else (*gradients, dsink)

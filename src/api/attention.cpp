@@ -31,7 +31,8 @@ int64_t most_keys(const Lists& lists, const TensorView& v) {
 // unless the call asks for what only kernels of top_k give.
 Normalizer normalizer_of(const TensorView& v, const Lists& lists, const AttentionOptions& options) {
   Normalizer normalizer = options.normalizer;
-  if (!options.support.is_given() && normalizer.top_k >= most_keys(lists, v)) normalizer.top_k = 0;
+  const bool needs_rows = options.support.is_given() || options.dlse.is_given();
+  if (!needs_rows && normalizer.top_k >= most_keys(lists, v)) normalizer.top_k = 0;
   return normalizer;
 }
 
@@ -150,6 +151,7 @@ Backward prepare_backward(const TensorView& dout, const TensorView& q, const Ten
   call.args.dk = gradients.dk;
   call.args.dv = gradients.dv;
   call.args.dsink = gradients.dsink;
+  call.args.dlse = options.dlse;
   call.args.schedule = call.choice.schedule;
   return call;
 }

@@ -226,6 +226,12 @@ void check_backward(const TensorView& dout, const TensorView& q, const TensorVie
   check_out(dout, "dout", q, v);
   check_out(out, "out", q, v);
   check_lse(lse, "lse", q, "q");
+  if (options.dlse.is_given()) {
+    KEYHOLE_CHECK(!options.normalizer.is_plain_softmax(),
+                  "attention: dlse is given, and the normalizer is softmax; it is for entmax and "
+                  "top_k. For softmax add a column to v (0), dout (1) and out (-dlse)");
+    check_lse(options.dlse, "dlse", q, "q");
+  }
   constexpr const char* kFour = "[batch, heads, length, head_dim]";
   const std::pair<const TensorView*, const char*> outputs[] = {
       {&gradients.dq, "dq"}, {&gradients.dk, "dk"}, {&gradients.dv, "dv"}};

@@ -70,6 +70,7 @@ struct BackwardArgs {
   TensorView dout, q, k, v, out, lse;
   TensorView dq, dk, dv;
   TensorView sink, dsink;  // [heads] f32, or not given
+  TensorView dlse;         // like lse, or not given; for entmax and top_k
   SupportRows support;
   WeightRule rule;
   PlanView plan;  // with transposed lists

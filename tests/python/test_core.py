@@ -22,8 +22,8 @@ POINTER, DTYPE, SHAPE, STRIDES, DEVICE = GOOD
 def forward(q=GOOD, *, out=None, lse=None, sink=None, scale=None, softcap=0.0, backend="auto", threads=0, stream=0):
     plan = keyhole.plan("causal", 4).core
     result = np.empty_like(ARRAY)
-    _core.forward(q, GOOD, GOOD, plan, _tensor(result) if out is None else out, lse, sink, scale, softcap, backend,
-                  threads, stream)  # fmt: skip
+    out = _tensor(result) if out is None else out
+    _core.forward(q, GOOD, GOOD, plan, out, lse, None, sink, scale, softcap, 1.0, 0, backend, threads, stream)
     return result
 
 
@@ -89,7 +89,9 @@ def test_wrong_options(options, error, match):
 
 def test_a_plan_must_be_a_plan():
     with pytest.raises(TypeError, match="lists: expected a _core.Plan, a tuple of indices .*, found Plan"):
-        _core.forward(GOOD, GOOD, GOOD, keyhole.plan("causal", 4), GOOD, None, None, None, 0.0, "auto", 0, 0)
+        _core.forward(
+            GOOD, GOOD, GOOD, keyhole.plan("causal", 4), GOOD, None, None, None, None, 0.0, 1.0, 0, "auto", 0, 0
+        )
 
 
 def test_numbers_may_be_of_numpy_and_shapes_of_torch():

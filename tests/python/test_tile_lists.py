@@ -348,7 +348,7 @@ def test_what_the_extension_refuses(name):
     lists, kind, text = CORE_LISTS[name]
     out = np.empty_like(ARRAY)
     with pytest.raises(kind, match=text):
-        _core.forward(GOOD, GOOD, GOOD, lists, _tensor(out), None, None, None, 0.0, "auto", 0, 0)
+        _core.forward(GOOD, GOOD, GOOD, lists, _tensor(out), None, None, None, None, 0.0, 1.0, 0, "auto", 0, 0)
 
 
 def test_the_kernels_of_all_lists_are_told():

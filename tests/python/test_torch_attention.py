@@ -225,7 +225,7 @@ def test_only_who_differentiates_lse_pays_for_it(monkeypatch, way, which):
     with torch.utils.flop_counter.FlopCounterMode(display=False) if way == "op" else contextlib.nullcontext():
         out, lse = keyhole.attention(q, k, v, "causal", return_lse=True)
     (out if which == "out" else lse).sum().backward()
-    widths = [call[3].shape[3] for call in spy.calls]
+    widths = [call[4].shape[3] for call in spy.calls]
     assert widths == [16 if which == "out" else 24]  # of v
 
 
@@ -419,7 +419,7 @@ def test_threads_of_torch_are_obeyed(monkeypatch):
             keyhole.attention(q, k, v, "causal", return_lse=True)
     finally:
         torch.set_num_threads(before)
-    assert [call[10] for call in spy.calls] == [1, 2]
+    assert [call[13] for call in spy.calls] == [1, 2]
 
 
 @pytest.mark.parametrize("how", ["nothing", "argument", "torch"])
@@ -431,7 +431,7 @@ def test_deterministic(monkeypatch, how):
         keyhole.attention(q, k, v, "causal", deterministic=how == "argument").sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)
-    assert [call[14] for call in spy.calls] == [how != "nothing"]
+    assert [call[18] for call in spy.calls] == [how != "nothing"]
 
 
 @pytest.mark.parametrize("device", DEVICES)

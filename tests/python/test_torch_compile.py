@@ -50,7 +50,7 @@ def check_step(function, pattern, sizes, device="cpu", dtype=torch.float64, offs
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", ["plain", "length first", "plan", "everything"])
+@pytest.mark.parametrize("name", ["plain", "length first", "plan", "everything", "entmax"])
 def test_opcheck(name, device):
     q, k, v = draw_qkv(
         batch=2, heads=4, kv_heads=2, head_dim=16, v_head_dim=24 if name == "everything" else None, device=device
@@ -60,7 +60,8 @@ def test_opcheck(name, device):
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     lists = [(keyhole.plan(LOCAL, 40) if name == "plan" else LOCAL).tensor()]
     scale, softcap = (0.3, 5.0) if name == "everything" else (None, 0.0)
-    forward = (lists, [], sink, scale, softcap, False, "auto")
+    normalizer = (1.5, 8) if name == "entmax" else (1.0, 0)
+    forward = (lists, [], sink, scale, softcap, *normalizer, False, "auto")
     torch.library.opcheck(ops.attention_forward, (q, k, v, *forward))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     torch.library.opcheck(
@@ -68,9 +69,11 @@ def test_opcheck(name, device):
         (*inputs, lists, [], None if sink is None else sink.clone().requires_grad_(), *forward[3:]),
     )
     with torch.no_grad():
-        out, lse = ops.attention_forward(q, k, v, *forward)
+        out, lse, support = ops.attention_forward(q, k, v, *forward)
         dlse = torch.randn_like(lse) if name == "everything" else None
-        torch.library.opcheck(ops.attention_backward, (torch.randn_like(out), dlse, q, k, v, out, lse, *forward))
+        torch.library.opcheck(
+            ops.attention_backward, (torch.randn_like(out), dlse, q, k, v, out, lse, support, *forward)
+        )
     parts = [x.detach().requires_grad_() for x in (out, lse, out * 2, lse + 1)]
     torch.library.opcheck(ops.merge, parts)
 
@@ -246,7 +249,7 @@ def test_only_patterns_are_restricted():
     q, k, v = draw_qkv(batch=2)
     lists = [keyhole.plan(LOCAL, 40).tensor(), KEPT, torch.empty(0)]
     with pytest.raises(ValueError, match="the first of three lists is no pattern"):
-        ops.attention_forward(q, k, v, lists, [], None, None, 0.0, False, "auto")
+        ops.attention_forward(q, k, v, lists, [], None, None, 0.0, 1.0, 0, False, "auto")
 
 
 def test_options_under_compile():
@@ -411,11 +414,11 @@ def merge_by_its_op(x):
 
 def attend_by_its_op(x):
     plan = keyhole.parse("causal").tensor()
-    return torch.ops.keyhole.attention_forward(x, K, K, [plan], [], None, None, 0.0, False, "auto")[0]
+    return torch.ops.keyhole.attention_forward(x, K, K, [plan], [], None, None, 0.0, 1.0, 0, False, "auto")[0]
 
 
 def gather_by_its_op(x):
-    return torch.ops.keyhole.attention_forward(x, K, K, [ALL_KEYS], [], None, None, 0.0, False, "auto")[0]
+    return torch.ops.keyhole.attention_forward(x, K, K, [ALL_KEYS], [], None, None, 0.0, 1.0, 0, False, "auto")[0]
 
 
 def functional_gradient(function):
@@ -565,7 +568,7 @@ def test_bytes_that_are_no_plan(name, kind):
     change, text = BYTES[name]
     q, k, v = draw_qkv()
     tensor = (LOCAL if kind == "pattern" else keyhole.plan(LOCAL, 40)).tensor()
-    arguments = (q, k, v, [change(tensor.clone())], [], None, None, 0.0, False, "auto")
+    arguments = (q, k, v, [change(tensor.clone())], [], None, None, 0.0, 1.0, 0, False, "auto")
     if text is None:  # the digest names a plan that is alive, and that one is followed
         assert torch.equal(ops.attention_forward(*arguments)[0], keyhole.attention(q, k, v, LOCAL))
     else:
@@ -592,7 +595,7 @@ def test_a_tensor_outlives_its_pattern(monkeypatch):
     del pattern
     keyhole.plan_cache.clear()
     assert len(tensor) == len((keyhole.causal() & keyhole.window(13)).tensor())
-    got = ops.attention_forward(q, k, v, [tensor], [], None, None, 0.0, False, "auto")[0]
+    got = ops.attention_forward(q, k, v, [tensor], [], None, None, 0.0, 1.0, 0, False, "auto")[0]
     assert torch.equal(got, expected)
 
 

@@ -139,15 +139,17 @@ def test_opcheck(name, device):
         q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
     indices = draw_indices(lists=20 if name == "everything" else 40, device=device)
     scale, softcap = (0.3, 5.0) if name == "everything" else (None, 0.0)
-    forward = ([indices], [], sink, scale, softcap, True, "auto")
+    forward = ([indices], [], sink, scale, softcap, 1.0, 0, True, "auto")
     torch.library.opcheck(ops.attention_forward, (q, k, v, *forward))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     with_sink = None if sink is None else sink.clone().requires_grad_()
     torch.library.opcheck(ops.attention_forward, (*inputs, [indices], [], with_sink, *forward[3:]))
     with torch.no_grad():
-        out, lse = ops.attention_forward(q, k, v, *forward)
+        out, lse, support = ops.attention_forward(q, k, v, *forward)
         dlse = torch.where(torch.isfinite(lse), 0.5, 0) if name == "everything" else None
-        torch.library.opcheck(ops.attention_backward, (torch.randn_like(out), dlse, q, k, v, out, lse, *forward))
+        torch.library.opcheck(
+            ops.attention_backward, (torch.randn_like(out), dlse, q, k, v, out, lse, support, *forward)
+        )
 
 
 @pytest.mark.parametrize("device", DEVICES)

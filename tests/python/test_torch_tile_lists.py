@@ -170,16 +170,18 @@ def test_opcheck(form, device):
     q, k, v = draw_qkv(**SIZES, head_dim=16, v_head_dim=24 if is_all else None, device=device)
     sink = draw(4, device=device) if is_all else None
     lists = keyhole.TileLists(**on(device, draw_lists(form)))
-    options = (0.3, 5.0, True, "auto") if is_all else (None, 0.0, True, "auto")
+    options = (0.3, 5.0, 1.0, 0, True, "auto") if is_all else (None, 0.0, 1.0, 0, True, "auto")
     forward = (*encoded.parts_of(lists), sink, *options)
     torch.library.opcheck(ops.attention_forward, (q, k, v, *forward))
     inputs = [x.clone().requires_grad_() for x in (q, k, v)]
     with_sink = None if sink is None else sink.clone().requires_grad_()
     torch.library.opcheck(ops.attention_forward, (*inputs, *forward[:2], with_sink, *forward[3:]))
     with torch.no_grad():
-        out, lse = ops.attention_forward(q, k, v, *forward)
+        out, lse, support = ops.attention_forward(q, k, v, *forward)
         dlse = torch.where(torch.isfinite(lse), 0.5, 0) if is_all else None
-        torch.library.opcheck(ops.attention_backward, (torch.randn_like(out), dlse, q, k, v, out, lse, *forward))
+        torch.library.opcheck(
+            ops.attention_backward, (torch.randn_like(out), dlse, q, k, v, out, lse, support, *forward)
+        )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -387,7 +389,7 @@ def test_tensors_that_no_op_can_follow(name):
         ValueError,
         match=r"expected \[plan\], \[plan, kept, sequences\] or \[indices\] and no tile \(\[0, 0\]\), or \[tiles",
     ):
-        ops.attention_forward(q, k, v, *PARTS[name], None, None, 0.0, False, "auto")
+        ops.attention_forward(q, k, v, *PARTS[name], None, None, 0.0, 1.0, 0, False, "auto")
 
 
 @needs_gpu

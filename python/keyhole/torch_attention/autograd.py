@@ -35,29 +35,31 @@ class Attention(torch.autograd.Function):
         lists: Lists,
         scale: float | None,
         softcap: float,
+        alpha: float,
+        top_k: int,
         deterministic: bool,
         backend: str,
-    ) -> tuple[Tensor, Tensor | None]:
-        out, lse = kernels.forward(q, k, v, lists, sink, scale, softcap, backend, with_lse=True)
+    ) -> tuple[Tensor, Tensor]:
+        out, lse, support = kernels.forward_with_support(q, k, v, lists, sink, scale, softcap, alpha, top_k, backend)
         ctx.plan = lists if isinstance(lists, _core.Plan) else None  # keeps a plan alive that the cache evicts
         parts, ctx.tile = ([], []) if isinstance(lists, _core.Plan) else parts_of(lists)
-        ctx.save_for_backward(q, k, v, sink, out, lse, *parts)  # torch then detects writes to the lists as well
-        ctx.options = (scale, softcap, deterministic, backend)
+        ctx.save_for_backward(q, k, v, sink, out, lse, support, *parts)  # torch then detects writes to lists as well
+        ctx.options = (scale, softcap, alpha, top_k, deterministic, backend)
         ctx.set_materialize_grads(False)  # None instead of zeros if lse gets no gradient
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, sink, out, lse, *parts = ctx.saved_tensors
+        q, k, v, sink, out, lse, support, *parts = ctx.saved_tensors
         if dout is None:
             dout = torch.zeros_like(out)
         lists = lists_of(parts, ctx.tile, q, k) if ctx.plan is None else ctx.plan
         try:
-            dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, lists, ctx.options)
+            dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, support, lists, ctx.options)
         except Exception:
             refuse_batched_gradients(dout, dlse)
             raise
-        return dq, dk, dv, dsink, None, None, None, None, None
+        return dq, dk, dv, dsink, None, *[None] * len(ctx.options)
 
 
 class _Gradients(torch.autograd.Function):
@@ -74,9 +76,10 @@ class _Gradients(torch.autograd.Function):
         sink: Tensor | None,
         out: Tensor,
         lse: Tensor,
+        support: Tensor | None,
         lists: Lists,
-        options: tuple[float | None, float, bool, str],
+        options: tuple[float | None, float, float, int, bool, str],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        return kernels.backward(dout, dlse, q, k, v, out, lse, lists, sink, *options)
+        return kernels.backward(dout, dlse, q, k, v, out, lse, support, lists, sink, *options)
 
     backward = staticmethod(no_second_derivative)

@@ -19,6 +19,7 @@ from torch.autograd.graph import increment_version
 
 from .. import _core
 from ..lists import TileLists, refuse_lists
+from ..normalizer import ALL_KEYS
 from ..pattern import Pattern
 from ..plan import Plan, plan_for
 from . import kernels, ops
@@ -81,6 +82,8 @@ def attention(
     backend: str = "auto",
     function: str = "attention",
     out: Tensor | None = None,
+    alpha: float = 1.0,
+    top_k: int = ALL_KEYS,
 ) -> Any:
     """See keyhole.attention. `function` is the public function, which errors name; gather_attention takes only indices.
 
@@ -110,12 +113,15 @@ def attention(
         parts, tile = parts_of(lists)
         if not tensors:
             parts = [_fake_if_needed(q, parts[0]), *parts[1:]]
-        result, lse = ops.attention_forward(q, k, v, parts, tile, sink, scale, softcap, deterministic, backend)
+        result, lse, _ = ops.attention_forward(
+            q, k, v, parts, tile, sink, scale, softcap, alpha, top_k, deterministic, backend
+        )
     else:
         try:
             followed = lists if tensors else core_plan(lists, q, k)
             into = given if given is not None and is_free_for_kernels(given, q, k, v, sink) else None
-            result, lse = _run(q, k, v, followed, sink, scale, softcap, deterministic, backend, return_lse, into)
+            options = (scale, softcap, alpha, top_k)
+            result, lse = _run(q, k, v, followed, sink, options, deterministic, backend, return_lse, into)
         except Exception:  # our errors for sparse, nested and other unreadable tensors are clearer than torch's
             refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
             raise
@@ -184,20 +190,19 @@ def _run(
     v: Tensor,
     lists: Lists,
     sink: Tensor | None,
-    scale: float | None,
-    softcap: float,
+    options: tuple[float | None, float, float, int],
     deterministic: bool,
     backend: str,
     with_lse: bool,
     into: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """out and lse in eager mode."""
+    """out and lse in eager mode. `options`: scale, softcap, alpha, top_k."""
     if _is_grad_enabled() and (
         q.requires_grad or k.requires_grad or v.requires_grad or (sink is not None and sink.requires_grad)
     ):
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-        return Attention.apply(q, k, v, sink, lists, scale, softcap, deterministic, backend)
-    return kernels.forward(q, k, v, lists, sink, scale, softcap, backend, with_lse, into)
+        return Attention.apply(q, k, v, sink, lists, *options, deterministic, backend)
+    return kernels.forward(q, k, v, lists, sink, *options, backend, with_lse, into)
 
 
 def _check_tensors(function: str, **tensors: Any) -> None:

@@ -27,7 +27,7 @@ def _count_forward(q: Tensor, k: Tensor, v: Tensor, lists: list[Tensor], tile: l
 
 
 def _count_backward(
-    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    dout: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, support: Tensor,
     lists: list[Tensor], tile: list[int], *_: Any, **__: Any,
 ) -> int:  # fmt: skip
     """Five products: q.k again, dq and dk with q's head_dim; dout.v and dv with v's."""

@@ -6,9 +6,20 @@ from __future__ import annotations
 import torch
 
 from .. import _core
-from .tensors import Lists, empty_gradient, empty_in_order_of, empty_lse, empty_out, lists_view, place_of
+from ..normalizer import ALL_KEYS
+from .tensors import (
+    Lists,
+    empty_gradient,
+    empty_in_order_of,
+    empty_lse,
+    empty_out,
+    empty_support,
+    index_view,
+    lists_view,
+    place_of,
+)
 
-__all__ = ["backward", "empty_gradients", "empty_results", "forward", "merge"]
+__all__ = ["backward", "empty_gradients", "empty_results", "forward", "forward_with_support", "has_support", "merge"]
 
 Tensor = torch.Tensor
 _FOLDED_COLUMNS = 8  # one would do; eight keep the rows of 16-bit tensors aligned to 16 bytes
@@ -18,6 +29,11 @@ _MOST_HEAD_DIM = 576
 def empty_results(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for out and lse."""
     return empty_out(q, v), empty_lse(q)
+
+
+def has_support(alpha: float, top_k: int) -> bool:
+    """Whether only some keys have weight, so that the forward pass can tell the backward pass which."""
+    return alpha != 1.0 or top_k != ALL_KEYS
 
 
 def empty_gradients(
@@ -36,16 +52,41 @@ def forward(
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
+    alpha: float,
+    top_k: int,
     backend: str,
     with_lse: bool,
     into: Tensor | None = None,
+    support: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """out, written to `into` if given, and lse if `with_lse`."""
+    """out, written to `into` if given, and lse if `with_lse`. Writes `support` if given."""
     threads, stream = place_of(q)
     out = empty_out(q, v) if into is None else into
     lse = empty_lse(q) if with_lse else None
-    _core.forward(q, k, v, lists_view(lists), out, lse, sink, scale, softcap, backend, threads, stream)
+    _core.forward(
+        q, k, v, lists_view(lists), out, lse, None if support is None else index_view(support), sink, scale, softcap,
+        alpha, top_k, backend, threads, stream,
+    )  # fmt: skip
     return out, lse
+
+
+def forward_with_support(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lists: Lists,
+    sink: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    alpha: float,
+    top_k: int,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """out, lse and, where only some keys have weight, which."""
+    support = empty_support(q) if has_support(alpha, top_k) else None
+    out, lse = forward(q, k, v, lists, sink, scale, softcap, alpha, top_k, backend, True, support=support)
+    assert lse is not None
+    return out, lse, support
 
 
 def backward(
@@ -56,22 +97,27 @@ def backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
+    support: Tensor | None,
     lists: Lists,
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
+    alpha: float,
+    top_k: int,
     deterministic: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """dq, dk, dv and, with a sink, dsink. `dlse` is the gradient of lse, or None."""
     dq, dk, dv, dsink = empty_gradients(q, k, v, sink)
     whole_dv = dv
-    if dlse is not None:
+    if dlse is not None and not has_support(alpha, top_k):
         dout, v, out = _fold(dout, dlse, v, out, lse)
         whole_dv = torch.empty_like(v)
+        dlse = None
     _core.backward(
-        dout, q, k, v, out, lse, lists_view(lists), dq, dk, whole_dv, sink, dsink, scale, softcap, deterministic,
-        backend, *place_of(q),
+        dout, None if dlse is None else dlse.contiguous(), q, k, v, out, lse,
+        None if support is None else index_view(support), lists_view(lists), dq, dk, whole_dv, sink, dsink, scale,
+        softcap, alpha, top_k, deterministic, backend, *place_of(q),
     )  # fmt: skip
     if whole_dv is not dv:
         dv.copy_(whole_dv[..., : dv.shape[3]])
@@ -79,7 +125,7 @@ def backward(
 
 
 def _fold(dout: Tensor, dlse: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Folds the gradient of lse into dout, v and out, for kernels that only know the gradient of out.
+    """Folds the gradient of lse into dout, v and out, for softmax's kernels, which only know the gradient of out.
 
     The gradient of a score is p * (dout . v - delta + dlse), where delta = dout . out. That of a sink logit is the same
     without dout . v. One extra column with v = 0, dout = 1 and out = -dlse leaves dout . v unchanged and turns delta

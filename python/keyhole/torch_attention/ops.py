@@ -15,7 +15,7 @@ import torch
 from . import kernels
 from .encoded import lists_of
 from .refusals import no_second_derivative, refuse_tangents, refuse_vmap
-from .tensors import empty_in_order_of
+from .tensors import empty_in_order_of, empty_support
 
 __all__ = ["attention_backward", "attention_forward", "merge"]
 
@@ -24,17 +24,17 @@ Run: TypeAlias = Callable[..., Any]
 
 _library = torch.library.Library("keyhole", "DEF")
 _LISTS = "Tensor[] lists, int[] tile"
-_OPTIONS = "Tensor? sink, float? scale, float softcap, bool deterministic, str backend"
+_OPTIONS = "Tensor? sink, float? scale, float softcap, float alpha, int top_k, bool deterministic, str backend"
 # The first call with a plan copies it to the GPU, which must not happen during CUDA graph capture. Users who capture by
 # hand make a call before. Inductor (mode="reduce-overhead") does not, so this tag keeps our ops out of its graphs. The
 # oldest torch that we support does not have the tag.
 _TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
 _library.define(
-    f"attention_forward(Tensor q, Tensor k, Tensor v, {_LISTS}, {_OPTIONS}) -> (Tensor, Tensor)", tags=_TAGS
+    f"attention_forward(Tensor q, Tensor k, Tensor v, {_LISTS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor)", tags=_TAGS
 )
 _library.define(
     "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
-    f"{_LISTS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"Tensor support, {_LISTS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
     tags=_TAGS,
 )
 _library.define("merge(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
@@ -49,10 +49,19 @@ def _forward(
     sink: Tensor | None,
     scale: float | None,
     softcap: float,
+    alpha: float,
+    top_k: int,
     deterministic: bool,  # only used by the backward pass
     backend: str,
-) -> tuple[Tensor, Tensor | None]:
-    return kernels.forward(q, k, v, lists_of(lists, tile, q, k), sink, scale, softcap, backend, with_lse=True)
+) -> tuple[Tensor, Tensor, Tensor]:
+    followed = lists_of(lists, tile, q, k)
+    out, lse, support = kernels.forward_with_support(q, k, v, followed, sink, scale, softcap, alpha, top_k, backend)
+    return out, lse, _no_support(q) if support is None else support
+
+
+def _no_support(q: Tensor) -> Tensor:
+    """What softmax returns in place of a support, because ops return a fixed number of tensors."""
+    return q.new_empty(0, dtype=torch.int32)
 
 
 def _backward(
@@ -63,13 +72,15 @@ def _backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
+    support: Tensor,
     lists: list[Tensor],
     tile: list[int],
     sink: Tensor | None,
     *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     followed = lists_of(lists, tile, q, k)
-    return _all_four(kernels.backward(dout, dlse, q, k, v, out, lse, followed, sink, *options))
+    given = support if support.dim() == 4 else None
+    return _all_four(kernels.backward(dout, dlse, q, k, v, out, lse, given, followed, sink, *options))
 
 
 def _all_four(gradients: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -78,8 +89,21 @@ def _all_four(gradients: tuple[Tensor, Tensor, Tensor, Tensor | None]) -> tuple[
     return dq, dk, dv, dq.new_empty(0, dtype=torch.float32) if dsink is None else dsink
 
 
-def _fake_forward(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return kernels.empty_results(q, v)
+def _fake_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lists: list[Tensor],
+    tile: list[int],
+    sink: Tensor | None,
+    scale: float | None,
+    softcap: float,
+    alpha: float,
+    top_k: int,
+    *_: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    support = empty_support(q) if kernels.has_support(alpha, top_k) else _no_support(q)
+    return *kernels.empty_results(q, v), support
 
 
 def _fake_backward(
@@ -90,6 +114,7 @@ def _fake_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
+    support: Tensor,
     lists: list[Tensor],
     tile: list[int],
     sink: Tensor | None,
@@ -102,7 +127,7 @@ def _fake_merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> t
     return empty_in_order_of(out_a, *out_a.shape[1:]), lse_a.new_empty(lse_a.shape)
 
 
-def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     q, k, v, lists, tile, sink, *options = inputs
     ctx.save_for_backward(q, k, v, *output, sink, *lists)
     ctx.tile = tile
@@ -110,14 +135,14 @@ def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
     ctx.set_materialize_grads(False)  # None instead of zeros if lse gets no gradient
 
 
-def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
-    q, k, v, out, lse, sink, *lists = ctx.saved_tensors
+def _differentiate(ctx: Any, dout: Tensor | None, dlse: Tensor | None, _: Any) -> tuple[Any, ...]:
+    q, k, v, out, lse, support, sink, *lists = ctx.saved_tensors
     if dout is None:
         dout = torch.zeros_like(out)
-    dq, dk, dv, dsink = attention_backward(dout, dlse, q, k, v, out, lse, lists, ctx.tile, sink, *ctx.options)
+    dq, dk, dv, dsink = attention_backward(dout, dlse, q, k, v, out, lse, support, lists, ctx.tile, sink, *ctx.options)
     # The gradient of a list of tensors is a list. torch takes an empty list of ints for a list of tensors.
     of_lists, of_tile = [None] * len(lists), None if ctx.tile else list[None]()
-    return dq, dk, dv, of_lists, of_tile, None if sink is None else dsink, None, None, None, None
+    return dq, dk, dv, of_lists, of_tile, None if sink is None else dsink, *[None] * len(ctx.options)
 
 
 def _keep_for_merge(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:

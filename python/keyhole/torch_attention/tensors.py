@@ -22,6 +22,8 @@ __all__ = [
     "empty_on_cpu",
     "empty_on_gpu",
     "empty_out",
+    "empty_support",
+    "index_view",
     "lists_view",
     "place_of",
 ]
@@ -61,14 +63,14 @@ Lists: TypeAlias = _core.Plan | torch.Tensor | TileLists
 def lists_view(lists: Lists) -> Any:
     """Lists in the form that _core takes. The tuples do not keep the tensors alive: the caller must."""
     if isinstance(lists, torch.Tensor):
-        return _index_view(lists)
+        return index_view(lists)
     if isinstance(lists, TileLists):
         tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
-        return (*lists.tile, *(None if tensor is None else _index_view(tensor) for tensor in tensors))
+        return (*lists.tile, *(None if tensor is None else index_view(tensor) for tensor in tensors))
     return lists
 
 
-def _index_view(indices: torch.Tensor) -> tuple[Any, ...]:
+def index_view(indices: torch.Tensor) -> tuple[Any, ...]:
     """The tuple of an integer tensor, which may have any strides."""
     return (
         indices.data_ptr(), INDEX_DTYPES[indices.dtype], indices.shape, indices.stride(), indices.get_device()
@@ -110,6 +112,11 @@ def empty_gradient(tensor: torch.Tensor) -> torch.Tensor:
 def empty_lse(q: torch.Tensor) -> torch.Tensor:
     """Memory for [batch, heads, length]: fp32, and fp64 where the inputs are."""
     return q.new_empty(q.shape[:3], dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
+def empty_support(q: torch.Tensor) -> torch.Tensor:
+    """Memory for the keys that have weight: int32 [batch, heads, length, entries]."""
+    return q.new_empty((*q.shape[:3], _core.SUPPORT_KEYS), dtype=torch.int32)
 
 
 def place_of(tensor: torch.Tensor) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 //
 //   rows   the keys of a row that have weight, from the support or by a scan. Then, with u the
 //   slopes,
-//          g = dout . v:  delta = sum u g / sum u,  ds = u (g - delta) * steepness,  dq = sum ds k.
+//          g = dout . v:  delta = (sum u g - dlse) / sum u,  ds = u (g - delta) * steepness,
+//          dq = sum ds k.
 //          (key, weight, ds) are kept.
 //   keys   a thread owns some keys: dv += weight * dout and dk += ds * q, row after row.
 //
@@ -260,7 +261,7 @@ class EntmaxBackward {
       pairs.keys.resize(begin);
       return follow_exactly(h, query, double(lambda), pairs, work);
     }
-    const double delta = slope_sum > 0 ? sum / slope_sum : 0;
+    const double delta = slope_sum > 0 ? (sum - dlse_of(h, query)) / slope_sum : 0;
     T* const dscores = slopes;
     for (int64_t j = 0; j < kept; ++j) {
       dscores[j] = slopes[j] * T(double(dvalues[j]) - delta) * steepness(row.scores[j]);
@@ -272,6 +273,16 @@ class EntmaxBackward {
     pairs.weights.insert(pairs.weights.end(), weights, weights + kept);
     pairs.dscores.insert(pairs.dscores.end(), dscores, dscores + kept);
     end_row(query, begin, -of_sink * delta, pairs, work);
+  }
+
+  // The gradient of the row's lambda: d lambda / d score = u / sum u.
+  double dlse_of(const Head& h, int64_t query) const {
+    const TensorView& dlse = args_.dlse;
+    if (!dlse.is_given()) return 0;
+    const int64_t at =
+        h.batch * dlse.strides[0] + h.head * dlse.strides[1] + query * dlse.strides[2];
+    return dlse.dtype == DType::f64 ? static_cast<const double*>(dlse.data)[at]
+                                    : double(static_cast<const float*>(dlse.data)[at]);
   }
 
   // The same in fp64, for rows with something that is not finite.
@@ -294,7 +305,7 @@ class EntmaxBackward {
       sum += row.slopes[j] * dvalue;
       slope_sum += row.slopes[j];
     }
-    const double delta = slope_sum == 0 ? 0 : sum / slope_sum;
+    const double delta = slope_sum == 0 ? 0 : (sum - dlse_of(h, query)) / slope_sum;
     const size_t begin = pairs.keys.size();
     std::vector<double> dq(size_t(p_.head_dim), is_nan ? delta : 0);
     for (size_t j = 0; j < row.keys.size(); ++j) {

@@ -1,0 +1,294 @@
+# tests/python/test_torch_splash.py
+"""alpha-entmax and top_k: weights, gradients, refusals; SplashAttention with positions."""
+
+import math
+
+import keyhole
+import numpy as np
+import pytest
+import torch
+
+ALPHAS = [1.0, 1.1, 1.25, 1.5, 1.75, 2.0]
+
+
+def weights_of(scores, alpha, top_k=None):
+    """The weights of a row and lambda in fp64, by bisection."""
+    scores = np.asarray(scores, np.float64)
+    weights = np.zeros_like(scores)
+    chosen = np.argsort(-scores, kind="stable")[:top_k]
+    chosen = chosen[np.isfinite(scores[chosen])]
+    if not len(chosen):
+        return weights, -np.inf
+    z = scores[chosen]
+    if alpha == 1:
+        lse = np.logaddexp.reduce(z)
+        weights[chosen] = np.exp(z - lse)
+        return weights, lse
+    low, high = z.max(), z.max() + 1 / (alpha - 1) + math.log(len(z))
+    for _ in range(200):
+        middle = (low + high) / 2
+        total = (np.maximum(1 + (alpha - 1) * (z - middle), 0) ** (1 / (alpha - 1))).sum()
+        low, high = (middle, high) if total > 1 else (low, middle)
+    weights[chosen] = np.maximum(1 + (alpha - 1) * (z - low), 0) ** (1 / (alpha - 1))
+    return weights, low
+
+
+def reference(q, k, v, visible, alpha, top_k=None, scale=None):
+    """out and lambda of [heads, length, head_dim] in fp64. visible: [q_len, k_len]."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    out, lse = np.zeros((*q.shape[:2], v.shape[-1])), np.zeros(q.shape[:2])
+    for head in range(q.shape[0]):
+        kv_head = head // (q.shape[0] // k.shape[0])
+        scores = np.where(visible, scale * q[head].astype(np.float64) @ k[kv_head].T.astype(np.float64), -np.inf)
+        for i, row in enumerate(scores):
+            weights, lse[head, i] = weights_of(row, alpha, top_k)
+            out[head, i] = weights @ v[kv_head]
+    return out, lse
+
+
+def draw(*shape, seed=0, dtype=np.float64):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+VECTORS = {
+    "1.5": ([1, 0, -1], 1.5, [(4 + 7**0.5) / 8, (4 - 7**0.5) / 8, 0]),
+    "sparsemax": ([1, 0, -1], 2.0, [1, 0, 0]),
+    "one key left": ([0, -2], 1.5, [1, 0]),
+    "far from 0": ([1000.5, 1000, 999], 1.5, [0.671163994158, 0.324040998540, 0.00479500730241]),
+    "1.25": ([1, 0.5, -2], 1.25, [0.645532078674, 0.354009129316, 0.000458792010221]),
+}
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors(name):
+    scores, alpha, expected = VECTORS[name]
+    n = len(scores)
+    k = np.array(scores, np.float64).reshape(1, 1, n, 1)
+    out = keyhole.attention(np.ones((1, 1, 1, 1)), k, np.eye(n).reshape(1, 1, n, n), "dense", scale=1.0, alpha=alpha)
+    assert np.allclose(out.ravel(), expected, rtol=0, atol=2e-12)
+
+
+@pytest.mark.parametrize("top_k", [None, 1, 3, 1000])
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("pattern", ["causal", "dense", "causal & window(9)", "strided(8)", "blocks(16) | sinks(2)"])
+def test_numpy_agrees_with_the_definition(pattern, alpha, top_k):
+    q, k, v = draw(1, 4, 70, 16), draw(1, 2, 70, 16, seed=1), draw(1, 2, 70, 8, seed=2)
+    out, lse = keyhole.attention(q, k, v, pattern, alpha=alpha, top_k=top_k, return_lse=True)
+    visible = keyhole.parse(pattern).mask(70, 70)
+    want, want_lse = reference(q[0], k[0], v[0], visible, alpha, top_k)
+    assert np.allclose(out[0], want, rtol=0, atol=1e-9)
+    assert np.allclose(lse[0], want_lse, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0])
+def test_torch_agrees_with_the_definition(alpha, dtype):
+    q, k, v = (torch.from_numpy(draw(1, 2, 130, 32, seed=i)).to(dtype) for i in range(3))
+    out = keyhole.attention(q, k, v, "causal", alpha=alpha)
+    want, _ = reference(*(x[0].double().numpy() for x in (q, k, v)), keyhole.causal().mask(130, 130), alpha)
+    rounding = 2 * torch.finfo(dtype).eps * np.abs(want).max()
+    assert np.abs(out[0].double().numpy() - want).max() <= 1e-5 + rounding
+
+
+@pytest.mark.parametrize("top_k", [None, 3])
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+def test_gradients_agree_with_differences(alpha, top_k, softcap):
+    q, k, v = (torch.from_numpy(draw(1, heads, 12, 4, seed=heads + 3 * i)) for i, heads in enumerate((4, 2, 2)))
+
+    def attend(q, k, v):
+        return keyhole.attention(
+            q, k, v, "causal", alpha=alpha, top_k=top_k, softcap=softcap, return_lse=True, deterministic=True
+        )
+
+    assert torch.autograd.gradcheck(attend, [x.requires_grad_() for x in (q, k, v)], eps=1e-7, atol=1e-5)
+
+
+def test_known_gradients():
+    q, k, v, dout = (
+        torch.tensor(x, dtype=torch.float64)[None, None]
+        for x in (
+            [[1, 0], [0, 1], [1, 1], [2, -1]],
+            [[1, 0], [0, 1], [1, 1], [-1, 2]],
+            [[1, 0], [0, 1], [2, 2], [-1, 3]],
+            [[1, 0], [0, 1], [1, -1], [2, 1]],
+        )
+    )
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    out = keyhole.attention(q, k, v, "causal", scale=1.0, alpha=1.5)
+    dq, dk = torch.autograd.grad(out, (q, k), dout)
+    assert torch.allclose(out[0, 0, 1], torch.tensor([0.169281086117, 0.830718913883], dtype=torch.float64))
+    assert torch.allclose(dq[0, 0, 3], torch.tensor([0, 1.13389341903], dtype=torch.float64))
+    assert torch.allclose(dk[0, 0, 0], torch.tensor([-1.90740722803, 1.2107996743], dtype=torch.float64))
+    out = keyhole.attention(q, k, v, "causal", scale=1.0, alpha=1.5, top_k=2)
+    (dk,) = torch.autograd.grad(out, k, dout)
+    assert torch.allclose(out[0, 0, 2], torch.tensor([1.83071891388, 1.66143782777], dtype=torch.float64))
+    assert torch.allclose(dk[0, 0, 0], torch.tensor([-1.9843134833, 1.13389341903], dtype=torch.float64))
+
+
+def test_numpy_gradients_are_those_of_torch():
+    q, k, v, dout = (draw(2, 2, 50, 8, seed=i) for i in range(4))
+    out, lse = keyhole.attention(q, k, v, "causal", alpha=1.5, top_k=6, return_lse=True)
+    got = keyhole.attention_backward(dout, q, k, v, out, lse, "causal", alpha=1.5, top_k=6)
+    tensors = [torch.from_numpy(x).requires_grad_() for x in (q, k, v)]
+    keyhole.attention(*tensors, "causal", alpha=1.5, top_k=6).backward(torch.from_numpy(dout))
+    for ours, tensor in zip(got, tensors, strict=True):
+        assert np.allclose(ours, tensor.grad.numpy(), rtol=0, atol=1e-12)
+
+
+def test_a_sink_takes_weight():
+    q, k, v = (torch.from_numpy(draw(1, 2, 20, 8, seed=i)).requires_grad_() for i in range(3))
+    sink = torch.tensor([5.0, -100.0], requires_grad=True)
+    out = keyhole.attention(q, k, torch.ones_like(v), "causal", alpha=1.5, sink=sink)
+    assert (out[0, 0] < 0.999).all()
+    assert torch.allclose(out[0, 1], torch.ones_like(out[0, 1]))  # it is below every threshold
+    dsink = torch.autograd.grad(keyhole.attention(q, k, v, "causal", alpha=1.5, sink=sink).sum(), sink)[0]
+    assert dsink[1] == 0
+    moved = [
+        keyhole.attention(q, k, v, "causal", alpha=1.5, sink=torch.tensor([5.0 + step, -100.0])).sum()
+        for step in (1e-3, -1e-3)
+    ]
+    assert torch.allclose(dsink[0].double(), (moved[0] - moved[1]) / 2e-3, rtol=1e-3, atol=1e-4)
+
+
+def test_softmax_keeps_its_bits():
+    q, k, v = (torch.from_numpy(draw(1, 2, 90, 16, seed=i, dtype=np.float32)) for i in range(3))
+    assert torch.equal(keyhole.attention(q, k, v, "causal", alpha=1), keyhole.attention(q, k, v, "causal"))
+
+
+def test_values_without_weight_are_not_read():
+    q, k, v = (torch.from_numpy(draw(1, 1, 64, 16, seed=i, dtype=np.float32)) for i in range(3))
+    q = 8 * q
+    want = keyhole.attention(q, k, v, "causal", alpha=2.0)
+    weights = keyhole.attention(q, k, torch.eye(64)[None, None], "causal", alpha=2.0)[0, 0]
+    unused = (weights == 0).all(0)
+    assert unused.any()
+    v[0, 0, unused] = torch.nan
+    assert torch.equal(keyhole.attention(q, k, v, "causal", alpha=2.0), want)
+
+
+def test_later_keys_change_no_earlier_row():
+    q, k, v = (torch.from_numpy(draw(1, 2, 100, 16, seed=i, dtype=np.float32)) for i in range(3))
+    before = keyhole.attention(q, k, v, "causal", alpha=1.5, top_k=8)
+    k[:, :, 60:], v[:, :, 60:] = 100.0, -5.0
+    after = keyhole.attention(q, k, v, "causal", alpha=1.5, top_k=8)
+    assert torch.equal(before[:, :, :60], after[:, :, :60])
+
+
+@pytest.mark.parametrize("top_k", [None, 4])
+def test_compiled_in_one_graph(top_k):
+    def step(q, k, v):
+        return keyhole.attention(q, k, v, "causal & window(20)", alpha=1.5, top_k=top_k)
+
+    inputs = [torch.from_numpy(draw(1, 2, 40, 16, seed=i, dtype=np.float32)).requires_grad_() for i in range(3)]
+    others = [x.detach().clone().requires_grad_() for x in inputs]
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)(*inputs)
+    eager = step(*others)
+    assert torch.equal(compiled, eager)
+    compiled.sum().backward()
+    eager.sum().backward()
+    for ours, other in zip(inputs, others, strict=True):
+        assert torch.equal(ours.grad, other.grad)
+
+
+def test_autocast():
+    q, k, v = (torch.from_numpy(draw(1, 2, 40, 16, seed=i, dtype=np.float32)) for i in range(3))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = keyhole.attention(q, k, v, "causal", alpha=1.5)
+    assert torch.equal(out, keyhole.attention(*(x.bfloat16() for x in (q, k, v)), "causal", alpha=1.5))
+
+
+BAD = {
+    "alpha below 1": ({"alpha": 0.5}, ValueError, "alpha is 0.5; accepted are numbers from 1"),
+    "alpha above 2": ({"alpha": 2.5}, ValueError, "alpha is 2.5"),
+    "alpha NaN": ({"alpha": math.nan}, ValueError, "alpha is nan"),
+    "alpha a text": ({"alpha": "1.5"}, TypeError, "alpha is a str"),
+    "alpha a bool": ({"alpha": True}, TypeError, "alpha is a bool"),
+    "alpha a tensor": ({"alpha": torch.tensor(1.5)}, TypeError, "get no gradient: pass float"),
+    "top_k 0": ({"top_k": 0}, ValueError, "top_k is 0; pass an int of 1 or more, or None"),
+    "top_k negative": ({"top_k": -3}, ValueError, "top_k is -3"),
+    "top_k a float": ({"top_k": 8.0}, TypeError, "top_k is a float"),
+    "top_k a bool": ({"top_k": True}, TypeError, "top_k is a bool"),
+}
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("name", BAD)
+def test_refusals(name, kind):
+    options, error, text = BAD[name]
+    x = np.zeros((1, 1, 4, 2), np.float32)
+    q = torch.from_numpy(x) if kind == "torch" else x
+    with pytest.raises(error, match=text):
+        keyhole.attention(q, q, q, "causal", **options)
+
+
+# ---- SplashAttention
+
+
+def test_the_example_of_the_original():
+    attention = keyhole.nn.SplashAttention(head_dim=64, alpha=1.5, k_keep=8, sm_scale=0.125)
+    batch_size, num_heads, seq_len, head_dim = 2, 8, 512, 64
+    Q, K, V = (torch.randn(batch_size, num_heads, seq_len, head_dim) for _ in range(3))  # noqa: N806
+    Q_idx = torch.arange(seq_len).unsqueeze(0).unsqueeze(0).expand(batch_size, num_heads, -1)  # noqa: N806
+    K_idx = torch.arange(seq_len).unsqueeze(0).unsqueeze(0).expand(batch_size, num_heads, -1)  # noqa: N806
+    output = attention(Q, K, V, Q_idx, K_idx)
+    assert torch.equal(output, attention(Q, K, V))
+    assert torch.equal(output, keyhole.attention(Q, K, V, "causal", alpha=1.5, top_k=8))
+
+
+@pytest.mark.parametrize("shape", ["length", "batch", "heads", "flat"])
+def test_positions_in_any_order(shape):
+    batch, heads, q_len, k_len = 2, 3, 20, 33
+    random = np.random.default_rng(3)
+    q_idx, k_idx = (torch.from_numpy(random.integers(-3, 12, (batch, heads, n))) for n in (q_len, k_len))
+    if shape in ("length", "batch"):
+        q_idx, k_idx = q_idx[:, 0], k_idx[:, 0]
+    if shape == "length":
+        q_idx, k_idx = q_idx[0], k_idx[0]
+    if shape == "flat":
+        q_idx, k_idx = q_idx.flatten(0, 1), k_idx.flatten(0, 1)
+    q, k, v = draw(batch, heads, q_len, 8), draw(batch, heads, k_len, 8, seed=1), draw(batch, heads, k_len, 8, seed=2)
+    splash = keyhole.nn.SplashAttention(8, alpha=1.5, k_keep=5)
+    got = splash(*map(torch.from_numpy, (q, k, v)), q_idx, k_idx).numpy()
+    whole_q = np.broadcast_to(q_idx.reshape(-1, heads if q_idx.numel() > batch * q_len else 1, q_len), q.shape[:3])
+    whole_k = np.broadcast_to(k_idx.reshape(-1, heads if k_idx.numel() > batch * k_len else 1, k_len), k.shape[:3])
+    for b in range(batch):
+        for h in range(heads):
+            visible = whole_k[b, h][None, :] <= whole_q[b, h][:, None]
+            want, _ = reference(q[b, h : h + 1], k[b, h : h + 1], v[b, h : h + 1], visible, 1.5, 5)
+            assert np.allclose(got[b, h], want[0], rtol=0, atol=1e-9)
+
+
+def test_positions_that_change_are_read_again():
+    splash = keyhole.nn.SplashAttention(8)
+    q, k, v = (torch.from_numpy(draw(1, 1, 6, 8, seed=i)) for i in range(3))
+    positions = torch.arange(6)
+    before = splash(q, k, v, positions, positions)
+    assert torch.equal(before, splash(q, k, v))
+    positions.zero_()
+    assert torch.equal(splash(q, k, v, positions, positions), keyhole.attention(q, k, v, "dense", alpha=1.5))
+
+
+X = torch.zeros(2, 3, 5, 8)
+BAD_CALLS = {
+    "one of two": (lambda splash: splash(X, X, X, torch.arange(5)), ValueError, "Q_idx is given and K_idx is not"),
+    "floats": (lambda splash: splash(X, X, X, torch.zeros(5), torch.arange(5)), TypeError, "expected integers"),
+    "an array": (lambda splash: splash(X, X, X, np.arange(5), torch.arange(5)), TypeError, "Q_idx is a ndarray"),
+    "batch of 3": (lambda splash: splash(X, X, X, torch.zeros(3, 5).long(), torch.arange(5)), ValueError, "has shape"),
+    "head_dim": (lambda splash: splash(X[..., :4], X, X), ValueError, "make it with head_dim=4"),
+    "alpha": (lambda splash: keyhole.nn.SplashAttention(8, alpha=3), ValueError, "SplashAttention: alpha is 3"),
+    "k_keep": (lambda splash: keyhole.nn.SplashAttention(8, k_keep=0), ValueError, "top_k is 0"),
+    "block": (lambda splash: keyhole.nn.SplashAttention(8, BLOCK_M=0), ValueError, "BLOCK_M is 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_splash_refuses(name):
+    call, error, text = BAD_CALLS[name]
+    with pytest.raises(error, match=text):
+        call(keyhole.nn.SplashAttention(8))
+
+
+def test_splash_shows_what_it_is():
+    assert repr(keyhole.nn.SplashAttention(64, k_keep=8)) == "SplashAttention(64, alpha=1.5, k_keep=8)"
+    assert not list(keyhole.nn.SplashAttention(64).parameters())
