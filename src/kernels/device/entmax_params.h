@@ -1,0 +1,47 @@
+// src/kernels/device/entmax_params.h
+// What the launches of entmax and top_k share, on every GPU backend: plain structs, by value; every
+// pointer is a device pointer.
+//
+//   scan      (sm90/entmax_scan.cuh, ...)  q . k over tile lists: the keys of each row that may
+//             have weight
+//   solve     (entmax_solve.cu)            lambda on that list; the support; the values of the
+//             support
+//   rows      (entmax_rows.cu)             one row alone, whatever it is: what a scan left out, or
+//             all rows where no scan was made
+#pragma once
+
+#include "base/entmax.h"
+#include "kernels/device/exact_backward.cuh"
+#include "kernels/device/params.h"
+
+namespace keyhole::device {
+
+// A key that may have weight.
+struct Candidate {
+  float product;  // q . k, before softcap and scale
+  int32_t key;
+};
+
+// What a scan found, in any order. Row r is (batch * heads + head) * q_len + query. The list has
+// every key of the row that has weight, and may have others.
+struct CandidateLists {
+  Candidate* entries = nullptr;  // [rows][capacity]
+  int32_t* count = nullptr;      // [rows]; kAlone: the row is left to entmax_rows.cu
+  int32_t capacity = 0;
+};
+inline constexpr int32_t kAlone = -1;
+
+struct EntmaxParams {
+  Sizes sizes;
+  DeviceTensor q, k, v, out;
+  DeviceVector lse;             // lambda of each row; data null: not requested
+  const float* sink = nullptr;  // [heads], or null: one more score of every row, without a value
+  int64_t sink_stride = 1;
+  EntmaxPower power;
+  int64_t top_k = 0;          // 0: all keys take part
+  DeviceTensor support;       // int32 rows of kSupportKeys (normalizer.h); data null: not requested
+  DevicePlan plan;            // all parts
+  CandidateLists candidates;  // null pointers: no scan was made
+};
+
+}  // namespace keyhole::device
