@@ -90,10 +90,10 @@ struct Product;
 //   the product overwrites the accumulator.
 // of_registers: the left operand in registers, packed like two neighbouring blocks of 8 columns of
 //   an accumulator: {block 0 h 0, block 0 h 1, block 1 h 0, block 1 h 1}. Rows of the right operand
-//   are terms.
+//   are terms; in of_register_rows its columns are.
 // columns: of the right operand and of the accumulator, of which a thread holds `count` elements;
-//   a0 to a4: the names of the operands after the accumulator.
-#define KEYHOLE_DEFINE_PRODUCT(type, count, columns, a0, a1, a2, a3, a4)                          \
+//   a0 to a5: the names of the operands after the accumulator.
+#define KEYHOLE_DEFINE_PRODUCT(type, count, columns, a0, a1, a2, a3, a4, a5)                      \
   template <bool kBegins, bool kLeftRows, bool kRightRows>                                        \
   static __device__ __forceinline__ void of_shared(float(&sum)[count], uint64_t left,             \
                                                    uint64_t right) {                              \
@@ -114,13 +114,25 @@ struct Product;
                                    ", adds, 1, 1, 1;\n}"                                          \
         : KEYHOLE_SUM_##count                                                                     \
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));                    \
+  }                                                                                               \
+  template <bool kBegins>                                                                         \
+  static __device__ __forceinline__ void of_register_rows(                                        \
+      float(&sum)[count], const uint32_t(&left)[4], uint64_t right) {                             \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " a5                                     \
+                 ", 0;\n"                                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type             \
+                 " {" KEYHOLE_NAMES_##count "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " a4            \
+                                            ", adds, 1, 1, 0;\n}"                                 \
+                 : KEYHOLE_SUM_##count                                                            \
+                 : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right),            \
+                   "n"(int(!kBegins)));                                                           \
   }
-#define KEYHOLE_DEFINE_PRODUCTS(type)                                         \
-  KEYHOLE_DEFINE_PRODUCT(type, 32, "64", "%32", "%33", "%34", "%35", "%36")   \
-  KEYHOLE_DEFINE_PRODUCT(type, 48, "96", "%48", "%49", "%50", "%51", "%52")   \
-  KEYHOLE_DEFINE_PRODUCT(type, 64, "128", "%64", "%65", "%66", "%67", "%68")  \
-  KEYHOLE_DEFINE_PRODUCT(type, 96, "192", "%96", "%97", "%98", "%99", "%100") \
-  KEYHOLE_DEFINE_PRODUCT(type, 128, "256", "%128", "%129", "%130", "%131", "%132")
+#define KEYHOLE_DEFINE_PRODUCTS(type)                                                 \
+  KEYHOLE_DEFINE_PRODUCT(type, 32, "64", "%32", "%33", "%34", "%35", "%36", "%37")    \
+  KEYHOLE_DEFINE_PRODUCT(type, 48, "96", "%48", "%49", "%50", "%51", "%52", "%53")    \
+  KEYHOLE_DEFINE_PRODUCT(type, 64, "128", "%64", "%65", "%66", "%67", "%68", "%69")   \
+  KEYHOLE_DEFINE_PRODUCT(type, 96, "192", "%96", "%97", "%98", "%99", "%100", "%101") \
+  KEYHOLE_DEFINE_PRODUCT(type, 128, "256", "%128", "%129", "%130", "%131", "%132", "%133")
 template <>
 struct Product<__nv_bfloat16> {
   KEYHOLE_DEFINE_PRODUCTS("bf16")

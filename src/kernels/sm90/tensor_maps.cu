@@ -139,6 +139,11 @@ class CallRows {
 
 }  // namespace
 
+RowMaps key_maps(const device::Sizes& sizes, const device::DeviceTensor& k, DType dtype,
+                 int32_t stride, int k_rows) {
+  return CallRows(sizes, dtype, stride, k.data).of_keys(k, sizes.head_dim, k_rows);
+}
+
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows) {
   const device::Sizes& sizes = params.sizes;
   CallRows rows(sizes, dtype, params.view.stride, params.q.data);

@@ -1,0 +1,18 @@
+// src/kernels/device/entmax_solve.h
+// From candidates to results: lambda, support and output of each row whose list a scan has filled.
+// Rows that it cannot finish (a product that is not finite) get the count kAlone.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/entmax_params.h"
+
+namespace keyhole::device {
+
+// At most this many candidates of a row.
+inline constexpr int32_t kMostCandidates = 96;
+
+// v and out: is_in_vectors, v_head_dim at most 256.
+void launch_solve_candidates(const EntmaxParams& params, DType dtype, cudaStream_t stream);
+
+}  // namespace keyhole::device

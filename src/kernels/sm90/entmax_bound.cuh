@@ -1,0 +1,107 @@
+// src/kernels/sm90/entmax_bound.cuh
+// A bound of a row: below it no key has weight, whatever the keys still to come. Found from any
+// part of the row's keys (base/entmax.h): a step towards their lambda that never passes it, or the
+// top_k-th largest of them.
+//
+// A level is a score divided by the scale, which without a softcap is the product q . k itself.
+// Lists hold products.
+#pragma once
+
+#include "kernels/device/entmax_params.h"
+
+namespace keyhole::sm90 {
+
+// kPlain: alpha = 1.5, no softcap, not bounded by top_k. The other form takes any call.
+template <bool kPlain>
+struct BoundRule {
+  float unit;     // (alpha - 1) * scale: z = unit * level; 0: softmax, bounded by top_k alone
+  float power;    // r
+  float rest;     // 2 - alpha
+  int32_t whole;  // r as a whole number, or 0
+  int32_t top_k;  // 0: no bound by it
+  float inner;    // level = outer * tanh(inner * product); 0: no softcap
+  float outer;
+
+  __device__ __forceinline__ bool has_sums() const { return kPlain || unit != 0; }
+  __device__ __forceinline__ bool has_ranks() const { return !kPlain && top_k > 0; }
+  __device__ __forceinline__ bool has_softcap() const { return !kPlain && inner != 0; }
+  __device__ __forceinline__ int32_t whole_power() const { return kPlain ? 2 : whole; }
+
+  __device__ __forceinline__ float level(float product) const {
+    return has_softcap() ? outer * tanhf(inner * product) : product;
+  }
+  // A product whose level is not above the given one.
+  __device__ __forceinline__ float product_below(float level) const {
+    if (!has_softcap()) return level;
+    const float bent = level / outer;
+    if (bent <= -1) return -INFINITY;
+    constexpr float kSlightly = 1e-5f;
+    const float product = atanhf(fminf(bent, 1 - kSlightly)) / inner;
+    return product - kSlightly * fabsf(product);
+  }
+};
+
+// scale > 0.
+inline BoundRule<false> bound_rule(const device::EntmaxParams& p) {
+  const double scale = p.sizes.scale, softcap = p.sizes.softcap;
+  const bool has_softcap = softcap > 0 && float(scale / softcap) != 0;
+  // For larger alpha lists are shorter than any top_k that is worth a search.
+  const bool needs_top_k = p.power.is_softmax() || p.power.power > 2.5;
+  return {.unit = float(p.power.bend * scale),
+          .power = float(p.power.power),
+          .rest = float(1 - p.power.bend),
+          .whole = p.power.whole,
+          .top_k = needs_top_k ? int32_t(p.top_k) : 0,
+          .inner = has_softcap ? float(scale / softcap) : 0,
+          .outer = has_softcap ? float(softcap / scale) : 0};
+}
+
+inline bool is_plain(const BoundRule<false>& rule) {
+  return rule.whole == 2 && rule.top_k == 0 && rule.inner == 0;
+}
+
+// Sums over the entries above a bound, in z.
+template <bool kPlain>
+struct BoundSums {
+  float weight = 0, slope = 0;
+
+  // over: how far above the bound, at least 0.
+  __device__ __forceinline__ void add(const BoundRule<kPlain>& rule, float over) {
+    if (rule.whole_power() == 2) {
+      weight = fmaf(over, over, weight);
+      slope += over;
+    } else if (rule.whole_power() == 1) {
+      weight += over;
+      slope += over > 0 ? 1 : 0;
+    } else if (rule.whole_power() != 0) {
+      const float square = over * over;
+      weight += rule.whole_power() == 3 ? square * over : square * square;
+      slope += rule.whole_power() == 3 ? square : square * over;
+    } else if (over > 0) {
+      const float term = exp2f(rule.power * log2f(over));
+      weight += term;
+      slope += term / over;
+    }
+  }
+  // How far the bound rises, in z.
+  __device__ __forceinline__ float step(const BoundRule<kPlain>& rule) const {
+    if (!(weight > 1)) return 0;
+    const float rest = rule.whole_power() == 2   ? sqrtf(weight)
+                       : rule.whole_power() == 1 ? 1
+                                                 : exp2f(rule.rest * log2f(weight));
+    const float step = __fdividef(weight - rest, slope);
+    constexpr float kNotQuite = 0.99999f;  // sums are rounded
+    return step < INFINITY ? step * kNotQuite : 0;
+  }
+};
+
+// A number that orders floats as integers, and its inverse.
+__device__ __forceinline__ int32_t order_of(float x) {
+  const int32_t bits = __float_as_int(x);
+  return bits >= 0 ? bits : bits ^ 0x7fffffff;
+}
+__device__ __forceinline__ float float_of_order(int32_t order) {
+  return __int_as_float(order >= 0 ? order : order ^ 0x7fffffff);
+}
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,67 @@
+// src/kernels/sm90/entmax_entries.cpp
+#include "kernels/sm90/entmax_entries.h"
+
+#include "base/check.h"
+#include "kernels/device/entmax_forward_call.h"
+#include "kernels/device/row_objection.h"
+#include "kernels/sm90/entmax_launch.h"
+#include "kernels/sm90/entmax_scan_config.h"
+
+namespace keyhole::sm90 {
+namespace {
+
+// The fixed cost of a list, in tiles: the bound from the look, and the lists that are written.
+constexpr double kTilesPerList = 4;
+
+double cost(const TileShape& tile, double num_tiles, double num_lists) {
+  return double(tile.q) * double(tile.k) * (num_tiles + kTilesPerList * num_lists);
+}
+
+Persistence persistence(const TileShape&) { return {1, kTilesPerList, 0.25}; }
+
+std::string objection(const Request& request) {
+  if (!request.why_no_tma.empty()) return request.why_no_tma;
+  if (request.normalizer.top_k > kSupportKeys) return say("takes top_k up to ", kSupportKeys);
+  return device::row_objection(request, kEntmaxSharedBytes);
+}
+
+template <DType kType>
+void add_entries(std::vector<KernelEntry>& entries) {
+  struct Padded {
+    int64_t head_dim;
+    void (*forward)(const ForwardArgs& args);
+  };
+  for (const Padded padded : {Padded{64, run_entmax_forward<kType, 64>},
+                              Padded{128, run_entmax_forward<kType, 128>}}) {
+    entries.push_back(
+        {.name = say("sm90.entmax_forward.", to_string(kType), ".d", padded.head_dim),
+         .backend = "sm90",
+         .device = Device::Kind::cuda,
+         .operation = Operation::forward,
+         .dtype = kType,
+         .max_head_dim = padded.head_dim,
+         .tiles = {kScanTile},
+         .cost = cost,
+         .forward = padded.forward,
+         .backward = nullptr,
+         .weights = Weights::sparse,
+         .bitmaps = BitmapLayout::mma,
+         .min_compute_capability = 90,
+         .max_compute_capability = 90,
+         .objection = objection,
+         .persistence = persistence,
+         .forward_workspace = device::entmax_forward_workspace_bytes,
+         .backward_workspace = nullptr});
+  }
+}
+
+}  // namespace
+
+std::vector<KernelEntry> entmax_entries() {
+  std::vector<KernelEntry> entries;
+  add_entries<DType::bf16>(entries);
+  add_entries<DType::f16>(entries);
+  return entries;
+}
+
+}  // namespace keyhole::sm90

@@ -1,0 +1,64 @@
+// src/kernels/sm90/entmax_scan_shared.cuh
+// The pipeline of the scan: the roles, what they share, and who waits for whom.
+//
+// CTAs are persistent and process one query tile after another.
+//
+//   producer     1 thread: reads the CTA's work items and starts the TMA copies of key tiles: for
+//                each item first every n-th tile, the look, then all of them
+//   consumers    two warpgroups, 64 queries each; queries are in registers
+//
+// Barrier    completes a phase when                                        who waits
+//   full     a key tile, its bitmap's number and the item have arrived     consumers
+//   empty    every warp has its scores                                     producer
+#pragma once
+
+#include "kernels/device/entmax_params.h"
+#include "kernels/sm90/entmax_scan_config.h"
+#include "kernels/sm90/stages.cuh"
+#include "kernels/sm90/waits.cuh"
+
+namespace keyhole::sm90 {
+
+// The bitmap of a tile in which no pair attends. A query tile without keys gets a list of one such
+// tile, so that it needs no special case.
+inline constexpr int32_t kNothingAttends = -2;
+
+// A query tile of one head and how many key tiles follow.
+struct ScanItem {
+  int32_t num_tiles;  // 0: there is no more work
+  int32_t num_looks;  // tiles of the look, which come first
+  int32_t head_index, batch, head;
+  int32_t num_rows;     // rows of the tile that exist
+  int64_t first_query;  // row r is query first_query + stride * r
+  int64_t first_key;    // of the residue class
+};
+
+template <class C>
+struct ScanShared {
+  using Keys = Panels<kScanKeys, C::head_dim>;
+  static constexpr uint32_t k_bytes = Keys::bytes * Keys::count;
+  // Entry e of a lane's list is at 256 * e + 8 * lane: two scores. Keys of entry e, of both rows of
+  // the lane, are in a plane of their own.
+  static constexpr int plane_bytes = C::list_entries * 256;
+  static constexpr int warp_bytes = 3 * plane_bytes;
+
+  alignas(1024) unsigned char k[C::stages][k_bytes];  // 1024: the period of the swizzle
+  unsigned char lists[kScanWarps][warp_bytes];
+  uint64_t full[C::stages], empty[C::stages];
+  // One more than there are stages: the producer is at most that many items ahead, and a warp reads
+  // its item again at its end.
+  ScanItem items[C::stages + 1];
+  int32_t bitmap[C::stages], tile[C::stages];
+  Waits waits;
+
+  __device__ void init() {
+    for (int i = 0; i < C::stages; ++i) {
+      init_barrier(full[i], 1);
+      init_barrier(empty[i], kScanWarps);
+    }
+    waits.gave_up = 0;
+    publish_barriers();
+  }
+};
+
+}  // namespace keyhole::sm90
