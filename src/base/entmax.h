@@ -36,9 +36,11 @@ struct EntmaxPower {
     const bool is_whole = rounded <= 4 && std::abs(r - rounded) < 1e-12;
     return {alpha - 1, r, is_whole ? int(rounded) : 0};
   }
-  bool is_softmax() const { return bend == 0; }
+  constexpr bool is_softmax() const { return bend == 0; }
   // How far below the largest score a score may be and still weigh something.
-  double reach() const { return is_softmax() ? std::numeric_limits<double>::infinity() : power; }
+  constexpr double reach() const {
+    return is_softmax() ? std::numeric_limits<double>::infinity() : power;
+  }
 };
 
 // Arithmetic on plain numbers, with the functions of the standard library. Other Maths have the
@@ -69,9 +71,17 @@ struct EntmaxSums {
   Number count = 0;   // of all x > 0
 };
 
-// How far lambda moves from a lambda with these sums. From max(s) on, the steps for alpha != 1.5
-// are Newton's on weight^(alpha - 1): they never pass the solution. For alpha = 1.5 the weights are
-// a quadratic in lambda, which is solved: exact once the list of x > 0 is right.
+// How far lambda moves from a lambda with these sums by Newton's step on weight^(alpha - 1). From
+// max(s) on, such steps never pass the solution: every lambda on the way is a lower bound. Not for
+// alpha = 1.
+template <class Number>
+KEYHOLE_RULE Number lambda_step_below(const EntmaxPower& power, const EntmaxSums<Number>& sums) {
+  const Number bend = Number(power.bend);
+  return -sums.weight * std::expm1(-bend * std::log(sums.weight)) / (bend * sums.slope);
+}
+
+// The same towards the solution alone, for any alpha. For alpha = 1.5 the weights are a quadratic
+// in lambda, which is solved: exact once the list of x > 0 is right, but it may pass the solution.
 template <class Number>
 KEYHOLE_RULE Number lambda_step(const EntmaxPower& power, const EntmaxSums<Number>& sums) {
   const Number excess = sums.weight - 1;
@@ -81,8 +91,19 @@ KEYHOLE_RULE Number lambda_step(const EntmaxPower& power, const EntmaxSums<Numbe
     if (square < 0) return 2 * sums.slope / sums.count;
     return 2 * excess / (sums.slope + std::sqrt(square));
   }
-  const Number bend = Number(power.bend);
-  return -sums.weight * std::expm1(-bend * std::log(sums.weight)) / (bend * sums.slope);
+  return lambda_step_below(power, sums);
+}
+
+// The score below which a key has no weight, for a lower bound of lambda; a little lower, for
+// rounding.
+template <class Number>
+KEYHOLE_RULE Number lowest_score(const EntmaxPower& power, Number lambda) {
+  if (power.is_softmax() || !(std::abs(lambda) <= std::numeric_limits<Number>::max())) {
+    return std::numeric_limits<Number>::lowest();
+  }
+  const Number lowest = lambda - Number(power.reach());
+  return lowest -
+         4 * std::numeric_limits<Number>::epsilon() * (std::abs(lowest) + std::abs(lambda));
 }
 
 // Whether these sums are as good as rounding lets them be, for a list of `count` scores.

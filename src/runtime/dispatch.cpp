@@ -51,10 +51,7 @@ std::string why_no_tma(std::initializer_list<const TensorView*> tensors) {
 
 std::string objection_to(const KernelEntry& kernel, const Request& request) {
   if (kernel.weights != weights_of(request.normalizer)) {
-    if (kernel.weights == Weights::sparse) return "is for entmax and top_k";
-    return kernel.device == Device::Kind::cpu
-               ? "softmax only"
-               : "softmax only: copy the tensors to host memory for the cpu backend";
+    return kernel.weights == Weights::sparse ? "is for entmax and top_k" : "softmax only";
   }
   if (kernel.bend == Bend::none && request.has_softcap) return "has no softcap";
   if (kernel.bend == Bend::softcap && !request.has_softcap) return "is for calls with a softcap";

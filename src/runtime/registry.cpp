@@ -9,6 +9,7 @@
 
 #ifdef KEYHOLE_HAVE_CUDA
 #include "kernels/simple/backward_entries.h"
+#include "kernels/simple/entmax_entries.h"
 #include "kernels/simple/forward_entries.h"
 #include "kernels/sm80/backward_entries.h"
 #include "kernels/sm80/forward_entries.h"
@@ -35,6 +36,7 @@ std::vector<KernelEntry> all_entries() {
   add(sm80::forward_entries());
   add(sm80::backward_entries());
   add(simple::forward_entries());
+  add(simple::entmax_entries());
   add(simple::backward_entries());
 #endif
   add(cpu::entries());

@@ -249,5 +249,28 @@ TEST(Entmax, AnEmptyListHasNoLambda) {
   }
 }
 
+// What a scan relies on that drops keys before it has met all of them.
+TEST(Entmax, StepsBelowNeverPassTheSolution) {
+  std::mt19937 random(3);
+  std::normal_distribution<double> normal;
+  for (const double alpha : {1.01, 1.1, 1.25, 1.5, 1.7, 2.}) {
+    const EntmaxPower power = EntmaxPower::of(alpha);
+    for (int repeat = 0; repeat < 50; ++repeat) {
+      std::vector<double> scores(300);
+      for (double& score : scores) score = 3 * normal(random);
+      const double lambda = solve_entmax(power, scores.data(), 300).value();
+      const double top = *std::max_element(scores.begin(), scores.end());
+      double above = 0;
+      for (int round = 0; round < 12; ++round) {
+        const auto sums = entmax_sums(power, scores.data(), 300, top, above);
+        above += lambda_step_below(power, sums);
+        EXPECT_LE(top + above, lambda + 1e-12) << alpha << ", round " << round;
+        EXPECT_LT(lowest_score(power, top + above), lambda - power.reach()) << alpha;
+      }
+      EXPECT_NEAR(top + above, lambda, 1e-9) << alpha;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace keyhole

@@ -17,6 +17,10 @@ namespace {
 // rows of equal number in neighbouring heads, or 2^31 elements apart, different.
 constexpr int64_t kDrawn = (int64_t{1} << 24) + 37 * 128;
 
+Normalizer normalizer_for(const KernelEntry& kernel) {
+  return kernel.weights == Weights::sparse ? entmax(1.5, 40) : softmax();
+}
+
 Request request_for(const KernelEntry& kernel, int64_t head_dim) {
   return {.backend = "auto",
           .operation = kernel.operation,
@@ -26,6 +30,7 @@ Request request_for(const KernelEntry& kernel, int64_t head_dim) {
           .device = kGpu,
           .compute_capability = gpu(kGpu).compute_capability,
           .shared_bytes = gpu(kGpu).shared_bytes,
+          .normalizer = normalizer_for(kernel),
           .deterministic = kernel.operation == Operation::backward};
 }
 
@@ -209,13 +214,30 @@ ProblemSizes sizes_for(const KernelEntry& kernel, int64_t length) {
       .q_len = length, .k_len = length, .head_dim = head_dim_for(kernel), .dtype = kernel.dtype};
 }
 
+namespace {
+
+ForwardArgs forward_args_for(const KernelEntry& kernel, const GpuProblem& problem,
+                             const Launch& launch) {
+  ForwardArgs args = forward_args(problem, launch);
+  args.rule.normalizer = normalizer_for(kernel);
+  return args;
+}
+BackwardArgs backward_args_for(const KernelEntry& kernel, const GpuProblem& problem,
+                               const Launch& launch) {
+  BackwardArgs args = backward_args(problem, launch);
+  args.rule.normalizer = normalizer_for(kernel);
+  return args;
+}
+
+}  // namespace
+
 void queue(const KernelEntry& kernel, const Plan& plan, const GpuProblem& problem,
            const Launch& launch) {
   const TileShape tile = pick_tile(kernel, plan);
   if (kernel.operation == Operation::forward) {
-    run_forward(kernel, plan, tile, forward_args(problem, launch));
+    run_forward(kernel, plan, tile, forward_args_for(kernel, problem, launch));
   } else {
-    BackwardArgs args = backward_args(problem, launch);
+    BackwardArgs args = backward_args_for(kernel, problem, launch);
     args.schedule = schedule_of(kernel, plan, tile, args, /*deterministic=*/true);
     run_backward(kernel, plan, tile, args);
   }
@@ -225,9 +247,9 @@ int64_t workspace_bytes(const KernelEntry& kernel, const Plan& plan, const GpuPr
                         const Launch& launch) {
   const TileShape tile = pick_tile(kernel, plan);
   if (kernel.operation == Operation::forward) {
-    return forward_workspace_on_gpu(kernel, plan, tile, forward_args(problem, launch));
+    return forward_workspace_on_gpu(kernel, plan, tile, forward_args_for(kernel, problem, launch));
   }
-  BackwardArgs args = backward_args(problem, launch);
+  BackwardArgs args = backward_args_for(kernel, problem, launch);
   args.schedule = schedule_of(kernel, plan, tile, args, /*deterministic=*/true);
   return backward_workspace_on_gpu(kernel, plan, tile, args);
 }

@@ -29,6 +29,7 @@ std::vector<Case> cases() {
   }
   for (uint64_t seed = 0; seed < uint64_t(scaled(150)); ++seed) {
     all.push_back(draw_gpu_case(5'000'000 + seed));
+    all.back().normalizer = softmax();
   }
   return all;
 }

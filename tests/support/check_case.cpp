@@ -348,8 +348,9 @@ bool is_wanted(const KernelEntry& kernel) {
 // are not for everything lack dtypes and widths.
 bool may_find_no_kernel(const Case& c) {
   if (wanted_backends() == nullptr) return false;
-  if (c.dtype == DType::f64 || !c.normalizer.is_plain_softmax()) return true;
+  if (c.dtype == DType::f64) return true;
   if (is_named("gpu") || is_named("simple") || is_named("cpu")) return false;
+  if (!c.normalizer.is_plain_softmax()) return true;
   return std::ranges::any_of(kernel_table(), [](const KernelEntry& kernel) {
     return is_wanted(kernel) && why_not_here(kernel).empty();
   });
@@ -445,7 +446,8 @@ Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* s
   CheckStats unused;
   try {
 #ifdef KEYHOLE_HAVE_CUDA
-    if (is_on_gpu(kernel) && judged == Judged::where_it_runs) {
+    // The judge on the GPU knows softmax alone.
+    if (is_on_gpu(kernel) && judged == Judged::where_it_runs && c.normalizer.is_plain_softmax()) {
       return check_on_gpu(c, kernel, stats ? *stats : unused);
     }
 #endif

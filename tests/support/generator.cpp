@@ -284,7 +284,8 @@ Case draw_gpu_case(uint64_t seed) {
   constexpr int64_t kWork = 1'000'000;
   Case c = draw_case(seed, kWork);
   Random random(c.data);
-  c.normalizer = softmax();  // no kernel of a GPU takes others
+  // Others are judged on the host, which takes longer.
+  if (c.data % 4 != 0) c.normalizer = softmax();
   if (c.dtype == DType::f64) c.dtype = random.chance(50) ? DType::bf16 : DType::f16;
   if (random.chance(25)) return c;
   c.head_dim = round_up(c.head_dim, 8);

@@ -34,6 +34,7 @@ Request request_of(Operation operation, const Case& c, const CallTensors& tensor
           .device = kGpu,
           .compute_capability = gpu(kGpu).compute_capability,
           .shared_bytes = shared_bytes != 0 ? shared_bytes : gpu(kGpu).shared_bytes,
+          .normalizer = c.normalizer,
           .has_softcap = c.softcap > 0,
           .is_aligned = is_aligned(tensors, operation),
           .why_no_tma = why_no_tma(tensors, operation)};
@@ -68,7 +69,7 @@ ForwardArgs forward_args_of(const Case& c, const CallTensors& t, int64_t shared_
   ForwardArgs args;
   args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
   if (c.has_sink) args.sink = t.sink;
-  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
+  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
   args.launch.shared_bytes = shared_bytes;
   return args;
 }
@@ -78,7 +79,7 @@ BackwardArgs backward_args_of(const Case& c, const CallTensors& t, int64_t share
   args.dout = t.dout, args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
   args.dq = t.dq, args.dk = t.dk, args.dv = t.dv;
   if (c.has_sink) args.sink = t.sink, args.dsink = t.dsink;
-  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
+  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
   args.launch.shared_bytes = shared_bytes;
   return args;
 }

@@ -19,6 +19,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/entmax.h"
 #include "kernels/cpu/entmax_primitives.h"
 #include "kernels/cpu/pack.h"
 #include "kernels/cpu/plan_pairs.h"
@@ -140,7 +141,7 @@ class EntmaxScan {
     for (int64_t r = 0; r < block.queries.count; ++r) num_wanted += wanted(r) ? 1 : 0;
     if (num_wanted == 0) return;
     const auto bound_of = [&](int64_t r) {
-      return lambdas == nullptr ? kLowest : lowest_score(lambdas[r]);
+      return lambdas == nullptr ? kLowest : lowest_score(power_, lambdas[r]);
     };
     // One row alone is not worth the scores of a whole block.
     const bool is_block = follows_tiles_ && (num_wanted > 1 || block.queries.count == 1);
@@ -180,13 +181,6 @@ class EntmaxScan {
     int64_t rows = 0;
     for (int32_t c = 0; c < view().classes; ++c) rows += view().residues[c].num_q;
     return rows == p_.q_len;
-  }
-
-  // The score below which a key has no weight against this lambda; a little lower, for rounding.
-  T lowest_score(T lambda) const {
-    if (power_.is_softmax() || !std::isfinite(lambda)) return kLowest;
-    const T lowest = lambda - T(power_.reach());
-    return lowest - 4 * std::numeric_limits<T>::epsilon() * (std::abs(lowest) + std::abs(lambda));
   }
 
   // Rows of q in place, or copied if they cannot be read in place.
@@ -314,7 +308,7 @@ class EntmaxScan {
       if (!power_.is_softmax()) {
         T& lambda = work.lambda[size_t(r)];
         lambda = lists_.solve(power_, row.scores, row.count, lambda).value();
-        bound = std::max(bound, lowest_score(lambda));
+        bound = std::max(bound, lowest_score(power_, lambda));
         row.count = lists_.drop(row.scores, row.keys, row.count, bound);
       }
       work.bound[r] = bound;

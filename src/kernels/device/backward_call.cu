@@ -11,6 +11,7 @@
 #include "kernels/device/gather_backward.h"
 #include "kernels/device/invert_lists.h"
 #include "kernels/device/math.cuh"
+#include "kernels/device/store_plan.h"
 
 namespace keyhole::device {
 namespace {
@@ -136,17 +137,6 @@ std::vector<GatherView> gathers_to_follow(const BackwardArgs& args, const Worksp
   return views;
 }
 
-template <class View>
-void store_all(std::span<const View> views, View* to, cudaStream_t stream) {
-  for (size_t first = 0; first < views.size(); first += kViewsAtOnce) {
-    SomeViews<View> some = {};
-    const size_t count = std::min(views.size() - first, size_t(kViewsAtOnce));
-    std::copy_n(views.begin() + std::ptrdiff_t(first), count, some.view);
-    store_views<<<1, 32, 0, stream>>>(some, to + first, int32_t(count));
-    check_cuda(cudaGetLastError(), "storing the views of a plan");
-  }
-}
-
 unsigned ctas_for(int64_t rows) {  // the kernels loop over the rest
   return unsigned(std::clamp<int64_t>(ceil_div(rows, kRowWarps), 1, int64_t{1} << 24));
 }
@@ -255,10 +245,7 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
 
   check_cuda(cudaMemsetAsync(w.found_nonfinite, 0, size_t(w.bytes - w.zeros_begin), stream),
              "clearing the accumulators of a backward pass");
-  store_all(args.plan.tiles, w.tiles, stream);
-  store_all(args.plan.gathers, w.gathers, stream);
-  const DevicePlan plan = {w.tiles, w.gathers, int32_t(args.plan.tiles.size()),
-                           int32_t(args.plan.gathers.size())};
+  const DevicePlan plan = store_plan(args.plan, w.tiles, w.gathers, stream);
   if (queries > 0) prepare<Storage, kLayout>(p, plan, w, stream);
   find_sink_gradients(args, p, stream);
   if (queries + keys == 0) return;

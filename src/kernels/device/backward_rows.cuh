@@ -10,19 +10,7 @@
 
 namespace keyhole::device {
 
-inline constexpr int32_t kRowWarps = 4;     // per CTA
-inline constexpr int32_t kViewsAtOnce = 8;  // they are passed as kernel arguments
-
-// Copies views into device memory. Kernel arguments are captured when a launch is queued, also into
-// a graph.
-template <class View>
-struct SomeViews {
-  View view[kViewsAtOnce];
-};
-template <class View>
-__global__ void store_views(const __grid_constant__ SomeViews<View> some, View* to, int32_t count) {
-  if (int32_t(threadIdx.x) < count) to[threadIdx.x] = some.view[threadIdx.x];
-}
+inline constexpr int32_t kRowWarps = 4;  // per CTA
 
 // Calls visit(batch, head, index) for the rows [batch, heads, length] of this warp.
 template <class Visit>

@@ -1,6 +1,6 @@
 // src/kernels/device/math.cuh
 // The arithmetic with which GPU kernels evaluate the weight rule (base/weight_rule.h). Scores are
-// in base 2.
+// in base 2, unless it says otherwise.
 #pragma once
 
 #include "base/weight_rule.h"
@@ -34,6 +34,13 @@ struct ExactMath : PlainArithmetic<double> {
   static constexpr double kLogE = keyhole::kLog2E, kTanhScale = 1;
   static __device__ double power(double x) { return exp2(x); }
   static __device__ double tanh(double x) { return ::tanh(x); }
+};
+
+// Scores in base e, for entmax: float or double.
+template <class Number>
+struct BaseEMath : PlainArithmetic<Number> {
+  static constexpr double kLogE = 1, kTanhScale = 1;
+  static __device__ __forceinline__ Number tanh(Number x) { return std::tanh(x); }
 };
 
 }  // namespace keyhole::device

@@ -1,0 +1,95 @@
+// src/kernels/device/entmax_forward_call.cu
+#include "base/int_math.h"
+#include "kernels/device/check_cuda.h"
+#include "kernels/device/entmax_forward_call.h"
+#include "kernels/device/entmax_rows.h"
+#include "kernels/device/store_plan.h"
+
+namespace keyhole::device {
+namespace {
+
+bool can_scan(const ForwardArgs& args) {
+  const float scale = float(args.rule.scale);
+  return args.plan.tiles.size() == 1 && args.plan.gathers.empty() && scale > 0 &&
+         std::isfinite(scale) && args.rule.normalizer.top_k <= kSupportKeys;
+}
+
+// The layout of the workspace. Without memory only the sizes are meaningful.
+struct Workspace {
+  TileView* tiles = nullptr;
+  GatherView* gathers = nullptr;
+  RowScratch rows;
+  CandidateLists candidates;
+  int64_t bytes = 0;
+};
+Workspace lay_out(const ForwardArgs& args, bool scans) {
+  const Sizes sizes = sizes_of(args);
+  Workspace w;
+  const auto take = [&]<class Element>(Element*& pointer, int64_t count) {
+    pointer = reinterpret_cast<Element*>(static_cast<char*>(args.launch.workspace) + w.bytes);
+    const int64_t bytes = checked_mul(count, int64_t(sizeof(Element)), "attention: the workspace");
+    w.bytes = checked_add(w.bytes, round_up(bytes, int64_t{256}), "attention: the workspace");
+  };
+  take(w.tiles, int64_t(args.plan.tiles.size()));
+  take(w.gathers, int64_t(args.plan.gathers.size()));
+  w.rows = row_scratch_for(sizes, args.launch.num_processors);
+  char* lists = nullptr;
+  take(lists, w.rows.bytes());
+  w.rows.lists = lists;
+  if (!scans) return w;
+  const int64_t rows =
+      checked_mul(int64_t{sizes.num_heads()}, sizes.q_len, "attention: rows of the workspace");
+  w.candidates.capacity = kCandidatesPerRow;
+  take(w.candidates.entries, checked_mul(rows, kCandidatesPerRow, "attention: the workspace"));
+  take(w.candidates.count, rows);
+  return w;
+}
+
+EntmaxParams params_of(const ForwardArgs& args, const Workspace& w) {
+  EntmaxParams params;
+  params.sizes = sizes_of(args);
+  params.q = device_tensor(args.q);
+  params.k = device_tensor(args.k);
+  params.v = device_tensor(args.v);
+  params.out = device_tensor(args.out);
+  if (args.lse.is_given()) params.lse = device_tensor(args.lse);
+  params.sink = static_cast<const float*>(args.sink.data);
+  params.sink_stride = args.sink.strides[0];
+  params.power = EntmaxPower::of(args.rule.normalizer.alpha);
+  params.top_k = args.rule.normalizer.top_k;
+  params.support = {args.support.keys, args.support.batch_stride, args.support.head_stride,
+                    args.support.row_stride};
+  params.candidates = w.candidates;
+  return params;
+}
+
+}  // namespace
+
+int64_t entmax_rows_workspace_bytes(const ForwardArgs& args) { return lay_out(args, false).bytes; }
+int64_t entmax_scan_workspace_bytes(const ForwardArgs& args) {
+  return lay_out(args, can_scan(args)).bytes;
+}
+
+void run_entmax_forward(const ForwardArgs& args, BitmapLayout bitmaps,
+                        const EntmaxLaunches& launches) {
+  if (args.q.shape[0] == 0 || args.q.shape[1] == 0 || args.q.shape[2] == 0) return;
+  const bool scans = launches.scan != nullptr && can_scan(args);
+  const Workspace w = lay_out(args, scans);
+  KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a forward pass was given ",
+                 args.launch.workspace_bytes, " of ", w.bytes, " bytes of workspace");
+  const auto stream = static_cast<cudaStream_t>(args.launch.stream);
+  const DType dtype = args.q.dtype;
+  EntmaxParams params = params_of(args, w);
+  narrow(int64_t{params.sizes.batch} * params.sizes.heads, "attention: batch x heads");
+  params.plan = store_plan(args.plan, w.tiles, w.gathers, stream);
+  if (scans) {
+    const size_t rows = size_t(params.sizes.num_heads()) * size_t(params.sizes.q_len);
+    check_cuda(cudaMemsetAsync(params.candidates.count, 0, rows * sizeof(int32_t), stream),
+               "clearing the counts of candidates");
+    launches.scan(params, args.plan.tiles[0], stream);
+    launches.solve(params, dtype, stream);
+  }
+  launch_entmax_rows(params, dtype, bitmaps, w.rows, stream);
+}
+
+}  // namespace keyhole::device

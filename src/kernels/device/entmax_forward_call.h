@@ -1,0 +1,36 @@
+// src/kernels/device/entmax_forward_call.h
+// The forward pass of entmax and top_k around a backend's own launches: scratch memory, the scan
+// and the solution where a backend has them, then the rows that are left.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/contract.h"
+
+namespace keyhole::device {
+
+struct EntmaxParams;
+
+// Queues the scan of the only part of a plan: it fills params.candidates, whose counts are 0.
+using LaunchScan = void (*)(const EntmaxParams& params, const TileView& view, cudaStream_t stream);
+// Queues the solution of all rows that the scan did not leave alone.
+using LaunchSolve = void (*)(const EntmaxParams& params, DType dtype, cudaStream_t stream);
+
+// The launches of a backend; null: every row is left to entmax_rows.h. They are used only for plans
+// of one part of tiles, a scale above 0, and a top_k of at most kSupportKeys.
+struct EntmaxLaunches {
+  LaunchScan scan = nullptr;
+  LaunchSolve solve = nullptr;
+};
+
+inline constexpr int32_t kCandidatesPerRow = 96;
+
+// Scratch memory of run_entmax_forward, without a scan and with one. Reads no device memory.
+int64_t entmax_rows_workspace_bytes(const ForwardArgs& args);
+int64_t entmax_scan_workspace_bytes(const ForwardArgs& args);
+
+// Queues the whole forward pass on args.launch.stream.
+void run_entmax_forward(const ForwardArgs& args, BitmapLayout bitmaps,
+                        const EntmaxLaunches& launches = {});
+
+}  // namespace keyhole::device
