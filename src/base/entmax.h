@@ -36,9 +36,11 @@ struct EntmaxPower {
     const bool is_whole = rounded <= 4 && std::abs(r - rounded) < 1e-12;
     return {alpha - 1, r, is_whole ? int(rounded) : 0};
   }
-  bool is_softmax() const { return bend == 0; }
+  constexpr bool is_softmax() const { return bend == 0; }
   // How far below the largest score a score may be and still weigh something.
-  double reach() const { return is_softmax() ? std::numeric_limits<double>::infinity() : power; }
+  constexpr double reach() const {
+    return is_softmax() ? std::numeric_limits<double>::infinity() : power;
+  }
 };
 
 // Arithmetic on plain numbers, with the functions of the standard library. Other Maths have the
