@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/device/backward_call.h"
+#include "kernels/device/entmax_backward_call.h"
 #include "kernels/simple/backward.h"
 
 namespace keyhole::simple {
@@ -13,6 +14,17 @@ namespace {
 // measured yet.
 double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile.q >= 64 ? 1 : 1.6);
+}
+
+// Entmax and top_k: rows are followed by their supports, and tiles only where a row has none.
+void entmax_backward(const BackwardArgs& args) {
+  device::run_entmax_backward(args, BitmapLayout::row_major);
+}
+int64_t entmax_workspace_bytes(const BackwardArgs& args) {
+  return device::entmax_backward_workspace_bytes(args);
+}
+BackwardSchedule entmax_schedule(const Request& request, const TileShape& /*tile*/) {
+  return {.key_lists = request.deterministic ? SumOrder::fixed : SumOrder::atomic};
 }
 
 }  // namespace
@@ -36,6 +48,24 @@ std::vector<KernelEntry> backward_entries() {
                        .objection = nullptr,
                        .forward_workspace = nullptr,
                        .backward_workspace = device::backward_workspace_bytes});
+    entries.push_back({.name = std::string("simple.entmax_backward.") + to_string(dtype),
+                       .backend = "simple",
+                       .device = Device::Kind::cuda,
+                       .operation = Operation::backward,
+                       .dtype = dtype,
+                       .max_head_dim = 576,
+                       .tiles = {{64, 64}, {32, 32}},
+                       .cost = cost,
+                       .forward = nullptr,
+                       .backward = entmax_backward,
+                       .rank = 2,
+                       .weights = Weights::sparse,
+                       .schedule = entmax_schedule,
+                       .bitmaps = BitmapLayout::row_major,
+                       .min_compute_capability = 75,
+                       .objection = nullptr,
+                       .forward_workspace = nullptr,
+                       .backward_workspace = entmax_workspace_bytes});
   }
   return entries;
 }

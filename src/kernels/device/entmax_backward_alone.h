@@ -1,0 +1,18 @@
+// src/kernels/device/entmax_backward_alone.h
+// Rows without a usable support: it was not given, the row has more keys than it has room for, or
+// the row has a NaN. Their keys are found again, over the whole plan.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/entmax_backward_params.h"
+
+namespace keyhole::device {
+
+// delta and dq of such rows, and dk_alone and dv_alone of all keys. Exits at once if there are no
+// such rows.
+void launch_entmax_backward_alone(const EntmaxBackwardParams& params, const DevicePlan& plan,
+                                  BitmapLayout layout, DType dtype, bool is_in_vectors,
+                                  int32_t num_processors, cudaStream_t stream);
+
+}  // namespace keyhole::device

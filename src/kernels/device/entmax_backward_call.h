@@ -1,0 +1,27 @@
+// src/kernels/device/entmax_backward_call.h
+// The backward pass of entmax and top_k on any GPU: all its launches, for every backend. It follows
+// the support of each row, which the forward pass wrote. Rows without one are followed over the
+// whole plan, which is slow; a backend that can find supports faster passes a SupportFinder.
+#pragma once
+
+#include "kernels/contract.h"
+
+namespace keyhole::device {
+
+// Finds the support of all rows again, for calls without one.
+struct SupportFinder {
+  int64_t (*bytes)(const BackwardArgs& args);  // of scratch memory
+  // Queues on args.launch.stream. Writes args.support, which is contiguous, as a forward pass does.
+  void (*find)(const BackwardArgs& args, void* memory);
+};
+
+// Scratch memory of run_entmax_backward.
+int64_t entmax_backward_workspace_bytes(const BackwardArgs& args,
+                                        const SupportFinder* finder = nullptr);
+
+// Queues the whole pass on args.launch.stream: dq, dk, dv and, if asked for, dsink. layout: of the
+// bitmaps of args.plan. With schedule.key_lists fixed, results have the same bits every time.
+void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
+                         const SupportFinder* finder = nullptr);
+
+}  // namespace keyhole::device

@@ -1,0 +1,14 @@
+// src/kernels/device/entmax_backward_count.h
+// Room for what the rows give to their keys: how many rows list each key, and where its entries go.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/device/entmax_backward_params.h"
+
+namespace keyhole::device {
+
+// Expects count, taken and the counters to be 0. Gives is_alone, count, end and the busy keys.
+void launch_entmax_backward_count(const EntmaxBackwardParams& params, cudaStream_t stream);
+
+}  // namespace keyhole::device

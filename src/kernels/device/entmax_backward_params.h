@@ -1,0 +1,105 @@
+// src/kernels/device/entmax_backward_params.h
+// What the launches of the backward pass of entmax and top_k share, on every GPU backend: plain
+// structs, by value; every pointer is a device pointer.
+//
+//   count    (entmax_backward_count.cu)   how many rows list each key; room for them; rows without
+//            a usable list
+//   rows     (entmax_backward_rows.cu)    by the support of a row: delta, dq, and an entry for each
+//            of its keys
+//   alone    (entmax_backward_alone.cu)   rows without a usable list, over the plan
+//   keys     (entmax_backward_keys.cu)    by the entries of a key: dk and dv
+//
+// A row is (batch * heads + head) * q_len + query. A unit is batch * kv_heads + kv_head: all rows
+// that share its keys are neighbours.
+#pragma once
+
+#include "base/entmax.h"
+#include "kernels/device/exact_backward.cuh"
+#include "kernels/device/params.h"
+
+namespace keyhole::device {
+
+// What a row gives to one of its keys.
+struct alignas(16) KeyEntry {
+  uint32_t place;  // which row of the unit: EntryPlaces; ascending as the rows are
+  float weight;    // to dv
+  float dscore;    // to dk
+  uint32_t order;  // of a busy key: the index of the entry that comes here in ascending order
+};
+
+// The places of entries: head in its group, query, and place in the support, in one number.
+struct EntryPlaces {
+  int32_t query_bits = 0, bits = 0;  // bits: of the whole number
+
+  __host__ __device__ uint32_t place(int32_t head_in_group, int64_t query, int32_t slot) const {
+    return ((uint32_t(head_in_group) << query_bits | uint32_t(query)) << kSlotBits) |
+           uint32_t(slot);
+  }
+  __host__ __device__ int32_t head_in_group(uint32_t place) const {
+    return int32_t(place >> kSlotBits >> query_bits);
+  }
+  __host__ __device__ int64_t query(uint32_t place) const {
+    return (place >> kSlotBits) & ((1u << query_bits) - 1);
+  }
+  static constexpr int32_t kSlotBits = 6;
+};
+static_assert(kSupportKeys == 1 << EntryPlaces::kSlotBits);
+
+// A key with more entries than a warp takes is busy. Its entries are dealt in chunks, each to a
+// CTA; sums of several chunks are combined in order.
+inline constexpr uint32_t kMostOfWarp = 128;
+inline constexpr uint32_t kBusyChunk = 1024;
+struct alignas(16) BusyItem {
+  int32_t unit, key;
+  int32_t chunk;
+  int32_t
+      slot;  // of the sums of chunk 0, and so on; -1: there is one chunk, which writes dk and dv
+};
+
+// Cleared before the launches.
+struct EntmaxCounters {
+  int32_t any_alone;
+  uint32_t num_busy;  // items
+  uint32_t num_slots;
+};
+
+struct KeyEntries {
+  KeyEntry* entries = nullptr;  // [units][rows of a unit * kSupportKeys]
+  uint32_t* count = nullptr;    // [units][k_len]; cleared before the launches
+  uint32_t* end = nullptr;      // [units][k_len]  where the next entry goes; after `rows`, the end
+  uint32_t* taken = nullptr;    // [units]  entries with a place; cleared before the launches
+  BusyItem* busy = nullptr;     // [most_busy]
+  float* busy_sums = nullptr;   // [slots][v_head_dim, then head_dim]
+  EntryPlaces places;
+  bool is_ordered = false;  // entries are added in ascending order of their rows
+};
+
+struct EntmaxBackwardParams {
+  Sizes sizes;
+  DeviceTensor dout, q, k, v, dq, dk, dv;
+  DeviceVector lambda;          // f32
+  DeviceVector dlse;            // f32; data null: none
+  DeviceTensor support;         // int32 rows of kSupportKeys; data null: every row is alone
+  const float* sink = nullptr;  // [heads], or null
+  int64_t sink_stride = 1;
+  EntmaxPower power;
+  int64_t top_k = 0;
+
+  float* delta = nullptr;         // [rows]
+  uint8_t* is_alone = nullptr;    // [rows]  the row has no usable list
+  uint64_t* last_rank = nullptr;  // [rows]  of rows alone: the last that top_k takes; null: all
+  EntmaxCounters* counters = nullptr;
+  KeyEntries keys;
+  float* dk_alone =
+      nullptr;  // [units][k_len][head_dim]  sums over the rows alone, if there are any
+  float* dv_alone = nullptr;  // [units][k_len][v_head_dim]
+
+  __host__ __device__ int32_t group() const { return sizes.heads / sizes.kv_heads; }
+  __host__ __device__ int64_t num_units() const { return int64_t{sizes.batch} * sizes.kv_heads; }
+  __host__ __device__ int64_t num_rows() const { return sizes.num_heads() * sizes.q_len; }
+  __host__ __device__ int64_t entries_of_unit() const {
+    return group() * sizes.q_len * kSupportKeys;
+  }
+};
+
+}  // namespace keyhole::device

@@ -1,0 +1,78 @@
+// src/kernels/device/entmax_pair.cuh
+// Weight, slope and steepness of a pair of entmax or top_k, from its product q . k and the row's
+// lambda, in fp32. And the gradient of the row's scores: delta.
+#pragma once
+
+#include "kernels/device/entmax_backward_params.h"
+#include "kernels/device/pair_gradient.cuh"
+
+namespace keyhole::device {
+
+// Scores in base e, as lambda is.
+struct NaturalCarefulMath : PlainArithmetic<float> {
+  static constexpr double kLogE = 1, kTanhScale = 1;
+  static __device__ __forceinline__ float power(float x) { return expf(x); }
+  static __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
+};
+
+struct EntmaxPairRule {
+  SoftmaxRule<NaturalCarefulMath> scores;
+  EntmaxRule<EntmaxMath<float>> weights;
+
+  static __device__ EntmaxPairRule of(const EntmaxBackwardParams& p) {
+    return {SoftmaxRule<NaturalCarefulMath>::of(rule_of(p.sizes)),
+            EntmaxRule<EntmaxMath<float>>::of(p.power)};
+  }
+  __device__ __forceinline__ float score(float product) const {
+    return scores.score(scores.bend(product));
+  }
+  __device__ __forceinline__ float steepness(float product) const {
+    return scores.steepness(scores.bend(product));
+  }
+  __device__ __forceinline__ EntmaxTerms<float> terms(float distance) const {
+    return weights.terms(distance);
+  }
+  // Of the sink of a head; 0 without one.
+  __device__ EntmaxTerms<float> sink_terms(const EntmaxBackwardParams& p, int32_t head,
+                                           float lambda) const {
+    if (p.sink == nullptr) return {0, 0};
+    return terms(p.sink[head * p.sink_stride] - lambda);
+  }
+};
+
+// Whether the support of a row says which keys have weight. Not for a row with a NaN: all its keys
+// have one, and not for a row without weights, whose lambda is -inf.
+__device__ __forceinline__ bool is_usable(int32_t first_of_support, float lambda) {
+  return first_of_support != kLongSupport && is_finite(lambda);
+}
+
+// slope_times_dvalue: the sum of slope * (dout . v); slopes: with the sink's.
+__device__ __forceinline__ float delta_of_row(const EntmaxBackwardParams& p, int32_t batch,
+                                              int32_t head, int64_t query, float slope_times_dvalue,
+                                              float slopes) {
+  const float dlse = p.dlse.data == nullptr ? 0.f : *p.dlse.row<const float>(batch, head, query);
+  return slopes == 0 ? 0.f : (slope_times_dvalue - dlse) / slopes;
+}
+
+// d loss / d (q . k). A slope of 0 leaves the pair out, whatever the value of the key is.
+__device__ __forceinline__ float dscore_of(float slope, float dvalue, float delta,
+                                           float steepness) {
+  return slope == 0 ? 0.f : slope * (dvalue - delta) * steepness;
+}
+
+// All rows of one head or unit that a list may name.
+template <class Storage>
+struct RowsOfHead {
+  const Storage* first;
+  int64_t stride;
+  __device__ __forceinline__ const Storage* operator()(int32_t index) const {
+    return first + index * stride;
+  }
+};
+template <class Storage>
+__device__ __forceinline__ RowsOfHead<Storage> rows_of_head(const DeviceTensor& tensor,
+                                                            int32_t batch, int32_t head) {
+  return {tensor.row<const Storage>(batch, head, 0), tensor.row_stride};
+}
+
+}  // namespace keyhole::device

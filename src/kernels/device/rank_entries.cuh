@@ -1,0 +1,43 @@
+// src/kernels/device/rank_entries.cuh
+// Entries of a key in ascending order of their rows, by a warp: the rank of an entry is the number
+// of those before it. For short lists that is less work than a sort, and no step waits for another.
+#pragma once
+
+#include "kernels/device/entmax_backward_params.h"
+
+namespace keyhole::device {
+
+inline constexpr int32_t kMostOfLane = int32_t(kMostOfWarp) / 32;
+
+// Calls visit(rank, index) for each of `count` <= kMostOfWarp numbers, which are all different.
+// numbers: in shared memory, room for kMostOfWarp, a multiple of 16 bytes. The whole warp calls.
+template <class Visit>
+__device__ __forceinline__ void rank_numbers(uint32_t* numbers, uint32_t count, Visit visit) {
+  const uint32_t lane = threadIdx.x % 32;
+  // What fills the last four up is less than nothing.
+  if (lane < 4 && count + lane < kMostOfWarp) numbers[count + lane] = ~0u;
+  __syncwarp();
+  uint32_t rank[kMostOfLane] = {}, own[kMostOfLane];
+#pragma unroll
+  for (int32_t i = 0; i < kMostOfLane; ++i) {
+    const uint32_t index = lane + 32 * uint32_t(i);
+    own[i] = index < count ? numbers[index] : 0;
+  }
+  for (uint32_t first = 0; first < count; first += 4) {
+    const uint4 four = *reinterpret_cast<const uint4*>(numbers + first);
+#pragma unroll
+    for (int32_t i = 0; i < kMostOfLane; ++i) {
+      if (32 * uint32_t(i) >= count) continue;  // the same for all lanes
+      rank[i] += uint32_t(four.x < own[i]) + uint32_t(four.y < own[i]) + uint32_t(four.z < own[i]) +
+                 uint32_t(four.w < own[i]);
+    }
+  }
+#pragma unroll
+  for (int32_t i = 0; i < kMostOfLane; ++i) {
+    const uint32_t index = lane + 32 * uint32_t(i);
+    if (index < count) visit(rank[i], index);
+  }
+  __syncwarp();
+}
+
+}  // namespace keyhole::device
