@@ -16,6 +16,7 @@
 #endif
 #ifdef KEYHOLE_HAVE_SM90
 #include "kernels/sm90/backward_entries.h"
+#include "kernels/sm90/entmax_entries.h"
 #include "kernels/sm90/forward_entries.h"
 #endif
 
@@ -32,6 +33,7 @@ std::vector<KernelEntry> all_entries() {
 #ifdef KEYHOLE_HAVE_SM90
   add(sm90::forward_entries());
   add(sm90::backward_entries());
+  add(sm90::entmax_entries());
 #endif
   add(sm80::forward_entries());
   add(sm80::backward_entries());

@@ -8,6 +8,7 @@
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/convert.cuh"
+#include "kernels/device/entmax_forward_call.h"
 #include "kernels/device/entmax_math.cuh"
 #include "kernels/device/entmax_solve.h"
 #include "kernels/device/pair_gradient.cuh"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr int kTeam = 8, kTeams = 32 / kTeam;  // of a warp
 constexpr int kWarps = 4, kRows = kWarps * kTeams;
-constexpr int kOwn = kMostCandidates / kTeam;  // candidates of a lane
+constexpr int kOwn = kCandidatesPerRow / kTeam;  // candidates of a lane
 constexpr int kAtOnce = 8;                     // values that a team loads before it needs the first
 
 struct Weighted {
@@ -27,9 +28,9 @@ struct Weighted {
 // The lists of one row, in turn: candidates that compete for top_k, keys that have weight, and the
 // same in order with their weights.
 struct RowLists {
-  Candidate scored[kMostCandidates];  // `product` holds the score here
-  int32_t keys[kMostCandidates];
-  Weighted sorted[kMostCandidates];
+  Candidate scored[kCandidatesPerRow];  // `product` holds the score here
+  int32_t keys[kCandidatesPerRow];
+  Weighted sorted[kCandidatesPerRow];
 };
 
 __device__ __forceinline__ float team_sum(float x) {
@@ -277,7 +278,7 @@ void launch(const EntmaxParams& params, cudaStream_t stream) {
 }  // namespace
 
 void launch_solve_candidates(const EntmaxParams& params, DType dtype, cudaStream_t stream) {
-  KEYHOLE_ASSERT(params.candidates.capacity <= kMostCandidates, "entmax: lists of ",
+  KEYHOLE_ASSERT(params.candidates.capacity <= kCandidatesPerRow, "entmax: lists of ",
                  params.candidates.capacity, " candidates");
   with_device_storage(dtype, [&](auto storage) {
     using T = decltype(storage);

@@ -9,9 +9,6 @@
 
 namespace keyhole::device {
 
-// At most this many candidates of a row.
-inline constexpr int32_t kMostCandidates = 96;
-
 // v and out: is_in_vectors, v_head_dim at most 256.
 void launch_solve_candidates(const EntmaxParams& params, DType dtype, cudaStream_t stream);
 

@@ -50,7 +50,7 @@ void add_entries(std::vector<KernelEntry>& entries) {
          .max_compute_capability = 90,
          .objection = objection,
          .persistence = persistence,
-         .forward_workspace = device::entmax_forward_workspace_bytes,
+         .forward_workspace = device::entmax_scan_workspace_bytes,
          .backward_workspace = nullptr});
   }
 }

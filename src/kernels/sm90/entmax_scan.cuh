@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/entmax_forward_call.h"
+#include "kernels/device/entmax_solve.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/device/storage.h"
@@ -277,7 +278,8 @@ void scan_part(const device::EntmaxParams& p, const TileView& view, cudaStream_t
 
 template <DType kType, int kHeadDim>
 void run_entmax_forward(const ForwardArgs& args) {
-  device::run_entmax_forward(args, BitmapLayout::mma, scan_part<kType, kHeadDim>);
+  device::run_entmax_forward(args, BitmapLayout::mma,
+                             {scan_part<kType, kHeadDim>, device::launch_solve_candidates});
 }
 
 }  // namespace keyhole::sm90
