@@ -290,8 +290,8 @@ __device__ void store_nan(const EntmaxRow<T>& row, bool has_keys) {
 
 // Solves and stores a row after its scan.
 template <class Number, class T>
-__device__ __forceinline__ void finish(const EntmaxRow<T>& row, const ScoreList<Number>& list,
-                                       const ScannedRow<Number>& scanned) {
+__device__ __noinline__ void finish(const EntmaxRow<T>& row, const ScoreList<Number>& list,
+                                    const ScannedRow<Number>& scanned) {
   const EntmaxParams& p = row.p;
   const Number sink = row.template sink<Number>();
   RowScores<Number, T> scores = {row, ScoreRule<Number>::of(rule_of(p.sizes)), list, -1};

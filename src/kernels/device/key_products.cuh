@@ -22,9 +22,8 @@ __device__ inline double multiply_add(float a, float b, double c) {
   return fma(double(a), double(b), c);
 }
 
-// q: [cols] in shared memory. key: -1: none, and any
-// product. The order of additions depends on the number of columns alone. The whole warp
-// calls.
+// q: [cols] in shared memory. key: -1: none, and any product. The order of additions depends on the
+// number of columns alone. The whole warp calls.
 template <class Number, class T>
 __device__ __forceinline__ Number product_with_key(const float* q, const HeadRows<T>& rows,
                                                    int32_t key) {
