@@ -34,9 +34,16 @@ Request request_of(Operation operation, const Case& c, const CallTensors& tensor
           .device = kGpu,
           .compute_capability = gpu(kGpu).compute_capability,
           .shared_bytes = shared_bytes != 0 ? shared_bytes : gpu(kGpu).shared_bytes,
+          .normalizer = c.normalizer,
           .has_softcap = c.softcap > 0,
           .is_aligned = is_aligned(tensors, operation),
           .why_no_tma = why_no_tma(tensors, operation)};
+}
+
+// Contiguous, as `support` of forward_on_gpu and backward_on_gpu.
+SupportRows support_rows(const Case& c, int32_t* keys) {
+  const int64_t row = kSupportKeys, head = row * c.q_len;
+  return {keys, head * c.heads, head, row};
 }
 
 }  // namespace
@@ -68,7 +75,7 @@ ForwardArgs forward_args_of(const Case& c, const CallTensors& t, int64_t shared_
   ForwardArgs args;
   args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
   if (c.has_sink) args.sink = t.sink;
-  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
+  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
   args.launch.shared_bytes = shared_bytes;
   return args;
 }
@@ -78,7 +85,7 @@ BackwardArgs backward_args_of(const Case& c, const CallTensors& t, int64_t share
   args.dout = t.dout, args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
   args.dq = t.dq, args.dk = t.dk, args.dv = t.dv;
   if (c.has_sink) args.sink = t.sink, args.dsink = t.dsink;
-  args.rule = {.scale = c.score_scale(), .softcap = c.softcap};
+  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
   args.launch.shared_bytes = shared_bytes;
   return args;
 }
@@ -89,7 +96,7 @@ TileShape tile_for(const KernelEntry& kernel, const Plan& plan, TileShape tile, 
 }
 
 std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
-                           const Inputs& in, Outputs& o) {
+                           const Inputs& in, Outputs& o, std::vector<int32_t>* support) {
   GpuCopies copies;
   CallTensors tensors;
   tensors.q = copies.input(in.q), tensors.k = copies.input(in.k), tensors.v = copies.input(in.v);
@@ -99,6 +106,7 @@ std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const C
                                              /*is_deterministic=*/false);
   const TileShape tile = tile_for(kernel, plan, choice.tile, c);
   ForwardArgs args = forward_args_of(c, tensors, choice.shared_bytes);
+  if (support != nullptr) args.support = support_rows(c, copies.integers(*support));
   const int64_t bytes = forward_workspace_on_gpu(kernel, plan, tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;
   run_forward(kernel, plan, tile, args);
@@ -106,7 +114,7 @@ std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const C
 }
 
 std::string backward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
-                            const Inputs& in, Outputs& o) {
+                            const Inputs& in, Outputs& o, std::vector<int32_t>* support) {
   GpuCopies copies;
   CallTensors tensors;
   tensors.dout = copies.input(in.dout), tensors.q = copies.input(in.q);
@@ -119,6 +127,7 @@ std::string backward_on_gpu(const KernelChoice& choice, const Plan& plan, const 
                                              choice.shared_bytes, choice.is_deterministic);
   const TileShape tile = tile_for(kernel, plan, choice.tile, c);
   BackwardArgs args = backward_args_of(c, tensors, choice.shared_bytes);
+  if (support != nullptr) args.support = support_rows(c, copies.integers(*support));
   args.schedule = schedule_of(kernel, plan, tile, args, choice.is_deterministic);
   const int64_t bytes = backward_workspace_on_gpu(kernel, plan, tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;
