@@ -88,7 +88,7 @@ __device__ __forceinline__ void follow_key(const EntmaxBackwardParams& p, const 
 
 // kOrdered: entries are added in ascending order of their rows.
 template <class G, bool kOrdered>
-__global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 4 : 2)
+__global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 3 : 2)
     follow_keys(const __grid_constant__ EntmaxBackwardParams p) {
   constexpr uint32_t kRoom = kOrdered ? kMostOfWarp : 1;
   __shared__ KeyEntry ordered[kWarps][kRoom];
