@@ -43,6 +43,10 @@ bool is_what_the_api_takes(const KernelEntry& kernel) {
 bool is_on_gpu(const KernelChoice& kernel) { return kernel.forward->device == Device::Kind::cuda; }
 bool rounds_weights(const KernelChoice& kernel) { return kernel.forward->rounds_weights; }
 
+void throw_if_damaged(const std::string& damage) {
+  if (!damage.empty()) throw Error(ErrorKind::internal, damage);
+}
+
 void run_all(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
              Outputs& o, int threads) {
   run_forward_of(c, kernel, plan, in, o, threads);
@@ -166,20 +170,11 @@ Failure check_damage(const Inputs& in, const Outputs& o) {
   return text.empty() ? Failure{} : Failure{"poison", text};
 }
 
-// Entmax and top_k with the support of the forward pass: its form, and gradients as good as
-// without.
-Failure check_support(const Case& c, const Plan& made, const AllowedPairs& allowed,
-                      const Inputs& in, const ExpectedGradients& want, CheckStats& stats) {
-  constexpr int32_t kCanary = -77;
-  const int64_t rows = c.batch * c.heads * c.q_len;
-  std::vector<int32_t> support(size_t(rows * kSupportKeys + 1), kCanary);
-  Outputs o = make_outputs(c);
-  AttentionOptions options = in.options;
-  options.support = IndexView(support.data(), {c.batch, c.heads, c.q_len, kSupportKeys});
-  attention_forward(in.q.view(), in.k.view(), in.v.view(), made, o.out.view(), o.lse.view(),
-                    options);
-  if (support.back() != kCanary) return {"support", "is written past its end"};
-  for (int64_t row = 0; row < rows; ++row) {
+// A support as a forward pass must leave it: ascending keys that the row may see, then -1.
+Failure check_support_form(const Case& c, const AllowedPairs& allowed,
+                           const std::vector<int32_t>& support, int32_t canary) {
+  if (support.back() != canary) return {"support", "is written past its end"};
+  for (int64_t row = 0; row < c.batch * c.heads * c.q_len; ++row) {
     const int32_t* const keys = support.data() + row * kSupportKeys;
     if (keys[0] == kLongSupport) continue;
     const uint8_t* const may_see =
@@ -193,14 +188,49 @@ Failure check_support(const Case& c, const Plan& made, const AllowedPairs& allow
       }
     }
   }
-  Gradients gradients{o.dq.view(), o.dk.view(), o.dv.view(), {}};
-  if (c.has_sink) gradients.dsink = o.dsink.view();
-  attention_backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), o.out.view(),
-                     o.lse.view(), made, gradients, options);
-  Failure f = check_damage(in, o);
-  if (!f) f = compare_gradients(c, o, want, stats);
-  if (f) f.detail = "with support: " + f.detail;
-  return f;
+  return {};
+}
+
+// Entmax and top_k with the support of the forward pass: its form, and gradients as good as
+// without. On a GPU also with every third row as if it were long, in both orders of sums.
+Failure check_support(const Case& c, const KernelChoice& kernel, const Plan& made,
+                      const AllowedPairs& allowed, const Inputs& in, const ExpectedGradients& want,
+                      CheckStats& stats) {
+  constexpr int32_t kCanary = -77;
+  const int64_t rows = c.batch * c.heads * c.q_len;
+  std::vector<int32_t> support(size_t(rows * kSupportKeys + 1), kCanary);
+  Outputs o = make_outputs(c);
+  AttentionOptions options = in.options;
+  options.support = IndexView(support.data(), {c.batch, c.heads, c.q_len, kSupportKeys});
+  if (is_on_gpu(kernel)) {
+    throw_if_damaged(forward_on_gpu(kernel, made, c, in, o, &support));
+  } else {
+    attention_forward(in.q.view(), in.k.view(), in.v.view(), made, o.out.view(), o.lse.view(),
+                      options);
+  }
+  if (const Failure f = check_support_form(c, allowed, support, kCanary)) return f;
+  const auto check = [&](const char* what, bool is_deterministic) {
+    if (is_on_gpu(kernel)) {
+      KernelChoice choice = kernel;
+      choice.is_deterministic = is_deterministic;
+      throw_if_damaged(backward_on_gpu(choice, made, c, in, o, &support));
+    } else {
+      Gradients gradients{o.dq.view(), o.dk.view(), o.dv.view(), {}};
+      if (c.has_sink) gradients.dsink = o.dsink.view();
+      attention_backward(in.dout.view(), in.q.view(), in.k.view(), in.v.view(), o.out.view(),
+                         o.lse.view(), made, gradients, options);
+    }
+    Failure f = check_damage(in, o);
+    if (!f) f = compare_gradients(c, o, want, stats);
+    if (f) f.detail = say(what, ": ", f.detail);
+    return f;
+  };
+  if (Failure f = check("with support", true)) return f;
+  if (!is_on_gpu(kernel)) return {};
+  if (Failure f = check("with support, in any order", false)) return f;
+  for (int64_t row = 0; row < rows; row += 3) support[size_t(row * kSupportKeys)] = kLongSupport;
+  if (Failure f = check("with some support", true)) return f;
+  return check("with some support, in any order", false);
 }
 
 Failure check_kernel(const Case& c, KernelChoice kernel, CheckStats& stats) {
@@ -238,8 +268,8 @@ Failure check_kernel(const Case& c, KernelChoice kernel, CheckStats& stats) {
   if (has_backward) {
     const auto gradients = expect_gradients(c, pattern, allowed, in, want, rounds_weights(kernel));
     if (const Failure f = compare_gradients(c, o, gradients, stats)) return f;
-    if (!is_on_gpu(kernel) && !c.normalizer.is_plain_softmax()) {
-      if (const Failure f = check_support(c, made, allowed, in, gradients, stats)) return f;
+    if (!c.normalizer.is_plain_softmax()) {
+      if (Failure f = check_support(c, kernel, made, allowed, in, gradients, stats)) return f;
     }
     if (is_on_gpu(kernel)) {  // the fast route, whose sums have no fixed order
       KernelChoice fast = kernel;
@@ -285,10 +315,6 @@ BackwardArgs backward_args(const Case& c, const Inputs& in, Outputs& o, int thre
   args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
   args.threads = threads;
   return args;
-}
-
-void throw_if_damaged(const std::string& damage) {
-  if (!damage.empty()) throw Error(ErrorKind::internal, damage);
 }
 
 }  // namespace
@@ -446,7 +472,7 @@ Failure check_case_with(const Case& c, const KernelChoice& kernel, CheckStats* s
   CheckStats unused;
   try {
 #ifdef KEYHOLE_HAVE_CUDA
-    // The judge on the GPU knows softmax alone.
+    // The reference of a GPU knows softmax only.
     if (is_on_gpu(kernel) && judged == Judged::where_it_runs && c.normalizer.is_plain_softmax()) {
       return check_on_gpu(c, kernel, stats ? *stats : unused);
     }

@@ -26,6 +26,15 @@ TensorView GpuCopies::copy(const PoisonedTensor& tensor, PoisonedTensor* back) {
   return view;
 }
 
+int32_t* GpuCopies::integers(std::vector<int32_t>& values) {
+  const int64_t bytes = int64_t(values.size() * sizeof(int32_t));
+  GpuMemory memory(device_, bytes);
+  memory.copy_from_host(values.data(), bytes);
+  auto* const data = static_cast<int32_t*>(memory.data());
+  integers_.push_back({std::move(memory), &values});
+  return data;
+}
+
 void* GpuCopies::workspace(int64_t bytes) {
   workspace_bytes_ = bytes;
   workspace_ = GpuMemory(device_, bytes + kCanaryBytes);
@@ -38,6 +47,9 @@ std::string GpuCopies::finish() {
   for (const Copy& copy : copies_) {
     if (copy.back == nullptr) continue;
     copy.memory.copy_to_host(copy.back->memory().data(), int64_t(copy.back->memory().size()));
+  }
+  for (const Integers& values : integers_) {
+    values.memory.copy_to_host(values.back->data(), values.memory.bytes());
   }
   if (workspace_.data() == nullptr) return "";
   std::vector<unsigned char> all(size_t(workspace_.bytes()));

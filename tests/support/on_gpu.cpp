@@ -40,6 +40,12 @@ Request request_of(Operation operation, const Case& c, const CallTensors& tensor
           .why_no_tma = why_no_tma(tensors, operation)};
 }
 
+// Contiguous, as `support` of forward_on_gpu and backward_on_gpu.
+SupportRows support_rows(const Case& c, int32_t* keys) {
+  const int64_t row = kSupportKeys, head = row * c.q_len;
+  return {keys, head * c.heads, head, row};
+}
+
 }  // namespace
 
 const KernelEntry& kernel_or_next(const KernelEntry& wanted, const Case& c, const Plan& plan,
@@ -90,7 +96,7 @@ TileShape tile_for(const KernelEntry& kernel, const Plan& plan, TileShape tile, 
 }
 
 std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
-                           const Inputs& in, Outputs& o) {
+                           const Inputs& in, Outputs& o, std::vector<int32_t>* support) {
   GpuCopies copies;
   CallTensors tensors;
   tensors.q = copies.input(in.q), tensors.k = copies.input(in.k), tensors.v = copies.input(in.v);
@@ -100,6 +106,7 @@ std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const C
                                              /*is_deterministic=*/false);
   const TileShape tile = tile_for(kernel, plan, choice.tile, c);
   ForwardArgs args = forward_args_of(c, tensors, choice.shared_bytes);
+  if (support != nullptr) args.support = support_rows(c, copies.integers(*support));
   const int64_t bytes = forward_workspace_on_gpu(kernel, plan, tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;
   run_forward(kernel, plan, tile, args);
@@ -107,7 +114,7 @@ std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const C
 }
 
 std::string backward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
-                            const Inputs& in, Outputs& o) {
+                            const Inputs& in, Outputs& o, std::vector<int32_t>* support) {
   GpuCopies copies;
   CallTensors tensors;
   tensors.dout = copies.input(in.dout), tensors.q = copies.input(in.q);
@@ -120,6 +127,7 @@ std::string backward_on_gpu(const KernelChoice& choice, const Plan& plan, const 
                                              choice.shared_bytes, choice.is_deterministic);
   const TileShape tile = tile_for(kernel, plan, choice.tile, c);
   BackwardArgs args = backward_args_of(c, tensors, choice.shared_bytes);
+  if (support != nullptr) args.support = support_rows(c, copies.integers(*support));
   args.schedule = schedule_of(kernel, plan, tile, args, choice.is_deterministic);
   const int64_t bytes = backward_workspace_on_gpu(kernel, plan, tile, args);
   args.launch.workspace = copies.workspace(bytes), args.launch.workspace_bytes = bytes;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "kernels/contract.h"
 #include "keyhole/plan.h"
@@ -36,10 +37,11 @@ TileShape tile_for(const KernelEntry& kernel, const Plan& plan, TileShape tile, 
 
 // In words, what is wrong beside the results; empty: nothing. A tile of {0, 0}: the library's
 // choice. Where the kernel objects to the case (a row that is not aligned, say), the one that
-// dispatch would take runs instead.
+// dispatch would take runs instead. support: of all rows, with an integer more behind them that
+// nobody may write; null: none.
 std::string forward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
-                           const Inputs& in, Outputs& o);
+                           const Inputs& in, Outputs& o, std::vector<int32_t>* support = nullptr);
 std::string backward_on_gpu(const KernelChoice& choice, const Plan& plan, const Case& c,
-                            const Inputs& in, Outputs& o);
+                            const Inputs& in, Outputs& o, std::vector<int32_t>* support = nullptr);
 
 }  // namespace keyhole::test

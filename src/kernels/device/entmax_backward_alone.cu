@@ -6,7 +6,7 @@
 #include "kernels/device/entmax_pair.cuh"
 #include "kernels/device/gather_rows.cuh"
 #include "kernels/device/last_rank.cuh"
-#include "kernels/device/partner_batches.cuh"
+#include "kernels/device/partner_walk.cuh"
 
 namespace keyhole::device {
 namespace {
@@ -63,17 +63,12 @@ struct AloneRow {
   __device__ __forceinline__ void for_each_product(Visit visit) const {
     const auto k = rows_of_head<Storage>(p.k, batch, p.sizes.kv_head_of(head));
     const Storage* const q = p.q.row<const Storage>(batch, head, query);
-    BatchRoom keys = {room.waiting};
-    const auto take = [&] {
-      const int32_t key = keys.take(place_of_lane());
+    PartnerBatches<false> keys(plan, layout, batch * p.sizes.heads + head, query, room.waiting);
+    const auto all = [](int64_t) { return true; };
+    for (int32_t key; keys.next(all, place_of_lane(), key);) {
       const int32_t loads = loads_for(key >= 0);
       visit(key, G::dot(q, k, p.sizes.head_dim, key, loads), loads);
-    };
-    for_each_key_batch(plan, layout, batch * p.sizes.heads + head, query, [&](int32_t key) {
-      keys.add(key);
-      if (keys.count >= 32) take();
-    });
-    if (keys.count > 0) take();
+    }
   }
 
   __device__ uint64_t find_last_taken(float lambda) const {
@@ -187,9 +182,9 @@ __device__ void follow_head(const EntmaxBackwardParams& p, const DevicePlan& pla
   const auto dout = rows_of_head<Storage>(p.dout, batch, head);
   const Storage* const k = p.k.row<const Storage>(batch, kv_head, key);
   const Storage* const v = p.v.row<const Storage>(batch, kv_head, key);
-  BatchRoom queries = {room.waiting};
-  const auto take = [&] {
-    const int32_t query = queries.take(place_of_lane());
+  const auto keep = [&](int64_t query) { return p.is_alone[first_row + query] != 0; };
+  PartnerBatches<true> queries(plan, layout, head_index, key, room.waiting);
+  for (int32_t query; queries.next(keep, place_of_lane(), query);) {
     const float product = G::dot(k, q, sizes.head_dim, query, loads_for(query >= 0));
     EntmaxTerms<float> terms = {0, 0};
     if (query >= 0) {
@@ -199,7 +194,7 @@ __device__ void follow_head(const EntmaxBackwardParams& p, const DevicePlan& pla
     }
     const int32_t listed = terms.slope != 0 || terms.weight != 0 ? query : -1;
     const int32_t loads = loads_for(listed >= 0);
-    if (loads == 0) return;
+    if (loads == 0) continue;
     const float dvalue = G::dot(v, dout, sizes.v_head_dim, listed, loads);
     float dscore = 0;
     if (listed >= 0) {
@@ -207,13 +202,7 @@ __device__ void follow_head(const EntmaxBackwardParams& p, const DevicePlan& pla
     }
     add_batch<G>(room.dv, dout, sizes.v_head_dim, listed, terms.weight, loads);
     add_batch<G>(room.dk, q, sizes.head_dim, listed, dscore, loads);
-  };
-  const auto keep = [&](int64_t query) { return p.is_alone[first_row + query] != 0; };
-  for_each_query_batch(plan, layout, head_index, key, keep, [&](int32_t query) {
-    queries.add(query);
-    if (queries.count >= 32) take();
-  });
-  if (queries.count > 0) take();
+  }
 }
 
 template <class G>

@@ -13,6 +13,7 @@
 #include "kernels/device/entmax_backward_rows.h"
 #include "kernels/device/entmax_sink_gradient.h"
 #include "kernels/device/invert_lists.h"
+#include "kernels/device/store_plan.h"
 
 namespace keyhole::device {
 namespace {
@@ -137,26 +138,13 @@ bool all_in_vectors(const EntmaxBackwardParams& p, DType dtype) {
   });
 }
 
-template <class View>
-void store_all(std::span<const View> views, View* to, cudaStream_t stream) {
-  for (size_t first = 0; first < views.size(); first += kViewsAtOnce) {
-    SomeViews<View> some = {};
-    const size_t count = std::min(views.size() - first, size_t(kViewsAtOnce));
-    std::copy_n(views.begin() + std::ptrdiff_t(first), count, some.view);
-    store_views<<<1, 32, 0, stream>>>(some, to + first, int32_t(count));
-    check_cuda(cudaGetLastError(), "storing the views of a plan");
-  }
-}
-
-DevicePlan store_plan(const BackwardArgs& args, const Layout& w, cudaStream_t stream) {
+DevicePlan store_plan_with_keys(const BackwardArgs& args, const Layout& w, cudaStream_t stream) {
   std::vector<GatherView> gathers(args.plan.gathers.begin(), args.plan.gathers.end());
   for (size_t i = 0; i < gathers.size(); ++i) {
     if (w.lists_by_key[i] == nullptr) continue;
     gathers[i] = invert_lists(gathers[i], w.lists_by_key[i], stream);
   }
-  store_all(args.plan.tiles, w.tiles, stream);
-  store_all(std::span<const GatherView>(gathers), w.gathers, stream);
-  return {w.tiles, w.gathers, int32_t(args.plan.tiles.size()), int32_t(gathers.size())};
+  return store_plan({args.plan.tiles, gathers}, w.tiles, w.gathers, stream);
 }
 
 }  // namespace
@@ -185,7 +173,7 @@ void run_entmax_backward(const BackwardArgs& given, BitmapLayout layout,
 
   check_cuda(cudaMemsetAsync(p.counters, 0, size_t(w.zeros_end - w.zeros_begin), stream),
              "clearing the counts of a backward pass");
-  const DevicePlan plan = store_plan(args, w, stream);
+  const DevicePlan plan = store_plan_with_keys(args, w, stream);
   launch_entmax_backward_count(p, stream);
   if (p.support.data != nullptr) launch_entmax_backward_rows(p, dtype, in_vectors, stream);
   launch_entmax_backward_alone(p, plan, layout, dtype, in_vectors, num_processors, stream);

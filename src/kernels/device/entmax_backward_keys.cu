@@ -12,7 +12,7 @@ namespace keyhole::device {
 namespace {
 
 constexpr int32_t kWarps = 8;  // per CTA
-constexpr int32_t kKeysOfWarp = kBlockRows / kWarps;
+constexpr int32_t kKeysOfWarp = 4, kKeysOfCta = kKeysOfWarp * kWarps;
 constexpr int32_t kWidest = 576;  // columns of a row
 
 // Rows of q or dout of the query heads that share a kv head, by the place of an entry without its
@@ -88,13 +88,13 @@ __device__ __forceinline__ void follow_key(const EntmaxBackwardParams& p, const 
 
 // kOrdered: entries are added in ascending order of their rows.
 template <class G, bool kOrdered>
-__global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 4 : 2)
+__global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 3 : 2)
     follow_keys(const __grid_constant__ EntmaxBackwardParams p) {
   constexpr uint32_t kRoom = kOrdered ? kMostOfWarp : 1;
   __shared__ KeyEntry ordered[kWarps][kRoom];
   __shared__ alignas(16) uint32_t places[kWarps][kRoom];
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
-  const RowBlock block = my_row_block(p.sizes.kv_heads, p.sizes.k_len);
+  const RowBlock block = my_row_block<kKeysOfCta>(p.sizes.kv_heads, p.sizes.k_len);
   const bool has_alone = p.counters->any_alone != 0;
   // Lane i has the counts of the warp's key i.
   uint32_t counts = 0, ends = 0;
@@ -243,7 +243,7 @@ void launch(const EntmaxBackwardParams& p, uint32_t ctas, int32_t num_processors
 void launch_entmax_backward_keys(const EntmaxBackwardParams& params, DType dtype,
                                  bool is_in_vectors, int32_t num_processors, cudaStream_t stream) {
   const Sizes& sizes = params.sizes;
-  const uint32_t ctas = num_row_blocks(params.num_units(), sizes.k_len);
+  const uint32_t ctas = num_row_blocks<kKeysOfCta>(params.num_units(), sizes.k_len);
   if (ctas == 0) return;
   const int32_t widest = std::max(sizes.head_dim, sizes.v_head_dim);
   KEYHOLE_ASSERT(widest <= kWidest, "entmax with head_dim ", widest);

@@ -9,7 +9,8 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kWarps = 8;  // per CTA
+constexpr int32_t kWarps = 4;               // per CTA
+constexpr int32_t kRowsOfCta = 4 * kWarps;  // few: the last CTAs do not keep the GPU waiting
 constexpr int32_t kBatches = int32_t(kSupportKeys) / kGatherPlaces;
 
 struct ListedRow {
@@ -158,10 +159,10 @@ __device__ __forceinline__ void follow_row(const EntmaxBackwardParams& p,
 }
 
 template <class G>
-__global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 3 : 2)
+__global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 5 : 4)
     follow_rows(const __grid_constant__ EntmaxBackwardParams p) {
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
-  const RowBlock block = my_row_block(p.sizes.heads, p.sizes.q_len);
+  const RowBlock block = my_row_block<kRowsOfCta>(p.sizes.heads, p.sizes.q_len);
   int32_t index = int32_t(threadIdx.x / 32);
   if (index >= block.count) return;
   ListedRow next = load_listed(p, block, block.first + index);
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 3 : 2)
 void launch_entmax_backward_rows(const EntmaxBackwardParams& params, DType dtype,
                                  bool is_in_vectors, cudaStream_t stream) {
   const Sizes& sizes = params.sizes;
-  const uint32_t ctas = num_row_blocks(sizes.num_heads(), sizes.q_len);
+  const uint32_t ctas = num_row_blocks<kRowsOfCta>(sizes.num_heads(), sizes.q_len);
   if (ctas == 0) return;
   with_row_gather(dtype, std::max(sizes.head_dim, sizes.v_head_dim), is_in_vectors, [&](auto g) {
     follow_rows<decltype(g)><<<ctas, 32 * kWarps, 0, stream>>>(params);

@@ -11,6 +11,8 @@ namespace keyhole::device {
 // Scores in base e, as lambda is.
 struct NaturalCarefulMath : PlainArithmetic<float> {
   static constexpr double kLogE = 1, kTanhScale = 1;
+  // Rounded, never part of a multiply-add: all launches must get the same score for a pair.
+  static __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
   static __device__ __forceinline__ float power(float x) { return expf(x); }
   static __device__ __forceinline__ float tanh(float x) { return tanhf(x); }
 };

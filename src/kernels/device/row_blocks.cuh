@@ -16,17 +16,19 @@ struct RowBlock {
   int32_t count;
 };
 // CTAs that a launch over `num_heads` x `length` rows needs.
-inline uint32_t num_row_blocks(int64_t num_heads, int64_t length) {
+template <int32_t kRows = kBlockRows>
+uint32_t num_row_blocks(int64_t num_heads, int64_t length) {
   const int64_t blocks =
-      checked_mul(num_heads, ceil_div(length, int64_t{kBlockRows}), "attention: blocks of rows");
+      checked_mul(num_heads, ceil_div(length, int64_t{kRows}), "attention: blocks of rows");
   return uint32_t(narrow(blocks, "attention: blocks of rows"));
 }
-__device__ inline RowBlock my_row_block(int32_t heads, int64_t length) {
-  const uint32_t per_head = uint32_t((length + kBlockRows - 1) / kBlockRows);
+template <int32_t kRows = kBlockRows>
+__device__ RowBlock my_row_block(int32_t heads, int64_t length) {
+  const uint32_t per_head = uint32_t((length + kRows - 1) / kRows);
   const uint32_t head_index = blockIdx.x / per_head;
-  const int64_t first = int64_t{blockIdx.x - head_index * per_head} * kBlockRows;
+  const int64_t first = int64_t{blockIdx.x - head_index * per_head} * kRows;
   return {int32_t(head_index / uint32_t(heads)), int32_t(head_index % uint32_t(heads)),
-          int32_t(head_index), first, int32_t(min(length - first, int64_t{kBlockRows}))};
+          int32_t(head_index), first, int32_t(min(length - first, int64_t{kRows}))};
 }
 
 // Elements that a thread stores at a time.
