@@ -103,7 +103,7 @@ struct TwoSides {
             << got.out[at] << " and " << want.out[at] << " in column " << x;
       }
       expect_support(row, want, got);
-      if (HasFailure()) return;
+      if (::testing::Test::HasFailure()) return;
     }
   }
 
