@@ -418,5 +418,24 @@ TEST(EntmaxAttention, ASupportOfAnotherCallIsRefused) {
             "and -1, as the forward pass writes them");
 }
 
+TEST(EntmaxAttention, TopKOfListsThatNameAKeyTwiceInAnyOrder) {
+  Problem p;
+  p.heads = 1, p.q_len = 1, p.k_len = 6, p.v_head_dim = 6;
+  p.draw(4);
+  std::fill(p.q.begin(), p.q.end(), 0.f);  // all scores are equal
+  std::fill(p.v.begin(), p.v.end(), 0.f);
+  for (size_t key = 0; key < 6; ++key) p.v[key * 6 + key] = 1;
+  p.options.normalizer = softmax(3);
+  p.with_support();
+  const std::vector<int32_t> entries = {5, 5, 4, 5, 3};
+  p.forward(IndexView(entries.data(), {1, 1, 1, 5}));
+  const std::vector<float> want = {0, 0, 0, 1.f / 3, 1.f / 3, 1.f / 3};
+  for (size_t key = 0; key < 6; ++key) EXPECT_NEAR(p.out[key], want[key], 1e-6) << key;
+  EXPECT_EQ(p.support[0], 3);
+  EXPECT_EQ(p.support[1], 4);
+  EXPECT_EQ(p.support[2], 5);
+  EXPECT_EQ(p.support[3], -1);
+}
+
 }  // namespace
 }  // namespace keyhole::test

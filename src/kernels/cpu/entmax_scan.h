@@ -332,10 +332,12 @@ class EntmaxScan {
     const auto place = work.sorted.begin() + (top_k_ - 1);
     std::nth_element(work.sorted.begin(), place, work.sorted.end(), std::greater<>());
     const T last = *place;
-    // Of the keys with the last score, the smallest are taken.
+    // Of the keys with the last score, the smallest are taken. Lists may name a key twice, in any
+    // order.
     const int64_t before = std::count_if(work.sorted.begin(), place, [&](T s) { return s > last; });
-    int64_t left = top_k_ - before;
+    const int64_t left = top_k_ - before;
     int32_t last_key = std::numeric_limits<int32_t>::max();
+    int64_t copies = 0;  // of last_key that are taken
     work.equal_keys.clear();
     for (int64_t j = 0; j < row.count; ++j) {
       if (row.scores[j] == last) work.equal_keys.push_back(row.keys[j]);
@@ -344,10 +346,11 @@ class EntmaxScan {
       const auto last_place = work.equal_keys.begin() + (left - 1);
       std::nth_element(work.equal_keys.begin(), last_place, work.equal_keys.end());
       last_key = *last_place;
+      copies = std::count(work.equal_keys.begin(), last_place + 1, last_key);
     }
     drop(row, [&](T score, int32_t key) {
       if (score != last) return score < last;
-      return key > last_key || left-- <= 0;  // a key that is listed twice may be the last one
+      return key != last_key ? key > last_key : copies-- <= 0;
     });
     return last;
   }
