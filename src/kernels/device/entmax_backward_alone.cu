@@ -17,12 +17,15 @@ constexpr int32_t kWidest = 576;  // columns of a row
 // Weight and slope of a pair of a row alone. A NaN of the row reaches all its keys.
 __device__ __forceinline__ EntmaxTerms<float> terms_of(const EntmaxPairRule& rule, float product,
                                                        float lambda, int32_t key,
-                                                       uint64_t last_rank) {
+                                                       const LastRank& last) {
   if (isnan(lambda)) return {lambda, lambda};
   if (lambda == -INFINITY) return {0, 0};  // no key has weight
   const float score = rule.score(product);
-  if (last_rank != kTakesAll && rank_of(score, key) > last_rank) return {0, 0};
-  return rule.terms(score - lambda);
+  const uint64_t rank = rank_of(score, key);
+  if (rank > last.rank) return {0, 0};
+  const EntmaxTerms<float> terms = rule.terms(score - lambda);
+  const float share = rank == last.rank ? last.share : 1.f;
+  return {share * terms.weight, share * terms.slope};
 }
 
 // Adds a batch to a row of sums in shared memory.
@@ -71,8 +74,8 @@ struct AloneRow {
     }
   }
 
-  __device__ uint64_t find_last_taken(float lambda) const {
-    if (p.top_k == 0 || !is_finite(lambda)) return kTakesAll;
+  __device__ LastRank find_last_taken(float lambda) const {
+    if (p.top_k == 0 || !is_finite(lambda)) return {};
     return find_last_rank(p.top_k, room.counts, [&](auto visit) {
       for_each_product([&](int32_t key, float product, int32_t) {
         visit(key >= 0, rank_of(rule.score(product), key));
@@ -82,7 +85,7 @@ struct AloneRow {
 
   // Calls visit(key, product, terms, dout . v, loads). Values of keys without weight are not read.
   template <class Visit>
-  __device__ __forceinline__ void for_each_pair(float lambda, uint64_t last_rank,
+  __device__ __forceinline__ void for_each_pair(float lambda, const LastRank& last_rank,
                                                 Visit visit) const {
     const auto v = rows_of_head<Storage>(p.v, batch, p.sizes.kv_head_of(head));
     const Storage* const dout = p.dout.row<const Storage>(batch, head, query);
@@ -98,7 +101,7 @@ struct AloneRow {
 
   __device__ void follow() const {
     const float lambda = *p.lambda.row<const float>(batch, head, query);
-    const uint64_t last_rank = find_last_taken(lambda);
+    const LastRank last_rank = find_last_taken(lambda);
     double sum = 0, slopes = 0;  // long rows: many terms
     for_each_pair(lambda, last_rank,
                   [&](int32_t key, float, const EntmaxTerms<float>& terms, float dvalue, int32_t) {
@@ -188,7 +191,7 @@ __device__ void follow_head(const EntmaxBackwardParams& p, const DevicePlan& pla
     const float product = G::dot(k, q, sizes.head_dim, query, loads_for(query >= 0));
     EntmaxTerms<float> terms = {0, 0};
     if (query >= 0) {
-      const uint64_t last = p.last_rank == nullptr ? kTakesAll : p.last_rank[first_row + query];
+      const LastRank last = p.last_rank == nullptr ? LastRank{} : p.last_rank[first_row + query];
       const float lambda = *p.lambda.row<const float>(batch, head, query);
       terms = terms_of(rule, product, lambda, int32_t(key), last);
     }

@@ -74,6 +74,13 @@ struct KeyEntries {
   bool is_ordered = false;  // entries are added in ascending order of their rows
 };
 
+// The last key of a row that top_k takes (last_rank.cuh). A list may name a key several times, and
+// all mentions have the same rank: if top_k takes some of them, each has a share of their weight.
+struct LastRank {
+  uint64_t rank = ~uint64_t{0};  // all keys are taken
+  float share = 1;               // of those with this rank
+};
+
 struct EntmaxBackwardParams {
   Sizes sizes;
   DeviceTensor dout, q, k, v, dq, dk, dv;
@@ -87,7 +94,7 @@ struct EntmaxBackwardParams {
 
   float* delta = nullptr;         // [rows]
   uint8_t* is_alone = nullptr;    // [rows]  the row has no usable list
-  uint64_t* last_rank = nullptr;  // [rows]  of rows alone: the last that top_k takes; null: all
+  LastRank* last_rank = nullptr;  // [rows]  of rows alone; null: there is no top_k
   EntmaxCounters* counters = nullptr;
   KeyEntries keys;
   float* dk_alone =

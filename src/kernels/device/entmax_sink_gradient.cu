@@ -22,8 +22,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int64_t query = thread; query < p.sizes.q_len; query += kThreads) {
       const float lambda = *p.lambda.row<const float>(batch, head, query);
       if (lambda == -INFINITY) continue;
-      const float slope = rule.sink_terms(p, head, lambda).slope;
-      if (slope != 0) sum += double(slope) * double(p.delta[first + query]);
+      // Also where the slope is 0: a NaN of the row shows.
+      sum += double(rule.sink_terms(p, head, lambda).slope) * double(p.delta[first + query]);
     }
   }
   sums[thread] = sum;

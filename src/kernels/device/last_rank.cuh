@@ -5,12 +5,11 @@
 // digit of the one it looks for.
 #pragma once
 
-#include <cstdint>
+#include "kernels/device/entmax_backward_params.h"
 
 namespace keyhole::device {
 
 inline constexpr int32_t kRankDigits = 256;  // counts in shared memory, per warp
-inline constexpr uint64_t kTakesAll = ~uint64_t{0};
 
 __device__ __forceinline__ uint64_t rank_of(float score, int32_t key) {
   const uint32_t bits = __float_as_uint(score + 0.f);  // -0 becomes 0
@@ -50,13 +49,13 @@ __device__ inline FoundDigit find_digit(const uint32_t* counts, uint32_t wanted)
           __shfl_sync(~0u, found.count, from)};
 }
 
-// The last rank among the first top_k. for_each calls its argument with (is there, rank), by the
+// The last among the first top_k. for_each calls its argument with (is there, rank), by the
 // whole warp; it is called once per digit, always with the same ranks.
 template <class ForEach>
-__device__ uint64_t find_last_rank(int64_t top_k, uint32_t* counts, ForEach for_each) {
-  if (top_k >= INT32_MAX) return kTakesAll;
+__device__ LastRank find_last_rank(int64_t top_k, uint32_t* counts, ForEach for_each) {
+  if (top_k >= INT32_MAX) return {};
   uint64_t prefix = 0;
-  uint32_t wanted = uint32_t(top_k);
+  uint32_t wanted = uint32_t(top_k), equal = 1;
   for (int32_t shift = 56; shift >= 0; shift -= 8) {
     for (int32_t i = int32_t(threadIdx.x % 32); i < kRankDigits; i += 32) counts[i] = 0;
     __syncwarp();
@@ -68,12 +67,13 @@ __device__ uint64_t find_last_rank(int64_t top_k, uint32_t* counts, ForEach for_
     __syncwarp();
     const FoundDigit found = find_digit(counts, wanted);
     __syncwarp();
-    if (found.digit < 0) return kTakesAll;
+    if (found.digit < 0) return {};
     wanted -= found.before;
     prefix |= uint64_t(found.digit) << shift;
-    if (wanted == found.count) return prefix | ((uint64_t{1} << shift) - 1);
+    if (wanted == found.count) return {prefix | ((uint64_t{1} << shift) - 1), 1};
+    equal = found.count;
   }
-  return prefix;
+  return {prefix, float(wanted) / float(equal)};
 }
 
 }  // namespace keyhole::device
