@@ -117,10 +117,11 @@ class ScanConsumer {
     int32_t bitmap, tile;
     Bits bits;
   };
-  __device__ __forceinline__ Tile issue(Products& products) {
+  // has_arrived: false multiplies stale shared memory, for a result that nobody reads.
+  __device__ __forceinline__ Tile issue(Products& products, bool has_arrived) {
     Tile tile;
     tile.stage = k_.stage;
-    tile.bitmap = warp_uniform(shared_.bitmap[k_.stage]);
+    tile.bitmap = has_arrived ? warp_uniform(shared_.bitmap[k_.stage]) : kFull;
     tile.tile = shared_.tile[k_.stage];
     load_bits(tile.bits, tile.bitmap);
     multiply(products);
@@ -142,11 +143,11 @@ class ScanConsumer {
                                                 EndRound end_round) {
     for (int i = 0; i < count; i += 2) {
       if (i > 0 || !is_first_here) await_keys();
-      const Tile one = issue(first);
+      const Tile one = issue(first, true);
       k_.next();
       const bool has_two = i + 1 < count;
       if (has_two) await_keys();
-      const Tile two = issue(second);
+      const Tile two = issue(second, has_two);
       await_products<1>();
       release(first, one);
       visit(first, one, 0);
