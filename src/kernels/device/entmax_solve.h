@@ -9,7 +9,7 @@
 
 namespace keyhole::device {
 
-// v and out: is_in_vectors, v_head_dim at most 256.
+// v and out: is_in_vectors, v_head_dim at most 128.
 void launch_solve_candidates(const EntmaxParams& params, DType dtype, cudaStream_t stream);
 
 }  // namespace keyhole::device

@@ -29,29 +29,30 @@ template <DType kType>
 void add_entries(std::vector<KernelEntry>& entries) {
   struct Padded {
     int64_t head_dim;
+    TileShape tile;
     void (*forward)(const ForwardArgs& args);
   };
-  for (const Padded padded : {Padded{64, run_entmax_forward<kType, 64>},
-                              Padded{128, run_entmax_forward<kType, 128>}}) {
-    entries.push_back(
-        {.name = say("sm90.entmax_forward.", to_string(kType), ".d", padded.head_dim),
-         .backend = "sm90",
-         .device = Device::Kind::cuda,
-         .operation = Operation::forward,
-         .dtype = kType,
-         .max_head_dim = padded.head_dim,
-         .tiles = {kScanTile},
-         .cost = cost,
-         .forward = padded.forward,
-         .backward = nullptr,
-         .weights = Weights::sparse,
-         .bitmaps = BitmapLayout::mma,
-         .min_compute_capability = 90,
-         .max_compute_capability = 90,
-         .objection = objection,
-         .persistence = persistence,
-         .forward_workspace = device::entmax_scan_workspace_bytes,
-         .backward_workspace = nullptr});
+  for (const Padded& padded :
+       {Padded{64, scan_tile<EntmaxScanDim64>(), run_entmax_forward<kType, 64>},
+        Padded{128, scan_tile<EntmaxScanDim128>(), run_entmax_forward<kType, 128>}}) {
+    entries.push_back({.name = say("sm90.entmax_forward.", to_string(kType), ".d", padded.head_dim),
+                       .backend = "sm90",
+                       .device = Device::Kind::cuda,
+                       .operation = Operation::forward,
+                       .dtype = kType,
+                       .max_head_dim = padded.head_dim,
+                       .tiles = {padded.tile},
+                       .cost = cost,
+                       .forward = padded.forward,
+                       .backward = nullptr,
+                       .weights = Weights::sparse,
+                       .bitmaps = BitmapLayout::mma,
+                       .min_compute_capability = 90,
+                       .max_compute_capability = 90,
+                       .objection = objection,
+                       .persistence = persistence,
+                       .forward_workspace = device::entmax_scan_workspace_bytes,
+                       .backward_workspace = nullptr});
   }
 }
 

@@ -2,11 +2,16 @@
 // The lists of a warp: for each of its 16 rows, the products that are above the row's bound. Four
 // lanes share a row; each has a list of its own of the columns that it computes, so that taking
 // something in needs no other lane. An entry is two neighbouring products of which at least one is
-// above the bound, and the first one's key.
+// above the bound, and the first one's place in the row. Before a list is full, the bound is raised
+// by what is in it, and what is above it moves on to the candidates of the row in global memory.
 //
 //   products of row h (0, 1) of a lane    base + h * plane_bytes + 256 * entry        8 bytes
-//   keys                                  base + 2 * plane_bytes + 256 * entry + 4 h  4 bytes
+//   places                                base + 2 * plane_bytes + 256 * entry + 4 h  4 bytes
+//
+// A row whose candidates do not fit is lost to the scan: it is left to device/entmax_rows.cu.
 #pragma once
+
+#include <climits>
 
 #include "kernels/sm90/entmax_bound.cuh"
 #include "kernels/sm90/entmax_scan_shared.cuh"
@@ -39,6 +44,7 @@ struct LaneList {
   // lanes have.
   template <class Visit>
   __device__ __forceinline__ void for_each(Visit visit) const {
+#pragma unroll 1
     for (int first = 0; first < most; first += 4) {
       float2 four[4];
 #pragma unroll
@@ -48,127 +54,141 @@ struct LaneList {
     }
   }
 };
-__device__ __forceinline__ LaneList lane_list(uint32_t at, uint32_t end) {
-  const int count = int(end - at) / 256;
-  return {at, count, warp_uniform(int(__reduce_max_sync(~0u, unsigned(count))))};
-}
+
+// Where the candidates of a row go.
+struct CandidateRow {
+  device::Candidate* entries;
+  int32_t capacity;
+  int32_t first_key, stride;  // place i of the row is key first_key + stride * i
+};
 
 template <class C, bool kPlain>
 class LaneLists {
  public:
   static constexpr int plane = ScanShared<C>::plane_bytes;
-  // The fullest a list may be before the next eight entries.
-  static constexpr uint32_t kNearlyFull = (C::list_entries - 8) * 256;
+  // So many entries are taken in before the next look at what is left of a list.
+  static constexpr int kStep = 4;
+  // Slots of the first look: two maxima each, of tiles in turn.
+  static constexpr int kLookSlots = 8;
+  static_assert(C::list_entries >= kLookSlots && C::list_entries > kStep);
 
   // base: of the warp's lists, and this lane's place in them.
   __device__ LaneLists(const BoundRule<kPlain>& rule, uint32_t base) : rule_(rule), base_(base) {}
 
-  __device__ __forceinline__ void begin() {
-    end_[0] = base_;
-    end_[1] = base_ + plane;
-    is_lost_[0] = is_lost_[1] = false;
-  }
-  // The first look, which uses the memory of the lists: slot `slot` gets two maxima of each row.
-  __device__ __forceinline__ void store_look(int slot, const float (&first)[2],
-                                             const float (&second)[2]) {
+  // The maxima of a tile of the look, one of each row. They use the memory of the lists.
+  __device__ __forceinline__ void store_look(int number, const float (&top)[2]) {
+    const uint32_t place = uint32_t(number / 2 % kLookSlots * 256 + number % 2 * 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      asm volatile(
-          "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(base_ + uint32_t(h * plane + slot * 256)),
-          "f"(first[h]), "f"(second[h])
-          : "memory");
+      const uint32_t at = base_ + uint32_t(h * plane) + place;
+      float before = -INFINITY;
+      if (number >= 2 * kLookSlots) {
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(before) : "r"(at));
+      }
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(fmaxf(before, top[h])) : "memory");
     }
   }
-  __device__ __forceinline__ void begin_with_look(int num_slots) {
-    begin();
+  // Sets the bounds from a look at so many tiles; the lists are empty.
+  __device__ __forceinline__ void begin(int num_looks) {
+    const float nothing[2] = {-INFINITY, -INFINITY};
+    if (num_looks % 2 != 0 && num_looks < 2 * kLookSlots) store_look(num_looks, nothing);
+    const int slots = min((num_looks + 1) / 2, kLookSlots);
+    written_[0] = written_[1] = 0;
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
       const uint32_t at = base_ + uint32_t(h * plane);
-      const LaneList list = {at, num_slots, num_slots};
+      const LaneList list = {at, slots, slots};
       float low = start(list);
       // A maximum of +inf: nothing is above it, and the row is left to others.
       const bool is_lost = low == INFINITY;
       constexpr int kRounds = 4;
 #pragma unroll 1
       for (int round = 0; round < kRounds; ++round) low = raise(list, low);
-      set(h, is_lost ? INFINITY : low, at, is_lost);
+      set(h, low, at, is_lost ? kLost : 0);
     }
   }
   // A row that does not exist takes nothing in.
   template <int kH>
   __device__ __forceinline__ void close() {
     above_[kH] = INFINITY;
+    written_[kH] = kLost;
   }
 
-  // Eight entries more will fit each list after this.
-  __device__ __forceinline__ void make_room() {
-    const bool is_full[2] = {end_[0] - base_ > kNearlyFull, end_[1] - base_ - plane > kNearlyFull};
-    if (!__any_sync(~0u, is_full[0] || is_full[1])) return;
-#pragma unroll 1
-    for (int h = 0; h < 2; ++h) {
-      if (__any_sync(~0u, h == 0 ? is_full[0] : is_full[1])) clean_up(h);
-    }
+  // Whether a list of the warp has no room for kStep more.
+  __device__ __forceinline__ bool is_any_full() const {
+    constexpr uint32_t kNearlyFull = (C::list_entries - kStep) * 256;
+    return __any_sync(~0u, end_[0] - base_ > kNearlyFull || end_[1] - base_ - plane > kNearlyFull);
   }
 
   // Takes in two neighbouring products of row kH, if one of them is above the bound.
   template <int kH>
-  __device__ __forceinline__ void take(float first, float second, uint32_t key) {
+  __device__ __forceinline__ void take(float first, float second, uint32_t place) {
     // gtu: greater or NaN, so that a NaN is not lost.
     asm volatile(
         "{\n.reg .pred p;\nsetp.gtu.f32 p, %1, %3;\nsetp.gtu.or.f32 p, %2, %3, p;\n"
         "@p st.shared.v2.f32 [%0], {%1, %2};\n@p st.shared.u32 [%0 + %5], %4;\n"
         "@p add.u32 %0, %0, 256;\n}"
         : "+r"(end_[kH])
-        : "f"(first), "f"(second), "f"(above_[kH]), "r"(key), "n"(kH == 0 ? 2 * plane : plane + 4)
+        : "f"(first), "f"(second), "f"(above_[kH]), "r"(place), "n"(kH == 0 ? 2 * plane : plane + 4)
         : "memory");
   }
 
-  // Writes the lists of row kH to `to`, which has room for `capacity` candidates; returns their
-  // number, or kAlone if they do not fit. key_of: from a place in the tile lists to a key.
-  template <int kH, class KeyOf>
-  __device__ __forceinline__ int32_t write(device::Candidate* to, int32_t capacity, bool is_wanted,
-                                           KeyOf key_of) {
-    const uint32_t at = base_ + uint32_t(kH * plane), keys = keys_of(kH);
-    const LaneList list = lane_list(at, end_[kH]);
-    float low = level_[kH];
-    if (__any_sync(~0u, low == -INFINITY)) low = fmaxf(low, start(list));
-    low = raise(list, low);
-    low = raise(list, low);
-    const float above = rule_.product_below(low);
-    int own = 0;
-    list.for_each([&](float first, float second) {
-      own += (!(first <= above) ? 1 : 0) + (!(second <= above) ? 1 : 0);
-    });
-    int before = own;  // of this lane and those before it
-    const int lane = int(threadIdx.x) % 4;
-    int other = __shfl_up_sync(~0u, before, 1, 4);
-    before += lane >= 1 ? other : 0;
-    other = __shfl_up_sync(~0u, before, 2, 4);
-    before += lane >= 2 ? other : 0;
-    const int total = __shfl_sync(~0u, before, 3, 4);
-    const bool is_lost = row_max(is_lost_[kH] ? 1.f : 0.f) > 0;
-    if (is_lost || total > capacity) is_wanted = false;
-    device::Candidate* next = to + (before - own);
-    for (int entry = 0; entry < list.most; ++entry) {
-      const float2 two = list.load(entry);
-      uint32_t key = 0;
-      asm volatile("ld.shared.u32 %0, [%1];" : "=r"(key) : "r"(at + uint32_t(entry * 256) + keys));
-      if (is_wanted && !(two.x <= above)) *next++ = {two.x, key_of(key)};
-      if (is_wanted && !(two.y <= above)) *next++ = {two.y, key_of(key + 1)};
+  // Raises the bounds and empties the lists. to: of this lane's rows.
+  __device__ __forceinline__ void flush(const CandidateRow (&to)[2]) {
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t at = base_ + uint32_t(h * plane),
+                     places = at + uint32_t(h == 0 ? 2 * plane : plane + 4);
+      const int count = int((h == 0 ? end_[0] : end_[1]) - at) / 256;
+      const LaneList list = {at, count, warp_uniform(int(__reduce_max_sync(~0u, unsigned(count))))};
+      float low = h == 0 ? level_[0] : level_[1];
+      if (__any_sync(~0u, low == -INFINITY)) low = fmaxf(low, start(list));
+      low = raise(list, low);
+      const float above = rule_.product_below(low);
+      int own = 0;
+      list.for_each([&](float first, float second) {
+        own += (!(first <= above) ? 1 : 0) + (!(second <= above) ? 1 : 0);
+      });
+      const int lane = int(threadIdx.x) % 4;
+      int up_to = own;  // of this lane and those before it
+      int other = __shfl_up_sync(~0u, up_to, 1, 4);
+      up_to += lane >= 1 ? other : 0;
+      other = __shfl_up_sync(~0u, up_to, 2, 4);
+      up_to += lane >= 2 ? other : 0;
+      const int before = h == 0 ? written_[0] : written_[1];
+      const int total = before + __shfl_sync(~0u, up_to, 3, 4);
+      const CandidateRow row = h == 0 ? to[0] : to[1];
+      const bool is_lost = before == kLost || !(low < INFINITY) || total > row.capacity;
+      device::Candidate* next = row.entries + (before + up_to - own);
+      const int num_written = is_lost ? 0 : list.most;
+#pragma unroll 1
+      for (int entry = 0; entry < num_written; ++entry) {
+        const float2 two = list.load(entry);
+        int32_t place = 0;
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(place) : "r"(places + uint32_t(entry * 256)));
+        const int32_t key = row.first_key + row.stride * place;
+        if (!(two.x <= above)) *next++ = {two.x, key};
+        if (!(two.y <= above)) *next++ = {two.y, key + row.stride};
+      }
+      set(h, low, at, is_lost ? kLost : total);
     }
-    return is_lost || total > capacity ? device::kAlone : total;
+  }
+
+  // Of row kH, after a flush: how many candidates it has, or kAlone.
+  template <int kH>
+  __device__ __forceinline__ int32_t num_written() const {
+    return written_[kH] == kLost ? device::kAlone : written_[kH];
   }
 
  private:
-  static __device__ __forceinline__ uint32_t keys_of(int h) {
-    return uint32_t(h == 0 ? 2 * plane : plane + 4);
-  }
-  __device__ __forceinline__ void set(int h, float level, uint32_t end, bool is_lost) {
-    const float above = is_lost ? INFINITY : rule_.product_below(level);
+  static constexpr int32_t kLost = INT_MAX / 2;  // in place of the number of candidates
+
+  __device__ __forceinline__ void set(int h, float level, uint32_t end, int32_t written) {
+    const float above = written == kLost ? INFINITY : rule_.product_below(level);
     if (h == 0) {
-      level_[0] = level, above_[0] = above, end_[0] = end, is_lost_[0] = is_lost_[0] || is_lost;
+      level_[0] = level, above_[0] = above, end_[0] = end, written_[0] = written;
     } else {
-      level_[1] = level, above_[1] = above, end_[1] = end, is_lost_[1] = is_lost_[1] || is_lost;
+      level_[1] = level, above_[1] = above, end_[1] = end, written_[1] = written;
     }
   }
 
@@ -221,85 +241,11 @@ class LaneLists {
     return float_of_order(good);
   }
 
-  // Raises the bound of row h and drops what is below it. If that does not help, what is left is
-  // dealt evenly to the four lanes; if that does not help either, the row is lost: others find it.
-  __device__ __forceinline__ void clean_up(int h) {
-    const uint32_t at = base_ + uint32_t(h * plane), keys = keys_of(h);
-    LaneList list = lane_list(at, h == 0 ? end_[0] : end_[1]);
-    float low = h == 0 ? level_[0] : level_[1];
-    if (__any_sync(~0u, low == -INFINITY)) low = fmaxf(low, start(list));
-    constexpr int kRounds = 2;
-#pragma unroll 1
-    for (int round = 0; round < kRounds; ++round) low = raise(list, low);
-    uint32_t end = compact(list, keys, rule_.product_below(low));
-    constexpr uint32_t kUneven = (C::list_entries - 12) * 256;
-    if (__any_sync(~0u, end - at > kUneven)) {
-      list = lane_list(at, end);
-      low = raise(list, low);
-      end = deal(list, keys, rule_.product_below(low));
-    }
-    const bool is_lost = row_max(end - at > kNearlyFull || !(low < INFINITY) ? 1.f : 0.f) > 0;
-    set(h, is_lost ? INFINITY : low, is_lost ? at : end, is_lost);
-  }
-  // Drops what is not above; returns the new end.
-  __device__ __forceinline__ uint32_t compact(const LaneList& list, uint32_t keys,
-                                              float above) const {
-    uint32_t to = list.at;
-    for (int first = 0; first < list.most; first += 4) {
-      float2 four[4];
-      uint32_t key[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        four[i] = list.load(first + i);
-        asm volatile("ld.shared.u32 %0, [%1];"
-                     : "=r"(key[i])
-                     : "r"(list.at + uint32_t((first + i) * 256) + keys));
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        asm volatile(
-            "{\n.reg .pred p;\nsetp.gtu.f32 p, %1, %3;\nsetp.gtu.or.f32 p, %2, %3, p;\n"
-            "@p st.shared.v2.f32 [%0], {%1, %2};\n@p st.shared.u32 [%5], %4;\n"
-            "@p add.u32 %0, %0, 256;\n}"
-            : "+r"(to)
-            : "f"(four[i].x), "f"(four[i].y), "f"(above), "r"(key[i]), "r"(to + keys)
-            : "memory");
-      }
-    }
-    return to;
-  }
-  // The same, with entries dealt to the four lanes of the row in turn.
-  __device__ __forceinline__ uint32_t deal(const LaneList& list, uint32_t keys, float above) const {
-    const int lane = int(threadIdx.x) % 32;
-    const uint32_t row = list.at - uint32_t(lane % 4 * 8);
-    int count = 0;
-#pragma unroll 1
-    for (int entry = 0; entry < list.most; ++entry) {
-      const float2 two = list.load(entry);
-      uint32_t key = 0;
-      asm volatile("ld.shared.u32 %0, [%1];"
-                   : "=r"(key)
-                   : "r"(list.at + uint32_t(entry * 256) + keys));
-      const bool stays = entry < list.count && (!(two.x <= above) || !(two.y <= above));
-      const uint32_t staying = __ballot_sync(~0u, stays) >> (lane & 28) & 15;
-      const int place = count + __popc(staying & ((1u << lane % 4) - 1));
-      count += __popc(staying);
-      if (stays) {
-        const uint32_t to = row + uint32_t(place / 4 * 256 + place % 4 * 8);
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(two.x), "f"(two.y)
-                     : "memory");
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + keys), "r"(key) : "memory");
-      }
-      __syncwarp();
-    }
-    return list.at + uint32_t((count + 3 - lane % 4) / 4 * 256);
-  }
-
   const BoundRule<kPlain>& rule_;
   const uint32_t base_;
   float level_[2], above_[2];  // the bound as a level, and as a product
   uint32_t end_[2];
-  bool is_lost_[2];
+  int32_t written_[2];  // candidates so far; kLost: the row is left to others
 };
 
 }  // namespace keyhole::sm90

@@ -37,28 +37,32 @@ class ScanConsumer {
         lists_(rule, smem_address(shared.lists[warp]) + uint32_t(lane() * 8)) {}
 
   __device__ __forceinline__ void run() {
-    Products first, second;
+    Products products;
     for (uint32_t num_items = 0;; ++num_items) {
       await_keys();
       const ScanItem& item = shared_.items[num_items % (C::stages + 1)];
-      const int num_tiles = warp_uniform(item.num_tiles);
+      const int num_tiles = warp_uniform(item.num_tiles), num_looks = warp_uniform(item.num_looks);
       if (num_tiles == 0) return;
       load_queries(item);
-      const int num_looks = warp_uniform(item.num_looks);
-      look(first, second, num_looks);
+      for (int i = 0; i < num_looks; ++i) {
+        next_products(products);
+        look(products, i);
+      }
+      lists_.begin(num_looks);
       if (row() >= item.num_rows) lists_.template close<0>();
       if (row() + 8 >= item.num_rows) lists_.template close<1>();
-      scan(first, second, num_tiles, num_looks > 0);
-      write<0>(item);
-      write<1>(item);
+      for (int i = 0; i < num_tiles; ++i) {
+        const int32_t tile = next_products(products);
+        take(products, tile, item);
+      }
+      end(item);
     }
   }
 
  private:
-  using Products = float[kScanKeys / 2];
+  using Products = float[C::tile_k / 2];
   using Keys = typename ScanShared<C>::Keys;
-  static constexpr int kMaskWords = kScanKeys / 64;
-  using Bits = uint32_t[kMaskWords];
+  static constexpr int kMaskWords = C::tile_k / 64;
 
   static __device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
   // The first of this lane's two rows in the query tile; the other one is 8 further.
@@ -83,7 +87,12 @@ class ScanConsumer {
     return p_.q.row<T>(item.batch, item.head, item.first_query + p_.view.stride * row);
   }
 
-  __device__ __forceinline__ void multiply(Products& products) {
+  // Waits for the next key tile and multiplies it; returns its number.
+  __device__ __forceinline__ int32_t next_products(Products& products) {
+    await_keys();
+    const int32_t bitmap = warp_uniform(shared_.bitmap[k_.stage]), tile = shared_.tile[k_.stage];
+    uint32_t bits[kMaskWords];
+    load_bits(bits, bitmap);
     const uint64_t keys = operand(smem_address(shared_.k[k_.stage]), Keys::bytes);
     begin_products();
     Product<T>::template of_register_rows<true>(products, queries_[0], keys);
@@ -93,125 +102,95 @@ class ScanConsumer {
                                                    further(keys, d / 4 * Keys::bytes + d % 4 * 32));
     }
     commit_products();
-  }
-  // Leaves bits as they are in a full tile.
-  __device__ __forceinline__ void load_bits(Bits& bits, int32_t bitmap) const {
-    constexpr uint32_t kWords = kScanWarps * 32 * kMaskWords;  // of a bitmap
-    bits[0] = bits[1] = 0;
-    const uint32_t* const at = words_ + uint64_t{uint32_t(bitmap)} * kWords;
-    asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %2, 0;\n@p ld.global.v2.u32 {%0, %1}, [%3];\n}"
-                 : "+r"(bits[0]), "+r"(bits[1])
-                 : "r"(bitmap), "l"(at)
-                 : "memory");
-  }
-  static __device__ __forceinline__ void apply_mask(Products& products, const Bits& bits) {
+    await_products<0>();
+    is_ready(products);
+    arrive_as_warp(shared_.empty[k_.stage]);
+    k_.next();
+    if (bitmap != kFull) {
 #pragma unroll
-    for (int i = 0; i < kScanKeys / 2; ++i) {
-      products[i] = (bits[i / 32] >> i % 32 & 1) != 0 ? products[i] : -INFINITY;
+      for (int i = 0; i < C::tile_k / 2; ++i) {
+        products[i] = (bits[i / 32] >> i % 32 & 1) != 0 ? products[i] : -INFINITY;
+      }
     }
-  }
-
-  // A tile whose products have been issued.
-  struct Tile {
-    int stage;
-    int32_t bitmap, tile;
-    Bits bits;
-  };
-  // has_arrived: false multiplies stale shared memory, for a result that nobody reads.
-  __device__ __forceinline__ Tile issue(Products& products, bool has_arrived) {
-    Tile tile;
-    tile.stage = k_.stage;
-    tile.bitmap = has_arrived ? warp_uniform(shared_.bitmap[k_.stage]) : kFull;
-    tile.tile = shared_.tile[k_.stage];
-    load_bits(tile.bits, tile.bitmap);
-    multiply(products);
     return tile;
   }
-  // Its products have arrived.
-  __device__ __forceinline__ void release(Products& products, const Tile& tile) {
-    is_ready(products);
-    arrive_as_warp(shared_.empty[tile.stage]);
-    if (tile.bitmap != kFull) apply_mask(products, tile.bits);
-  }
-
-  // Calls visit(products, tile) for `count` tiles, two at a time. The products of both are issued,
-  // and read, in one round: ptxas serialises those that are read in the next round of a loop. After
-  // the last one of an odd number, stale shared memory is multiplied; the result is unused.
-  template <class Visit, class EndRound>
-  __device__ __forceinline__ void for_each_tile(Products& first, Products& second, int count,
-                                                bool is_first_here, Visit visit,
-                                                EndRound end_round) {
-    for (int i = 0; i < count; i += 2) {
-      if (i > 0 || !is_first_here) await_keys();
-      const Tile one = issue(first, true);
-      k_.next();
-      const bool has_two = i + 1 < count;
-      if (has_two) await_keys();
-      const Tile two = issue(second, has_two);
-      await_products<1>();
-      release(first, one);
-      visit(first, one, 0);
-      await_products<0>();
-      if (has_two) {
-        release(second, two);
-        k_.next();
-        visit(second, two, 1);
-      } else {
-        is_ready(second);
-      }
-      end_round(i / 2, has_two);
+  // Zeros for a full tile, which does not read them.
+  __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords], int32_t bitmap) const {
+    constexpr uint32_t kWords = kScanWarps * 32 * kMaskWords;  // of a bitmap
+    const uint32_t* const at = words_ + uint64_t{uint32_t(bitmap)} * kWords;
+#pragma unroll
+    for (int i = 0; i < kMaskWords; ++i) {
+      bits[i] = 0;
+      asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n@p ld.global.u32 %0, [%2];\n}"
+                   : "+r"(bits[i])
+                   : "r"(bitmap), "l"(at + i)
+                   : "memory");
     }
   }
 
-  // Ends with the bounds set and the lists empty.
-  __device__ __forceinline__ void look(Products& first, Products& second, int count) {
-    float top[2][2];
-    for_each_tile(
-        first, second, count, true,
-        [&](const Products& products, const Tile&, int which) {
+  __device__ __forceinline__ void look(const Products& products, int number) {
+    float top[2];
 #pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            float a = products[2 * h], b = products[2 * h + 1];
+    for (int h = 0; h < 2; ++h) {
+      float a = products[2 * h], b = products[2 * h + 1];
 #pragma unroll
-            for (int j = 1; j < kScanKeys / 8; ++j) {
-              a = fmaxf(a, products[4 * j + 2 * h]);
-              b = fmaxf(b, products[4 * j + 2 * h + 1]);
-            }
-            top[which][h] = fmaxf(a, b);
-          }
-        },
-        [&](int round, bool has_two) {
-          if (!has_two) top[1][0] = top[1][1] = -INFINITY;
-          lists_.store_look(round, top[0], top[1]);
-        });
-    lists_.begin_with_look((count + 1) / 2);
-  }
-  __device__ __forceinline__ void scan(Products& first, Products& second, int count,
-                                       bool had_look) {
-    for_each_tile(
-        first, second, count, !had_look,
-        [&](const Products& products, const Tile& tile, int) {
-          const uint32_t key = uint32_t(tile.tile * kScanKeys + lane() % 4 * 2);
-#pragma unroll
-          for (int j = 0; j < kScanKeys / 8; ++j) {
-            if (j % 8 == 0) lists_.make_room();
-            lists_.template take<0>(products[4 * j], products[4 * j + 1], key + 8 * j);
-            lists_.template take<1>(products[4 * j + 2], products[4 * j + 3], key + 8 * j);
-          }
-        },
-        [](int, bool) {});
+      for (int j = 1; j < C::tile_k / 8; ++j) {
+        a = fmaxf(a, products[4 * j + 2 * h]);
+        b = fmaxf(b, products[4 * j + 2 * h + 1]);
+      }
+      top[h] = fmaxf(a, b);
+    }
+    lists_.store_look(number, top);
   }
 
-  template <int kH>
-  __device__ __forceinline__ void write(const ScanItem& item) {
-    const bool is_inside = row() + 8 * kH < item.num_rows;
-    const int64_t query = item.first_query + p_.view.stride * (row() + 8 * kH);
-    const int64_t place = item.head_index * p_.sizes.q_len + (is_inside ? query : 0);
-    const int32_t first_key = int32_t(item.first_key), stride = p_.view.stride;
-    const int32_t count = lists_.template write<kH>(
-        p_.candidates.entries + place * p_.candidates.capacity, p_.candidates.capacity, is_inside,
-        [&](uint32_t index) { return first_key + stride * int32_t(index); });
-    if (is_inside && lane() % 4 == 0) p_.candidates.count[place] = count;
+  // Some of the products go to the lists. Where a list has no room for more, all are flushed: at
+  // one place in the code, which is long and seldom runs.
+  __device__ __forceinline__ void take(const Products& products, int32_t tile,
+                                       const ScanItem& item) {
+    using Lists = LaneLists<C, kPlain>;
+    constexpr int kGroups = C::tile_k / 8 / Lists::kStep;
+    const uint32_t place = uint32_t(tile * C::tile_k + lane() % 4 * 2);
+    int done = 0;
+    bool is_full = false;
+    do {
+      if (is_full) flush(item);
+      is_full = false;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        if (is_full || done > group) continue;
+#pragma unroll
+        for (int j = group * Lists::kStep; j < (group + 1) * Lists::kStep; ++j) {
+          lists_.template take<0>(products[4 * j], products[4 * j + 1], place + 8 * j);
+          lists_.template take<1>(products[4 * j + 2], products[4 * j + 3], place + 8 * j);
+        }
+        done = group + 1;
+        is_full = lists_.is_any_full();
+      }
+    } while (is_full);
+  }
+  __device__ __forceinline__ int64_t row_of(const ScanItem& item, int h) const {
+    const int64_t query = item.first_query + p_.view.stride * (row() + 8 * h);
+    return item.head_index * p_.sizes.q_len + query;
+  }
+  __device__ __forceinline__ void flush(const ScanItem& item) {
+    const device::CandidateLists& all = p_.candidates;
+    CandidateRow to[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      to[h] = {all.entries + row_of(item, h) * all.capacity, all.capacity, int32_t(item.first_key),
+               p_.view.stride};
+    }
+    lists_.flush(to);
+  }
+  __device__ __forceinline__ void end(const ScanItem& item) {
+    flush(item);
+    if (lane() % 4 != 0) return;
+    if (row() < item.num_rows) {
+      p_.candidates.count[row_of(item, 0)] = lists_.template num_written<0>();
+    }
+    if (row() + 8 < item.num_rows) {
+      p_.candidates.count[row_of(item, 1)] = lists_.template num_written<1>();
+    }
   }
 
   const ScanParams& p_;
@@ -223,10 +202,8 @@ class ScanConsumer {
   LaneLists<C, kPlain> lists_;
 };
 
-inline constexpr int kScanProducerWarps = 4;
-
 template <class T, class C, bool kPlain>
-__global__ void __launch_bounds__(32 * (kScanProducerWarps + kScanWarps), 1)
+__global__ void __launch_bounds__(kScanThreads, 1)
     entmax_scan(const __grid_constant__ ScanParams p, const __grid_constant__ RowMaps keys,
                 const __grid_constant__ BoundRule<kPlain> rule) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -239,7 +216,7 @@ __global__ void __launch_bounds__(32 * (kScanProducerWarps + kScanWarps), 1)
     shrink_registers<24>();
     if (threadIdx.x == 0) ScanProducer<C>(p, keys, shared).load();
   } else {
-    grow_registers<240>();
+    grow_registers<160>();
     ScanConsumer<T, C, kPlain>(p, rule, shared, warp - kScanProducerWarps).run();
     shared.waits.end();
   }
@@ -260,18 +237,18 @@ void launch_scan(const ScanParams& params, const RowMaps& keys, const BoundRule<
   KEYHOLE_ASSERT(ctas > 0, "sm90.entmax_forward was given lists that nobody has dealt to CTAs");
   device::launch(
       "sm90.entmax_forward", entmax_scan<T, C, kPlain>,
-      {unsigned(ctas), 32 * (kScanProducerWarps + kScanWarps), size_t{kBytes}}, stream, params,
-      keys, {rule.unit, rule.power, rule.rest, rule.whole, rule.top_k, rule.inner, rule.outer});
+      {unsigned(ctas), kScanThreads, size_t{kBytes}}, stream, params, keys,
+      {rule.unit, rule.power, rule.rest, rule.whole, rule.top_k, rule.inner, rule.outer});
 }
 
 template <DType kType, int kHeadDim>
 void scan_part(const device::EntmaxParams& p, const TileView& view, cudaStream_t stream) {
   using T = device::Storage<kType>;
   using C = std::conditional_t<kHeadDim == 64, EntmaxScanDim64, EntmaxScanDim128>;
-  KEYHOLE_ASSERT(view.tile == kScanTile, "sm90.entmax_forward was given tiles of ",
+  KEYHOLE_ASSERT(view.tile == scan_tile<C>(), "sm90.entmax_forward was given tiles of ",
                  to_string(view.tile));
   const ScanParams params = {p.sizes, p.q, p.candidates, view};
-  const RowMaps keys = key_maps(p.sizes, p.k, kType, view.stride, kScanKeys);
+  const RowMaps keys = key_maps(p.sizes, p.k, kType, view.stride, C::tile_k);
   const BoundRule<false> rule = bound_rule(p);
   is_plain(rule) ? launch_scan<T, C, true>(params, keys, rule, stream)
                  : launch_scan<T, C, false>(params, keys, rule, stream);

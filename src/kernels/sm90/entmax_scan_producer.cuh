@@ -16,14 +16,6 @@ struct ScanParams {
   TileView view;
 };
 
-// How many tiles of a list the look skips from one to the next. A pair of looks is one entry of a
-// list.
-template <class C>
-__host__ __device__ constexpr int32_t look_stride(int32_t num_tiles) {
-  const int32_t at_least = (num_tiles + 2 * C::list_entries - 1) / (2 * C::list_entries);
-  return at_least < kLookStride ? kLookStride : at_least;
-}
-
 template <class C>
 class ScanProducer {
  public:
@@ -59,10 +51,10 @@ class ScanProducer {
       arrive_and_expect(shared_.full[k_.stage], ScanShared<C>::k_bytes);
       copy_tile<typename ScanShared<C>::Keys>(
           shared_.k[k_.stage], rows.map, shared_.full[k_.stage],
-          {0, tile * kScanKeys, rows.class_at, work.kv_head, work.batch});
+          {0, tile * C::tile_k, rows.class_at, work.kv_head, work.batch});
       k_.next();
     };
-    const int32_t num_tiles = work.num_tiles, stride = look_stride<C>(num_tiles);
+    const int32_t num_tiles = work.num_tiles, stride = look_stride(num_tiles);
     await_room();  // by then every warp has ended the item that had this place
     const int64_t first_row = int64_t{work.row_tile} * kScanRows;
     item() = {.num_tiles = max(num_tiles, 1),

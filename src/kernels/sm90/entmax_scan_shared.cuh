@@ -5,11 +5,11 @@
 //
 //   producer     1 thread: reads the CTA's work items and starts the TMA copies of key tiles: for
 //                each item first every n-th tile, the look, then all of them
-//   consumers    two warpgroups, 64 queries each; queries are in registers
+//   consumers    three warpgroups, 64 queries each; queries are in registers
 //
 // Barrier    completes a phase when                                        who waits
 //   full     a key tile, its bitmap's number and the item have arrived     consumers
-//   empty    every warp has its scores                                     producer
+//   empty    every warp has its products                                   producer
 #pragma once
 
 #include "kernels/device/entmax_params.h"
@@ -35,10 +35,10 @@ struct ScanItem {
 
 template <class C>
 struct ScanShared {
-  using Keys = Panels<kScanKeys, C::head_dim>;
+  using Keys = Panels<C::tile_k, C::head_dim>;
   static constexpr uint32_t k_bytes = Keys::bytes * Keys::count;
-  // Entry e of a lane's list is at 256 * e + 8 * lane: two scores. Keys of entry e, of both rows of
-  // the lane, are in a plane of their own.
+  // Entry e of a lane's list is at 256 * e + 8 * lane: two products. Keys of entry e, of both rows
+  // of the lane, are in a plane of their own.
   static constexpr int plane_bytes = C::list_entries * 256;
   static constexpr int warp_bytes = 3 * plane_bytes;
 
