@@ -15,6 +15,11 @@ struct SupportFinder {
   void (*find)(const BackwardArgs& args, void* memory);
 };
 
+// How the pass adds up gradients, for every tile.
+inline BackwardSchedule entmax_schedule(const Request& request, const TileShape& /*tile*/) {
+  return {.key_lists = request.deterministic ? SumOrder::fixed : SumOrder::atomic};
+}
+
 // Scratch memory of run_entmax_backward.
 int64_t entmax_backward_workspace_bytes(const BackwardArgs& args,
                                         const SupportFinder* finder = nullptr);

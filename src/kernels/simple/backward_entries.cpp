@@ -23,9 +23,6 @@ void entmax_backward(const BackwardArgs& args) {
 int64_t entmax_workspace_bytes(const BackwardArgs& args) {
   return device::entmax_backward_workspace_bytes(args);
 }
-BackwardSchedule entmax_schedule(const Request& request, const TileShape& /*tile*/) {
-  return {.key_lists = request.deterministic ? SumOrder::fixed : SumOrder::atomic};
-}
 
 }  // namespace
 
@@ -60,7 +57,7 @@ std::vector<KernelEntry> backward_entries() {
                        .backward = entmax_backward,
                        .rank = 2,
                        .weights = Weights::sparse,
-                       .schedule = entmax_schedule,
+                       .schedule = device::entmax_schedule,
                        .bitmaps = BitmapLayout::row_major,
                        .min_compute_capability = 75,
                        .objection = nullptr,

@@ -37,7 +37,8 @@ struct BoundRule {
     if (bent <= -1) return -INFINITY;
     constexpr float kSlightly = 1e-5f;
     const float product = atanhf(fminf(bent, 1 - kSlightly)) / inner;
-    return product - kSlightly * fabsf(product);
+    constexpr float kTiny = 1e-30f;  // beside 0, where the division may have lost all digits
+    return product - kSlightly * fabsf(product) - kTiny;
   }
 };
 
