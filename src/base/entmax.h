@@ -69,9 +69,17 @@ struct EntmaxSums {
   Number count = 0;   // of all x > 0
 };
 
-// How far lambda moves from a lambda with these sums. From max(s) on, the steps for alpha != 1.5
-// are Newton's on weight^(alpha - 1): they never pass the solution. For alpha = 1.5 the weights are
-// a quadratic in lambda, which is solved: exact once the list of x > 0 is right.
+// How far lambda moves from a lambda with these sums, not above the solution: a step of Newton's on
+// weight^(alpha - 1), for alpha > 1. It never passes the solution.
+template <class Number>
+KEYHOLE_RULE Number safe_lambda_step(const EntmaxPower& power, const EntmaxSums<Number>& sums) {
+  if (power.whole == 2) return 2 * (sums.weight - std::sqrt(sums.weight)) / sums.slope;
+  const Number bend = Number(power.bend);
+  return -sums.weight * std::expm1(-bend * std::log(sums.weight)) / (bend * sums.slope);
+}
+
+// The same, as fast as it gets. For alpha = 1.5 the weights are a quadratic in lambda, which is
+// solved: exact once the list of x > 0 is right.
 template <class Number>
 KEYHOLE_RULE Number lambda_step(const EntmaxPower& power, const EntmaxSums<Number>& sums) {
   const Number excess = sums.weight - 1;
@@ -81,8 +89,7 @@ KEYHOLE_RULE Number lambda_step(const EntmaxPower& power, const EntmaxSums<Numbe
     if (square < 0) return 2 * sums.slope / sums.count;
     return 2 * excess / (sums.slope + std::sqrt(square));
   }
-  const Number bend = Number(power.bend);
-  return -sums.weight * std::expm1(-bend * std::log(sums.weight)) / (bend * sums.slope);
+  return safe_lambda_step(power, sums);
 }
 
 // Whether these sums are as good as rounding lets them be, for a list of `count` scores.

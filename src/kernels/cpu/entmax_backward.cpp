@@ -24,10 +24,10 @@
 namespace keyhole::cpu {
 namespace {
 
-template <class Storage>
+template <class Storage, bool kOnAmx = false>
 class EntmaxBackward {
   using T = typename Traits<Storage>::Compute;
-  using Scan = EntmaxScan<Storage>;
+  using Scan = EntmaxScan<Storage, kOnAmx>;
 
  public:
   explicit EntmaxBackward(const BackwardArgs& args)
@@ -182,7 +182,7 @@ class EntmaxBackward {
     lists_.gather_dots(q, k.data, k.stride, row.keys, count, p_.head_dim, row.scores);
     if (rule_.is_bent() && count > 0) {
       std::fill_n(row.scores + count, kMaxLanes<T>, T(0));
-      lists_.cap(row.scores, 0, 1, round_up(count, simd_.lanes), T(p_.rule.softcap));
+      lists_.cap(row.scores, 0, 1, round_up(count, simd_.lanes), T(1), T(p_.rule.softcap));
     }
     for (int64_t j = 0; j < count; ++j)
       row.is_finite = row.is_finite && std::isfinite(row.scores[j]);
@@ -340,7 +340,12 @@ class EntmaxBackward {
 
   // --- keys ---
 
-  static constexpr int64_t kKeysAtOnce = 256;  // their sums stay in the L2 cache
+  // Keys that a thread owns at a time: their sums stay in the L2 cache. Fewer would look up more
+  // often where they begin in each row.
+  int64_t keys_at_once() const {
+    constexpr int64_t kBytes = int64_t{512} << 10;
+    return std::max<int64_t>(64, kBytes / ((q_cols_ + v_cols_) * int64_t(sizeof(T))));
+  }
 
   void begin_keys() {
     const int64_t rows = num_units_ * p_.k_len;
@@ -350,10 +355,10 @@ class EntmaxBackward {
 
   template <class Visit>
   void for_each_range(Visit visit) {
-    const int64_t ranges = ceil_div(p_.k_len, kKeysAtOnce);
+    const int64_t keys = keys_at_once(), ranges = ceil_div(p_.k_len, keys);
     parallel_for(num_units_ * ranges, p_.threads, [&](int64_t item, int thread) {
-      const int64_t begin = item % ranges * kKeysAtOnce;
-      visit(item / ranges, begin, std::min(begin + kKeysAtOnce, p_.k_len), work_[size_t(thread)]);
+      const int64_t begin = item % ranges * keys;
+      visit(item / ranges, begin, std::min(begin + keys, p_.k_len), work_[size_t(thread)]);
     });
   }
 
@@ -431,5 +436,12 @@ template void entmax_backward<float>(const BackwardArgs&);
 template void entmax_backward<double>(const BackwardArgs&);
 template void entmax_backward<Half>(const BackwardArgs&);
 template void entmax_backward<BFloat16>(const BackwardArgs&);
+
+template <class Storage>
+void entmax_backward_on_amx(const BackwardArgs& args) {
+  EntmaxBackward<Storage, true>(args).run();
+}
+template void entmax_backward_on_amx<Half>(const BackwardArgs&);
+template void entmax_backward_on_amx<BFloat16>(const BackwardArgs&);
 
 }  // namespace keyhole::cpu
