@@ -157,7 +157,7 @@ Pixels picture_pixels(const Picture& picture) {
   const int64_t left = left_of(picture.shape);
   Canvas canvas(std::max(left + picture.cols * unit + kMargin, kLeastWidth),
                 kTop + picture.rows * unit + kMargin);
-  write_title(canvas, picture.pattern, 14, kText);
+  write_title(canvas, title(picture), 14, kText);
   write_title(canvas, caption(picture), 36, kSoft);
   draw_cells(canvas, picture, left, unit);
   draw_axes(canvas, picture, left, unit);

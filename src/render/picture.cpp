@@ -226,14 +226,17 @@ std::string facts_of(const Picture& picture) {
 
 }  // namespace
 
+std::string title(const Picture& picture) {
+  return picture.has_kept() ? say(picture.pattern, ", ", picture.weights) : picture.pattern;
+}
+
 std::string headline(const Picture& picture) {
-  return say(picture.pattern, picture.has_kept() ? ", " : "", picture.weights, "   ",
-             facts_of(picture));
+  return say(title(picture), "   ", facts_of(picture));
 }
 
 std::string caption(const Picture& picture) {
   std::string text = facts_of(picture);
-  if (picture.has_kept()) text = say(picture.weights, ", ", text, ", of ", picture.numbers);
+  if (picture.has_kept()) text += ", of " + picture.numbers;
   if (picture.shape.heads > 1) text += say(", head ", picture.head);
   if (picture.shape.batch > 1) text += say(", batch entry ", picture.batch);
   if (picture.shape.offset) text += say(", query 0 at position ", *picture.shape.offset);

@@ -47,7 +47,8 @@ void add_kept(Picture& picture, const KeptPairs& kept);
 // "causal   6 x 6, 21 of 36 pairs (58.3%)", and with a second layer
 // "causal, entmax(1.5)   6 x 6, 9 of 21 pairs keep weight (42.9%)"
 std::string headline(const Picture& picture);
-// The same without the pattern's text, and with the head and the scale where they matter.
+std::string title(const Picture& picture);  // its first words: "causal", "causal, entmax(1.5)"
+// The same without the title, and with the head and the scale where they matter.
 std::string caption(const Picture& picture);
 
 }  // namespace keyhole

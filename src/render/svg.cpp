@@ -98,11 +98,11 @@ std::string picture_svg(const Picture& picture) {
   const int64_t longer = std::max<int64_t>({picture.rows, picture.cols, 1});
   const double unit = kSide / double(longer);
   const double width = unit * double(picture.cols), height = unit * double(picture.rows);
-  const std::string title = escape_markup(picture.pattern),
-                    details = escape_markup(caption(picture));
+  const std::string plain_title = keyhole::title(picture);
+  const std::string title = escape_markup(plain_title), details = escape_markup(caption(picture));
   // Text is not measured here: a monospaced em is 0.6 wide, and a long pattern is set smaller.
   const double title_size = std::clamp(
-      (kSide + kLeft) / (0.62 * double(std::max<size_t>(picture.pattern.size(), 1))), 7.0, 17.0);
+      (kSide + kLeft) / (0.62 * double(std::max<size_t>(plain_title.size(), 1))), 7.0, 17.0);
   const double full_width = kLeft + std::max(width, 420.0) + kMargin;
   const std::string full_height = fixed_text(kTop + height + kMargin, 0);
   const std::string wide = fixed_text(full_width, 0);
