@@ -187,8 +187,8 @@ class EntmaxScan {
   // Of a row in a block. Lists that begin a power of 2 apart would share their cache sets.
   static constexpr int64_t kRoom = 8192 + 272;
   static constexpr int64_t kMostListed = kRoom - kStripKeys - 2 * kMaxLanes<T>;
-  static constexpr int64_t kShortList = 64;  // that is not worth shortening
-  static constexpr int64_t kMore = 16;  // keys that a list takes in before it is shortened again
+  static constexpr int64_t kShortList = 32;  // that is not worth shortening
+  static constexpr int64_t kMore = 24;  // keys that a list takes in before it is shortened again
   static constexpr int64_t kRowsAlone = 16;  // of a block whose rows are scanned one by one
 
   const TileView& view() const { return p_.plan.tiles[0]; }
