@@ -48,7 +48,7 @@ class EntmaxBackward {
     for_each_wave(p_, scan_.bytes_per_unit() + sums, [this](int64_t first, int64_t last) {
       first_unit_ = first;
       num_units_ = last - first;
-      if (p_.q_len > 0) scan_.begin_wave(first, last);
+      if (p_.q_len > 0) scan_.begin_wave(first, last, !all_have_support(first, last));
       begin_keys();
       if (p_.q_len > 0) follow_blocks();
       store_keys();
@@ -160,6 +160,18 @@ class EntmaxBackward {
 
   bool has_support(const Head& h, int64_t query) const {
     return args_.support.is_given() && args_.support.row(h.batch, h.head, query)[0] != kLongSupport;
+  }
+
+  // No row of these units has to be scanned.
+  bool all_have_support(int64_t first, int64_t last) const {
+    if (!args_.support.is_given()) return false;
+    for (int64_t i = first * p_.group; i < last * p_.group; ++i) {
+      const Head h = head_of(p_, i / p_.group, i % p_.group);
+      for (int64_t query = 0; query < p_.q_len; ++query) {
+        if (!has_support(h, query)) return false;
+      }
+    }
+    return true;
   }
 
   RowKeys<T> row_of_support(const Head& h, int64_t query, Work& work) const {
@@ -343,14 +355,18 @@ class EntmaxBackward {
   // Keys that a thread owns at a time: their sums stay in the L2 cache. Fewer would look up more
   // often where they begin in each row.
   int64_t keys_at_once() const {
-    constexpr int64_t kBytes = int64_t{512} << 10;
+    constexpr int64_t kBytes = int64_t{1} << 20;
     return std::max<int64_t>(64, kBytes / ((q_cols_ + v_cols_) * int64_t(sizeof(T))));
   }
 
   void begin_keys() {
-    const int64_t rows = num_units_ * p_.k_len;
-    std::fill_n(dk_.reserve(rows * q_cols_), rows * q_cols_, T(0));
-    std::fill_n(dv_.reserve(rows * v_cols_), rows * v_cols_, T(0));
+    dk_.reserve(num_units_ * p_.k_len * q_cols_);
+    dv_.reserve(num_units_ * p_.k_len * v_cols_);
+    for_each_range([&](int64_t unit, int64_t first, int64_t last, Work&) {
+      const int64_t from = unit * p_.k_len + first;
+      std::fill_n(dk_.data() + from * q_cols_, (last - first) * q_cols_, T(0));
+      std::fill_n(dv_.data() + from * v_cols_, (last - first) * v_cols_, T(0));
+    });
   }
 
   template <class Visit>

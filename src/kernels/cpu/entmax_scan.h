@@ -101,11 +101,11 @@ class EntmaxScan {
     return panels_per_unit() * panel_size() * int64_t(sizeof(Packed));
   }
 
-  // Packs the keys of the units of a wave.
-  void begin_wave(int64_t first, int64_t last) {
+  // Packs the keys of the units of a wave, for `scan`.
+  void begin_wave(int64_t first, int64_t last, bool will_scan = true) {
     first_unit_ = first;
     num_units_ = last - first;
-    if (!follows_tiles_) return;
+    if (!follows_tiles_ || !will_scan) return;
     const RowMap map = RowMap::of_keys(view());
     packed_.reserve(num_units_ * panels_per_unit() * panel_size());
     parallel_for(num_units_ * panels_per_unit(), p_.threads, [&](int64_t item, int) {
