@@ -17,9 +17,8 @@ namespace keyhole::bench {
 namespace {
 
 struct Kept {
-  double pairs = 0;  // that keep weight, over all heads
-  int64_t full_rows =
-      0;  // rows that have all the keys that top_k leaves them, though they see more
+  double pairs = 0;         // that keep weight, over all heads
+  int64_t full_rows = 0;    // rows that keep as many keys as top_k allows
   bool is_sampled = false;  // rows of more than kSupportKeys keys were counted on a sample
 };
 
