@@ -219,6 +219,54 @@ def draw_sweep(records, folder):
     return save(figure, folder, "sweep", source_of(first), bottom=0.085)
 
 
+def draw_splash(records, folder):
+    """Entmax or top-K beside softmax: time, keys that keep weight, memory."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 4.4))
+    passes = series_of(records, lambda r: r["operation"])
+    first = records[0]
+    name = first["normalizer"]
+    for i, (operation, group) in enumerate(sorted(passes.items(), reverse=True)):
+        lengths = [record["q_len"] for record in group]
+        line, marker = ("-", "o") if i == 0 else ("--", "s")
+        for key, color, label in (("softmax_ms", BLACK, "softmax"), ("ms", RED, name)):
+            times = [record[key] for record in group]
+            left.plot(lengths, [t["median"] for t in times], line, color=color, marker=marker,
+                      label=f"{label}, {operation}")
+            band(left, lengths, times, color)
+        for key, color, label in (("softmax_besides_tensors_bytes", BLACK, "softmax"),
+                                  ("besides_tensors_bytes", RED, name)):
+            known = [(record["q_len"], record[key] / 2**20) for record in group if record.get(key)]
+            right.plot([length for length, _ in known], [mib for _, mib in known], line, color=color,
+                       marker=marker, label=f"{label}, {operation}")
+    group = next(iter(passes.values()))
+    lengths = [record["q_len"] for record in group]
+    middle.plot(lengths, [record["keys_per_query"] for record in group], "-", color=BLACK, marker="o",
+                label=f"{first['pattern']}: keys a query sees")
+    middle.plot(lengths, [record["kept_per_row"] for record in group], "-", color=RED, marker="o",
+                label=f"{name}: keys that keep weight")
+    for record in group:
+        middle.annotate(f"{100 * record['kept_of_visible']:.2g} %",
+                        (record["q_len"], record["kept_per_row"]), xytext=(0, 7),
+                        textcoords="offset points", color=RED, ha="center", fontsize=8.5)
+    right.plot(lengths, [record["support_bytes"] / 2**20 for record in group], "-", color=ORANGE, marker="D",
+               label="support, kept between the passes")
+    scores = [record["heads"] * record["q_len"] * record["k_len"] * 4 / 2**20 for record in group]
+    right.plot(lengths, scores, ":", color=GREY, label="all scores in fp32, never stored")
+    for axes, title, unit in ((left, "time", "milliseconds"), (middle, "keys of a query", "keys, mean of the queries"),
+                              (right, "memory besides the tensors", "MiB")):
+        axes.set_yscale("log")
+        log_axis(axes.yaxis)
+        axes.set_title(title)
+        axes.set_ylabel(unit)
+        length_axis(axes, lengths, "sequence length")
+        axes.legend(loc="upper left", fontsize=8.5)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** (0.5 if axes is right else 0.3))  # room for the legend
+    figure.suptitle(f"{name} beside softmax, {first['pattern']}, {first['heads']} heads of {first['head_dim']}, "
+                    f"{first['dtype']}; normal q and k", x=0.008, ha="left", fontsize=11)
+    return save(figure, folder, "splash", source_of(first))
+
+
 def main():
     parser = argparse.ArgumentParser(description="Draws the records of `keyhole bench`.")
     parser.add_argument("records", type=pathlib.Path)
@@ -229,7 +277,8 @@ def main():
     plt.rcParams.update(STYLE)
     figures = [(draw_streaming, by_suite(records, "streaming")),
                (draw_blocks, by_suite(records, "blocks", "blocks-causal")),
-               (draw_sweep, by_suite(records, "sweep"))]
+               (draw_sweep, by_suite(records, "sweep")),
+               (draw_splash, by_suite(records, "splash"))]
     for draw, chosen in figures:
         if chosen:
             print(draw(chosen, arguments.out))

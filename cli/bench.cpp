@@ -101,6 +101,7 @@ Runner add_bench(CLI::App& app, Context&) {
       "  keyhole bench streaming --len 128:4096 --window 64 --sinks 16\n"
       "  keyhole bench sweep --training --heads 8 --head-dim 128\n"
       "  keyhole bench forward --pattern \"causal & window(256)\" --len 8192 --heads 8\n"
+      "  keyhole bench splash --alpha 1.5 --top-k 8 --len 512:8192 --heads 16\n"
       "  keyhole bench sweep --max-len 32768 --device cpu\n"
       "  keyhole bench forward --pattern causal --len 16384 --heads 16 --device gpu --cold");
   return [&app, options] { return run(app, *options); };

@@ -62,6 +62,7 @@ std::string again(const Outcome& outcome, const CheckOptions& options) {
   std::string command = fmt::format(
       "keyhole check \"{}\" --q-len {} --k-len {} --kernel {} --seed {}", outcome.pattern,
       outcome.shape.q_len, outcome.shape.k_len, outcome.kernel, options.seed);
+  command += NormalizerOption::text_of(options.normalizer.settle("check"));
   if (options.head_dim) command += fmt::format(" --head-dim {}", *options.head_dim);
   if (options.all) command += " --all";
   if (!options.device.is_auto()) command += " --device " + options.device.text();
@@ -121,15 +122,15 @@ Json report_json(const Report& report, const CheckOptions& options) {
   for (const Skipped& item : report.skipped) {
     skipped.push_back({{"kernel", item.kernel}, {"pattern", item.pattern}, {"why", item.why}});
   }
-  return {{"seed", options.seed},
-          {"checks", outcomes.size()},
-          {"failed", failed},
-          {"outcomes", std::move(list)},
-          {"skipped", std::move(skipped)}};
+  return {
+      {"seed", options.seed},        {"normalizer", to_string(options.normalizer.settle("check"))},
+      {"checks", outcomes.size()},   {"failed", failed},
+      {"outcomes", std::move(list)}, {"skipped", std::move(skipped)}};
 }
 
 int check(const CheckOptions& options, const Context& context) {
   if (!options.dtype.empty()) dtype_from(options.dtype);
+  options.normalizer.settle("check");
   if (options.head_dim) {
     KEYHOLE_CHECK(*options.head_dim >= 1 && *options.head_dim <= 576, "check: --head-dim is ",
                   *options.head_dim, "; accepted are 1 to 576");
@@ -186,6 +187,7 @@ Runner add_check(CLI::App& app, Context& context) {
   add_integer(app, "--head-dim", options->head_dim, "of q, k and v; default: 24 and 17");
   app.add_option("--kernel", options->kernel, "only kernels with this in their name")
       ->type_name("NAME");
+  options->normalizer.add_to(app);
   options->device.add_to(app, "the CPU and the first GPU");
   add_integer(app, "--seed", options->seed, "of the random inputs; default: 1");
   app.add_flag("--all", options->all, "every tile shape of every kernel, and more lengths");
@@ -196,6 +198,7 @@ Runner add_check(CLI::App& app, Context& context) {
       "  keyhole check\n"
       "  keyhole check \"causal & window(100)\" --len 700 --head-dim 64\n"
       "  keyhole check --kernel forward.bf16 --all\n"
+      "  keyhole check --alpha 1.5 --top-k 8              entmax and top-K instead of softmax\n"
       "  keyhole check --device gpu --head-dim 128");
   return [options, pattern, &context] {
     KEYHOLE_CHECK(

@@ -7,8 +7,11 @@
 namespace keyhole::cli {
 
 std::string coloured_text(const Picture& picture) {
-  return picture_text(picture, [](char glyph, const std::string& stretch) {
-    return paint(glyph == '#' ? Ink::cyan : glyph == '+' ? Ink::yellow : Ink::dim, stretch);
+  const bool has_kept = picture.has_kept();
+  return picture_text(picture, [has_kept](char glyph, const std::string& stretch) {
+    if (glyph == '.') return paint(Ink::dim, stretch);
+    if (has_kept) return paint(glyph == '-' ? Ink::cyan : Ink::yellow, stretch);
+    return paint(glyph == '#' ? Ink::cyan : Ink::yellow, stretch);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "keyhole/normalizer.h"
 
@@ -15,12 +16,16 @@ namespace keyhole::cli {
 
 class NormalizerOption {
  public:
-  void add_to(CLI::App& app);
+  // otherwise: the alpha of a call that does not say.
+  void add_to(CLI::App& app, double otherwise = 1);
+  // As typed: " --alpha 1.5 --top-k 8", or nothing.
+  static std::string text_of(const Normalizer& normalizer);
   // Error(usage), in the name of the verb, for numbers that are none.
-  Normalizer settle(const char* verb) const;
+  Normalizer settle(const char* verb, double otherwise = 1) const;
+  bool is_given() const { return alpha_.has_value() || top_k_.has_value(); }
 
  private:
-  double alpha_ = 1;
+  std::optional<double> alpha_;
   std::optional<int64_t> top_k_;
 };
 

@@ -13,18 +13,29 @@ namespace keyhole::cli {
 namespace {
 
 constexpr Rgb kPaper{255, 255, 255}, kInk{33, 102, 196}, kPale{214, 228, 247}, kLine{227, 231, 236},
-    kFrame{140, 150, 162}, kText{28, 36, 48}, kSoft{96, 107, 122};
+    kFrame{140, 150, 162}, kText{28, 36, 48}, kSoft{96, 107, 122}, kKept{185, 79, 5},
+    kSomeKept{240, 168, 104};
 constexpr int64_t kSide = 768;  // pixels of the longer side, at least; cells are whole pixels
 constexpr int64_t kTop = 112, kMargin = 20, kLeastWidth = 520;
 constexpr int64_t kDot = 2;  // pixels a side of a dot of a letter
 
-Rgb colour_of(uint8_t share) {
-  if (share == Picture::kAbsent) return kPaper;
-  if (share == Picture::kFull) return kInk;
+// From pale to full, for a share that is neither none nor all.
+Rgb mixed(uint8_t share, Rgb pale, Rgb full) {
   const auto mix = [&](uint8_t from, uint8_t to) {
     return uint8_t(from + (to - from) * 3 * share / (4 * 255));  // stays visibly short of full
   };
-  return {mix(kPale.r, kInk.r), mix(kPale.g, kInk.g), mix(kPale.b, kInk.b)};
+  return {mix(pale.r, full.r), mix(pale.g, full.g), mix(pale.b, full.b)};
+}
+
+Rgb colour_of(const Picture& picture, int64_t row, int64_t col) {
+  const uint8_t share = picture.at(row, col);
+  if (share == Picture::kAbsent) return kPaper;
+  if (picture.has_kept()) {  // the pattern pale, what keeps weight in another colour
+    const uint8_t kept = picture.kept_at(row, col);
+    if (kept == Picture::kAbsent) return kPale;
+    return kept == Picture::kFull ? kKept : mixed(kept, kSomeKept, kKept);
+  }
+  return share == Picture::kFull ? kInk : mixed(share, kPale, kInk);
 }
 
 // Draws on pixels; what lies outside them is dropped.
@@ -99,7 +110,7 @@ void draw_cells(Canvas& canvas, const Picture& picture, int64_t left, int64_t un
       const int64_t line_above = has_grid && row > 0, line_left = has_grid && col > 0;
       canvas.fill(x, y, unit, unit, kLine);
       canvas.fill(x + line_left, y + line_above, unit - line_left, unit - line_above,
-                  colour_of(picture.at(row, col)));
+                  colour_of(picture, row, col));
     }
   }
 }
@@ -146,7 +157,7 @@ Pixels picture_pixels(const Picture& picture) {
   const int64_t left = left_of(picture.shape);
   Canvas canvas(std::max(left + picture.cols * unit + kMargin, kLeastWidth),
                 kTop + picture.rows * unit + kMargin);
-  write_title(canvas, picture.pattern, 14, kText);
+  write_title(canvas, title(picture), 14, kText);
   write_title(canvas, caption(picture), 36, kSoft);
   draw_cells(canvas, picture, left, unit);
   draw_axes(canvas, picture, left, unit);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "cli/environment.h"
 #include "cli/files.h"
+#include "cli/normalizer_option.h"
 #include "cli/plan_tile.h"
 #include "cli/verbs.h"
 #include "pattern/node.h"
@@ -23,6 +24,7 @@ struct Options {
   bool has_pattern = false;  // also when it is ""
   ShapeOptions shape;
   Environment environment;
+  NormalizerOption normalizer;
   int64_t head_dim = 128;
 };
 
@@ -36,18 +38,81 @@ Report explain(const Plan& plan, const Options& options) {
                 options.head_dim, "; accepted are 1 to 65536");
   const DType dtype = dtype_from(options.dtype);
   TileShape tile = tile_from(options.tile);
-  if (tile.q == 0) tile = tile_for(plan, dtype, options.head_dim);
+  if (tile.q == 0)
+    tile = tile_for(plan, dtype, options.head_dim, options.normalizer.settle("plan"));
   return {plan, plan.explain(tile, options.head_dim, bytes_of(dtype))};
 }
 
-// Kernel, tiles and schedule of calls on the CPU. Where the tile is given, nothing runs: it is a
-// question of cost.
+// Kernel, tiles and schedule of a call on the CPU.
+std::string what_runs(const Plan& plan, Operation operation, const Options& options) {
+  return to_string(choice_for(plan, operation, dtype_from(options.dtype), options.head_dim,
+                              options.normalizer.settle("plan")));
+}
+
+// Where the tile is given, nothing runs: it is a question of cost.
 void print_what_runs(const Plan& plan, const Options& options) {
-  const DType dtype = dtype_from(options.dtype);
   for (const Operation operation : {Operation::forward, Operation::backward}) {
-    print("{:<9} {}\n", to_string(operation),
-          to_string(choice_for(plan, operation, dtype, options.head_dim)));
+    print("{:<9} {}\n", to_string(operation), what_runs(plan, operation, options));
   }
+}
+
+// What entmax and top_k make of the cost of a plan: the score of every pair, then work for those
+// that keep weight alone. How many they are follows from the scores.
+struct SparseCost {
+  std::string weights;                   // "entmax(1.5, top=8)"
+  double score_flops;                    // of the forward pass
+  double forward_flops, backward_flops;  // of each pair that keeps weight
+  std::optional<int64_t> most_kept;      // with top_k
+  int64_t support_bytes;
+
+  SparseCost(const Report& made, const Normalizer& normalizer, int64_t head_dim)
+      : weights(to_string(normalizer)),
+        score_flops(double(made.report.pairs) * 2 * double(head_dim)),
+        forward_flops(2 * double(head_dim)),
+        backward_flops(10 * double(head_dim)) {
+    const Shape& shape = made.plan.shape();
+    const int64_t rows = shape.batch * shape.heads * shape.q_len;
+    // Products of 64 bits: as many heads as a plan may have, of as many queries.
+    if (normalizer.top_k > 0) {
+      const bool is_all = double(normalizer.top_k) * double(rows) >= double(made.report.pairs);
+      most_kept = is_all ? made.report.pairs : normalizer.top_k * rows;
+    }
+    support_bytes = rows * kSupportKeys * int64_t(sizeof(int32_t));
+  }
+
+  void print_text() const {
+    print("weights   {}: the flops above are those of softmax. Here every pair costs its score,\n",
+          weights);
+    print("          O(pairs), {} forward; what follows is O(kept): {} forward and {}\n",
+          flops_text(score_flops), flops_text(forward_flops), flops_text(backward_flops));
+    print("          backward for each pair that keeps weight{}\n",
+          most_kept ? fmt::format(", {} pairs at most", *most_kept) : "");
+    print(
+        "support   {}: the first {} keys of a query that have weight, kept for the backward "
+        "pass,\n",
+        bytes_text(double(support_bytes)), kSupportKeys);
+    print("          which scores again only queries that have more\n");
+  }
+  void add_to(Json& json) const {
+    json["normalizer"] = weights;
+    json["score_flops"] = score_flops;
+    json["flops_forward_per_kept_pair"] = forward_flops;
+    json["flops_backward_per_kept_pair"] = backward_flops;
+    if (most_kept) json["most_kept_pairs"] = *most_kept;
+    json["support_bytes"] = support_bytes;
+  }
+};
+
+void report_json(const Report& made, const Options& options) {
+  const Normalizer normalizer = options.normalizer.settle("plan");
+  if (normalizer.is_plain_softmax()) return write_out(made.report.json());
+  Json json = Json::parse(made.report.json());
+  SparseCost(made, normalizer, options.head_dim).add_to(json);
+  if (tile_from(options.tile).q == 0) {
+    json["forward"] = what_runs(made.plan, Operation::forward, options);
+    json["backward"] = what_runs(made.plan, Operation::backward, options);
+  }
+  print_json(json);
 }
 
 // Pairs of a that are not in b, over all heads and batch entries.
@@ -149,16 +214,20 @@ int plan_verb(const Options& options, const Context& context) {
   if (!options.save.empty()) {
     // The lists that the kernels will ask for, whatever tile was explained.
     const DType dtype = dtype_from(options.dtype);
-    made.explain(tile_for(made, dtype, options.head_dim), options.head_dim, bytes_of(dtype));
+    made.explain(tile_for(made, dtype, options.head_dim, options.normalizer.settle("plan")),
+                 options.head_dim, bytes_of(dtype));
     const std::vector<std::byte> bytes = plan_file_bytes(made);
     write_file(options.save, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     if (is_to_stdout) return kDone;
   }
   if (context.json) {
-    write_out(report.report.json());
+    report_json(report, options);
   } else {
+    const Normalizer normalizer = options.normalizer.settle("plan");
     write_out(report.report.text());
     if (tile_from(options.tile).q == 0) print_what_runs(made, options);
+    if (!normalizer.is_plain_softmax())
+      SparseCost(report, normalizer, options.head_dim).print_text();
     if (!options.save.empty()) print("saved     {}\n", options.save);
   }
   return kDone;
@@ -177,6 +246,7 @@ Runner add_plan(CLI::App& app, Context& context) {
   add_integer(app, "--head-dim", options->head_dim, "for FLOPs and bytes; default: 128");
   app.add_option("--dtype", options->dtype, "f16, bf16, f32 or f64; default: f32")
       ->type_name("DTYPE");
+  options->normalizer.add_to(app);
   app.add_option("--save", options->save, "write the plan; - for stdout")->type_name("FILE");
   app.add_option("--load", options->load, "read a plan instead of making one")->type_name("FILE");
   app.add_option("--compare", options->compare, "a second pattern, side by side")
@@ -188,6 +258,7 @@ Runner add_plan(CLI::App& app, Context& context) {
       "  keyhole plan \"causal & window(256)\" --len 1024 --tile 128x128\n"
       "  keyhole plan \"streaming(16, 64)\" --len 4096 --heads 8 --save streaming.plan\n"
       "  keyhole plan --load streaming.plan\n"
+      "  keyhole plan causal --len 8192 --head-dim 64 --alpha 1.5 --top-k 8\n"
       "  keyhole plan \"causal & window(256)\" --compare \"strided(64)\" --len 2048");
   return [options, pattern, &context] {
     options->has_pattern = !pattern->empty();

@@ -6,13 +6,15 @@
 
 namespace keyhole::cli {
 
-TileShape tile_for(const Plan& plan, DType dtype, int64_t head_dim) {
-  return choice_for(plan, Operation::forward, dtype, head_dim).tile;
+TileShape tile_for(const Plan& plan, DType dtype, int64_t head_dim, const Normalizer& normalizer) {
+  return choice_for(plan, Operation::forward, dtype, head_dim, normalizer).tile;
 }
 
-Choice choice_for(const Plan& plan, Operation operation, DType dtype, int64_t head_dim) {
+Choice choice_for(const Plan& plan, Operation operation, DType dtype, int64_t head_dim,
+                  const Normalizer& normalizer) {
   const PlanFacts facts(plan);
   Request request{"auto", operation, dtype, head_dim, head_dim};
+  request.normalizer = normalizer;
   request.lists = &facts;
   return choose_call(kernel_table(), request);
 }

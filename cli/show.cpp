@@ -1,11 +1,14 @@
 // cli/show.cpp
-// keyhole show PATTERN: the pattern as a picture, in text, SVG, PNG or a web page.
+// keyhole show PATTERN: the pattern as a picture, in text, SVG, PNG or a web page. With --alpha or
+// --top-k also which of its pairs keep weight, measured on normal numbers.
 #include <CLI/CLI.hpp>
 #include <memory>
 
 #include "base/check.h"
 #include "cli/coloured_text.h"
 #include "cli/files.h"
+#include "cli/measured_support.h"
+#include "cli/normalizer_option.h"
 #include "cli/plan_tile.h"
 #include "cli/png.h"
 #include "cli/verbs.h"
@@ -20,12 +23,40 @@ struct Options {
   std::string pattern, svg, png, html;
   ShapeOptions shape;
   int64_t head = 0, at_batch = 0;
+  NormalizerOption normalizer;
+  std::optional<int64_t> seed, head_dim;
 };
 
-void write_pictures(const Options& options, const Pattern& pattern, const Shape& shape) {
-  const auto picture = [&](int64_t most_cells) {
-    return look(pattern, shape, options.at_batch, options.head, most_cells);
+// Draws the pattern at any size, with what keeps weight where that is asked for.
+using Draw = std::function<Picture(int64_t most_cells)>;
+
+Draw pictures_of(const Options& options, const Pattern& pattern, const Shape& shape) {
+  const Normalizer normalizer = options.normalizer.settle("show");
+  const int64_t head_dim = options.head_dim.value_or(64);
+  std::optional<KeptPairs> kept;
+  if (normalizer.is_plain_softmax()) {
+    KEYHOLE_CHECK(!options.seed && !options.head_dim, "show: --",
+                  options.seed ? "seed" : "head-dim",
+                  " goes with --alpha or --top-k, which draw what keeps weight");
+  } else {
+    KEYHOLE_CHECK(std::max(shape.q_len, shape.k_len) <= kLongestMeasured, "show: lengths ",
+                  shape.q_len, " and ", shape.k_len,
+                  ": what keeps weight is measured pair by pair; accepted are up to ",
+                  kLongestMeasured);
+    KEYHOLE_CHECK(head_dim >= 1 && head_dim <= 576, "show: --head-dim is ", head_dim,
+                  "; accepted are 1 to 576");
+    kept = measured_support(pattern, shape, options.at_batch, options.head, normalizer, head_dim,
+                            options.seed.value_or(1));
+  }
+  return [=, &options](int64_t most_cells) {
+    Picture picture = look(pattern, shape, options.at_batch, options.head, most_cells);
+    if (kept) add_kept(picture, *kept);
+    return picture;
   };
+}
+
+void write_pictures(const Options& options, const Pattern& pattern, const Shape& shape,
+                    const Draw& picture) {
   if (!options.svg.empty()) write_file(options.svg, picture_svg(picture(kSvgCells)));
   if (!options.png.empty()) write_file(options.png, picture_png(picture(kPngCells)));
   if (!options.html.empty()) {
@@ -44,8 +75,9 @@ int show(const Options& options, const Context& context) {
                 options.at_batch, "; accepted are 0 to ", shape.batch - 1);
   KEYHOLE_CHECK(options.head >= 0 && options.head < shape.heads, "--head is ", options.head,
                 "; accepted are 0 to ", shape.heads - 1);
-  const Picture picture = look(pattern, shape, options.at_batch, options.head, kTextCells);
-  write_pictures(options, pattern, shape);
+  const Draw draw = pictures_of(options, pattern, shape);
+  const Picture picture = draw(kTextCells);
+  write_pictures(options, pattern, shape, draw);
   if (is_to_stdout) return kDone;
 
   std::vector<std::string> files;
@@ -54,19 +86,18 @@ int show(const Options& options, const Context& context) {
   }
   if (context.json) {
     const double all = picture.all_pairs();
-    print_json({{"pattern", picture.pattern},
-                {"q_len", shape.q_len},
-                {"k_len", shape.k_len},
-                {"offset", shape.q_offset()},
-                {"head", picture.head},
-                {"batch", picture.batch},
-                {"pairs", picture.pairs},
-                {"pairs_are_estimated", picture.is_estimate},
-                {"all_pairs", all},
-                {"share", all > 0 ? double(picture.pairs) / all : 0.0},
-                {"cell", picture.cell},
-                {"rows", picture_rows(picture)},
-                {"files", files}});
+    Json json = {
+        {"pattern", picture.pattern}, {"q_len", shape.q_len},
+        {"k_len", shape.k_len},       {"offset", shape.q_offset()},
+        {"head", picture.head},       {"batch", picture.batch},
+        {"pairs", picture.pairs},     {"pairs_are_estimated", picture.is_estimate},
+        {"all_pairs", all},           {"share", all > 0 ? double(picture.pairs) / all : 0.0}};
+    if (picture.has_kept()) {
+      json["weights"] = picture.weights, json["of"] = picture.numbers;
+      json["kept_pairs"] = picture.kept_pairs;
+    }
+    json["cell"] = picture.cell, json["rows"] = picture_rows(picture), json["files"] = files;
+    print_json(json);
     return kDone;
   }
   if (files.empty()) {
@@ -91,6 +122,11 @@ Runner add_show(CLI::App& app, Context& context) {
   app.add_option("--png", options->png, "write a PNG picture")->type_name("FILE");
   app.add_option("--html", options->html, "write a web page: zoom, why, tiles, cost")
       ->type_name("FILE");
+  options->normalizer.add_to(app);
+  add_integer(
+      app, "--head-dim", options->head_dim,
+      "with --alpha or --top-k: of the normal q and k whose weights are drawn; default: 64");
+  add_integer(app, "--seed", options->seed, "of those numbers; default: 1");
   add_json_option(app, context);
   app.footer(
       "examples:\n"
@@ -98,7 +134,8 @@ Runner add_show(CLI::App& app, Context& context) {
       "  keyhole show \"bigbird(8, 3, 2, 1, 7)\" --len 128 --html bigbird.html\n"
       "  keyhole show \"per_head(causal, window(4))\" --len 16 --head 1\n"
       "  keyhole show causal --q-len 4 --k-len 12       the last 4 of 12 positions ask\n"
-      "  keyhole show causal --len 8 --svg - | gzip > causal.svgz");
+      "  keyhole show causal --len 8 --svg - | gzip > causal.svgz\n"
+      "  keyhole show causal --len 256 --alpha 1.5 --png splash.png     which keys keep weight");
   return [options, &context] { return show(*options, context); };
 }
 

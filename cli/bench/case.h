@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kernels/contract.h"
+#include "keyhole/normalizer.h"
 #include "keyhole/pattern.h"
 #include "keyhole/tensor.h"
 
@@ -23,6 +24,7 @@ struct Case {
   Operation operation = Operation::forward;
   bool has_forward_too = false;  // with operation backward: both passes are timed together
   bool has_nan = false;          // the first value, of a key that the pattern masks for everybody
+  Normalizer normalizer = {};    // softmax, entmax, top_k
   Device device = {};            // where the tensors lie, and so what computes
 
   Shape shape() const {
@@ -31,6 +33,7 @@ struct Case {
   double all_pairs() const { return double(heads) * double(q_len) * double(k_len); }
   bool does_forward() const { return operation == Operation::forward || has_forward_too; }
   bool does_backward() const { return operation == Operation::backward; }
+  bool is_sparse() const { return !normalizer.is_plain_softmax(); }
 };
 
 // The case with another pattern.
@@ -41,8 +44,10 @@ inline Case with_pattern(Case c, const Pattern& pattern, std::string text) {
 }
 
 // Multiplications and additions that a pair of a head costs: two products of head_dim forward, five
-// backward (scores again, dv, dp, dq, dk).
+// backward (scores again, dv, dp, dq, dk). With entmax and top_k every pair costs its score, and
+// only those that keep weight cost more; how many they are is not known here.
 inline double flops_per_pair(const Case& c) {
+  if (c.is_sparse()) return c.does_forward() * 2.0 * double(c.head_dim);
   return (c.does_forward() * 4.0 + c.does_backward() * 10.0) * double(c.head_dim);
 }
 

@@ -29,8 +29,14 @@ class CaseTable {
         result.is_sampled ? fmt::format("ok, {} rows", result.rows) : "ok",
         ms_text(timing.median_ms),
         fmt::format("{} .. {}", ms_text(timing.p10_ms), ms_text(timing.p90_ms)),
-        is_on_gpu_ ? fmt::format("{:.1f}", gflops / 1e3) : fmt::format("{:.1f}", gflops),
-        cli::percent(gflops / peak.gflops)};
+        gflops == 0 ? "-" : fmt::format("{:.1f}", is_on_gpu_ ? gflops / 1e3 : gflops),
+        gflops == 0 ? "-" : cli::percent(gflops / peak.gflops)};
+    if (subject.subject_case().is_sparse()) {
+      sparse_ = fmt::format(
+          "{}: useful work is that of the scores alone; keyhole bench splash tells "
+          "how many pairs keep weight\n",
+          to_string(subject.subject_case().normalizer));
+    }
     if (record.contains("gathered_gbps")) {
       gathered_ += fmt::format("{}: rows of k and v gathered at {:.0f} GB/s\n",
                                subject.subject_case().name, record["gathered_gbps"].get<double>());
@@ -57,6 +63,7 @@ class CaseTable {
     session_.print(is_on_gpu_ ? gpu_title(suite) : cpu_title(suite));
     session_.print(table_);
     session_.print(gathered_);
+    if (!sparse_.empty()) session_.print(sparse_);
   }
 
  private:
@@ -87,6 +94,7 @@ class CaseTable {
   Session& session_;
   bool is_on_gpu_ = cli::is_gpu(session_.device());
   std::string gathered_;                 // of plans of key lists: the rate that decides
+  std::string sparse_;                   // of entmax and top_k: what is counted
   std::map<std::string, double> peaks_;  // those that a case was compared with
   cli::Table table_{header(), "lllrrrrrrrr"};
 };

@@ -4,6 +4,10 @@
 // Differences are held against what rounding may do. Inputs are standard normal, so that a sum of
 // p * v is of order 1 whatever the length: fp32 accumulation costs an absolute kAccumulated at
 // most, and storing the result costs rounding units of its dtype.
+//
+// With entmax and top_k a key may gain or lose its weight by rounding, and a result may jump there.
+// So the reference is asked twice more, with keys that are disturbed to either side: what a number
+// moves by is allowed as well.
 #include "cli/bench/check.h"
 
 #include <algorithm>
@@ -25,6 +29,34 @@ constexpr double kAccumulated = 2e-5;
 constexpr double kLargestInput = 3.5;
 
 double accumulation_error(DType dtype) { return dtype == DType::f64 ? 1e-11 : kAccumulated; }
+
+// The keys of one head in fp64, each off by up to this share: ten times what rounding does to a
+// score.
+Tensor disturbed_keys(const Case& c, const TensorView& keys, int sign) {
+  const double most = c.dtype == DType::f64 ? 1e-14 : 1e-5;
+  Tensor moved(DType::f64, {1, 1, c.k_len, c.head_dim});
+  auto* to = static_cast<double*>(moved.view().data);
+  uint64_t x = 2463534242;
+  for (int64_t row = 0; row < c.k_len; ++row) {
+    for (int64_t column = 0; column < c.head_dim; ++column) {
+      x = x * 6364136223846793005u + 1442695040888963407u;
+      const double share = double(int64_t(x) >> 11) * 0x1p-52;  // -1 to 1
+      *to++ = read(keys, 0, row, column) * (1 + sign * most * share);
+    }
+  }
+  return moved;
+}
+
+// How far each number of `want` is from those of two disturbed references, the farther of both.
+std::vector<double> spread(const std::vector<double>& want, const std::vector<double>& one,
+                           const std::vector<double>& other) {
+  std::vector<double> far(want.size());
+  for (size_t i = 0; i < far.size(); ++i) {
+    far[i] = std::max(std::abs(one[i] - want[i]), std::abs(other[i] - want[i]));
+    if (!(far[i] >= 0)) far[i] = 0;  // equal infinities
+  }
+  return far;
+}
 
 // The first and the last row and others between, always the same ones.
 std::vector<int64_t> choose_rows(const Case& c, const CheckEffort& effort) {
@@ -111,9 +143,19 @@ Judge judge_forward(const Case& c, const Inputs& inputs, const Slice& slice,
                     const AttentionOptions& options, bool rounds_weights) {
   const int64_t kv_head = slice.head / (c.heads / c.kv_heads);
   const Tensor q = gather_rows(inputs.q.host(), slice.head, slice.rows);
-  const ReferenceOutput want = reference_forward(
-      pattern_of_rows(c, slice.head, slice.rows), q, head_of(inputs.k.host(), kv_head),
-      head_of(inputs.v.host(), kv_head), options, /*offset=*/0);
+  const TensorView keys = head_of(inputs.k.host(), kv_head);
+  const auto reference = [&](const TensorView& k) {
+    return reference_forward(pattern_of_rows(c, slice.head, slice.rows), q, k,
+                             head_of(inputs.v.host(), kv_head), options, /*offset=*/0);
+  };
+  const ReferenceOutput want = reference(keys);
+  std::vector<double> out_spread(want.out.size()), lse_spread(want.lse.size());
+  if (c.is_sparse()) {
+    const ReferenceOutput one = reference(disturbed_keys(c, keys, 1));
+    const ReferenceOutput other = reference(disturbed_keys(c, keys, -1));
+    out_spread = spread(want.out, one.out, other.out);
+    lse_spread = spread(want.lse, one.lse, other.lse);
+  }
   const double unit = rounding_unit(c.dtype), accumulated = accumulation_error(c.dtype);
   // Weights that were rounded, each by a unit at most, and that sum to 1.
   const double of_weights = rounds_weights ? unit * kLargestInput : 0;
@@ -122,11 +164,14 @@ Judge judge_forward(const Case& c, const Inputs& inputs, const Slice& slice,
     const int64_t row = slice.rows[i];
     const double lse = want.lse[i];
     judge.compare(read(inputs.lse.host(), slice.head, row, 0), lse,
-                  accumulated * std::max(1.0, std::abs(lse)), "lse", slice.head, row);
+                  accumulated * std::max(1.0, std::abs(lse)) + lse_spread[i], "lse", slice.head,
+                  row);
     for (int64_t column = 0; column < c.head_dim; ++column) {
-      const double value = want.out[i * size_t(c.head_dim) + size_t(column)];
+      const size_t at = i * size_t(c.head_dim) + size_t(column);
+      const double value = want.out[at];
       judge.compare(read(inputs.out.host(), slice.head, row, column), value,
-                    2 * unit * std::abs(value) + accumulated + of_weights, "out", slice.head, row);
+                    2 * unit * std::abs(value) + accumulated + of_weights + out_spread[at], "out",
+                    slice.head, row);
     }
   }
   return judge;
@@ -158,13 +203,14 @@ double largest(const std::vector<double>& values) {
 // both signs, so that an element may be small by cancellation and no more exact for it.
 void judge_gradient(Judge& judge, const Case& c, const TensorView& got, int64_t head,
                     const std::vector<int64_t>& rows, const std::vector<double>& want,
-                    const char* what) {
+                    const std::vector<double>& spreads, const char* what) {
   const double size = std::max(1e-3, largest(want));
   const double allowed = (8 * rounding_unit(c.dtype) + accumulation_error(c.dtype)) * size;
   for (size_t i = 0; i < rows.size(); ++i) {
     for (int64_t column = 0; column < c.head_dim; ++column) {
-      judge.compare(read(got, head, rows[i], column), want[i * size_t(c.head_dim) + size_t(column)],
-                    allowed, what, head, rows[i]);
+      const size_t at = i * size_t(c.head_dim) + size_t(column);
+      judge.compare(read(got, head, rows[i], column), want[at],
+                    allowed + (spreads.empty() ? 0 : spreads[at]), what, head, rows[i]);
     }
   }
 }
@@ -176,33 +222,46 @@ void add_to(std::vector<double>& sum, const std::vector<double>& terms) {
 
 Judge judge_backward(const Case& c, const Inputs& inputs, const std::vector<Slice>& parts,
                      const AttentionOptions& options, int threads) {
-  std::vector<ReferenceGradients> wants(parts.size());
+  std::vector<ReferenceGradients> wants(parts.size()), spreads(parts.size());
   parallel_for(int64_t(parts.size()), threads, [&](int64_t item, int) {
     const Slice& slice = parts[size_t(item)];
     const int64_t kv_head = slice.head / (c.heads / c.kv_heads);
-    wants[size_t(item)] = reference_backward(
-        pattern_of_rows(c, slice.head, slice.rows),
-        gather_rows(inputs.dout.host(), slice.head, slice.rows),
-        gather_rows(inputs.q.host(), slice.head, slice.rows), head_of(inputs.k.host(), kv_head),
-        head_of(inputs.v.host(), kv_head), options,
-        /*offset=*/0);
+    const TensorView k = head_of(inputs.k.host(), kv_head);
+    const auto reference = [&](const TensorView& keys) {
+      return reference_backward(pattern_of_rows(c, slice.head, slice.rows),
+                                gather_rows(inputs.dout.host(), slice.head, slice.rows),
+                                gather_rows(inputs.q.host(), slice.head, slice.rows), keys,
+                                head_of(inputs.v.host(), kv_head), options, /*offset=*/0);
+    };
+    const ReferenceGradients& want = wants[size_t(item)] = reference(k);
+    if (!c.is_sparse()) return;
+    const ReferenceGradients one = reference(disturbed_keys(c, k, 1));
+    const ReferenceGradients other = reference(disturbed_keys(c, k, -1));
+    spreads[size_t(item)].dq = spread(want.dq, one.dq, other.dq);
+    spreads[size_t(item)].dk = spread(want.dk, one.dk, other.dk);
+    spreads[size_t(item)].dv = spread(want.dv, one.dv, other.dv);
   });
 
   Judge judge;
   std::vector<std::vector<double>> dk(static_cast<size_t>(c.kv_heads)), dv(dk.size());
+  std::vector<std::vector<double>> dk_spread(dk.size()), dv_spread(dk.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     const size_t kv_head = size_t(parts[i].head / (c.heads / c.kv_heads));
-    judge_gradient(judge, c, inputs.dq.host(), parts[i].head, parts[i].rows, wants[i].dq, "dq");
+    judge_gradient(judge, c, inputs.dq.host(), parts[i].head, parts[i].rows, wants[i].dq,
+                   spreads[i].dq, "dq");
     add_to(dk[kv_head], wants[i].dk);
     add_to(dv[kv_head], wants[i].dv);
+    add_to(dk_spread[kv_head], spreads[i].dk);
+    add_to(dv_spread[kv_head], spreads[i].dv);
   }
   std::vector<int64_t> keys(static_cast<size_t>(c.k_len));
   for (size_t key = 0; key < keys.size(); ++key) keys[key] = int64_t(key);
   std::vector<Judge> judges(dk.size());
   parallel_for(c.kv_heads, threads, [&](int64_t head, int) {
     Judge& mine = judges[size_t(head)];
-    judge_gradient(mine, c, inputs.dk.host(), head, keys, dk[size_t(head)], "dk");
-    judge_gradient(mine, c, inputs.dv.host(), head, keys, dv[size_t(head)], "dv");
+    const size_t i = size_t(head);
+    judge_gradient(mine, c, inputs.dk.host(), head, keys, dk[i], dk_spread[i], "dk");
+    judge_gradient(mine, c, inputs.dv.host(), head, keys, dv[i], dv_spread[i], "dv");
   });
   for (const Judge& other : judges) judge.merge(other);
   return judge;

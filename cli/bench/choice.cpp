@@ -12,6 +12,7 @@ Choice choice_for(const Case& c, Operation operation, const Lists& lists,
   const FactsOf facts(lists);
   Request request = cli::request_for(c.device, operation, c.dtype, c.head_dim, c.head_dim);
   request.backend = options.backend;
+  request.normalizer = c.normalizer;
   request.deterministic = options.deterministic;
   request.shares_kv_heads = c.heads != c.kv_heads;
   request.lists = &facts.get();

@@ -120,6 +120,20 @@ KeyIndices::KeyIndices(const Case& c, const Plan& plan, bool is_wide) {
   view_.device = c.device;
 }
 
+SupportKeys::SupportKeys(const Case& c)
+    : keys_(size_t(c.heads * c.q_len * kSupportKeys), -1),
+      view_(keys_.data(), {1, c.heads, c.q_len, kSupportKeys}) {
+  if (c.device.kind == Device::Kind::cpu) return;
+  gpu_memory_ = GpuMemory(c.device, num_bytes());
+  view_.data = gpu_memory_.data();
+  view_.device = c.device;
+}
+
+const std::vector<int32_t>& SupportKeys::bring_back() {
+  if (gpu_memory_.bytes() > 0) gpu_memory_.copy_to_host(keys_.data(), num_bytes());
+  return keys_;
+}
+
 Inputs::Inputs(const Case& c)
     : made_for(c),
       q(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device),

@@ -66,6 +66,22 @@ class KeyIndices {
   IndexView view_;
 };
 
+// Room for the keys that have weight, kSupportKeys a query: the forward pass of entmax and top_k
+// writes them, the backward pass reads them.
+class SupportKeys {
+ public:
+  explicit SupportKeys(const Case& c);
+  const IndexView& view() const { return view_; }  // what kernels read and write
+  int64_t num_bytes() const { return int64_t(keys_.size() * sizeof(int32_t)); }
+  // The rows, [heads][q_len][kSupportKeys], after a forward pass; waits for it.
+  const std::vector<int32_t>& bring_back();
+
+ private:
+  std::vector<int32_t> keys_;
+  GpuMemory gpu_memory_;
+  IndexView view_;
+};
+
 // All tensors of a case. Gradients are there only for backward cases.
 struct Inputs {
   explicit Inputs(const Case& c);

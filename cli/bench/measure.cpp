@@ -29,14 +29,19 @@ Plan timed_plan(const Case& c, double& plan_ms) {
 
 Subject::Subject(const Case& c, std::shared_ptr<Inputs> inputs, const Effort& effort)
     : case_(c), inputs_(std::move(inputs)), effort_(effort), plan_(timed_plan(c, plan_ms_)) {
+  effort_.options.normalizer = c.normalizer;
+  if (c.is_sparse()) {
+    support_ = std::make_shared<SupportKeys>(c);
+    effort_.options.support = support_->view();
+  }
   if (!effort.indices.empty())
     indices_ = std::make_shared<KeyIndices>(c, plan_, effort.indices == "int64");
-  Choice choice = choice_for(c, c.operation, lists(), effort.options);
+  Choice choice = choice_for(c, c.operation, lists(), effort_.options);
   const KernelEntry& kernel = *choice.kernel;
   const bool is_on_gpu = cli::is_gpu(c.device);
   std::optional<MemoryWatch> watch;
   if (is_on_gpu) watch.emplace(c.device);
-  check_ = check(c, lists(), *inputs_, effort.check, effort.options);
+  check_ = check(c, lists(), *inputs_, effort.check, effort_.options);
   if (is_on_gpu) {
     extra_bytes_ = watch->extra_bytes();
     choice.workspace_bytes = workspace_bytes();
@@ -75,8 +80,9 @@ double Subject::gathered_bytes() const {
 std::function<void()> Subject::call() const {
   AttentionOptions options = effort_.options;
   if (workspace_) options.workspace = {workspace_->data(), workspace_->bytes()};
-  return [inputs = inputs_, lists = lists(), options, indices = indices_, workspace = workspace_,
-          does_forward = case_.does_forward(), does_backward = case_.does_backward()] {
+  return [inputs = inputs_, lists = lists(), options, indices = indices_, support = support_,
+          workspace = workspace_, does_forward = case_.does_forward(),
+          does_backward = case_.does_backward()] {
     if (does_forward) inputs->run_forward(lists, options);
     if (does_backward) inputs->run_backward(lists, options);
   };
@@ -147,6 +153,7 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
       {"plan_ms", subject.plan_ms()},
       {"ms", to_json(timing)}};
   const Effort& effort = subject.effort();
+  if (c.is_sparse()) json["normalizer"] = to_string(c.normalizer);
   if (effort.options.backend != "auto") json["backend"] = effort.options.backend;
   if (effort.options.deterministic) json["deterministic"] = true;
   if (!effort.indices.empty()) json["indices"] = effort.indices;

@@ -36,22 +36,25 @@ class Subject {
   // On a GPU: what the checked call took of its memory besides the tensors (lists of the plan and
   // scratch memory; for a backward pass the forward pass before it too).
   int64_t extra_bytes() const { return extra_bytes_; }
-  int64_t tensor_bytes() const { return inputs_->num_bytes(); }
+  int64_t tensor_bytes() const { return inputs_->num_bytes() + support_bytes(); }
+  int64_t support_bytes() const { return support_ ? support_->num_bytes() : 0; }
+  int64_t workspace_bytes() const;  // of its calls, on a GPU; the CPU's are made by the kernels
   // A plan of key lists reads a row of k and one of v for every key, at once for all query heads
   // that share them: that rate decides, not the products. 0: the plan has tiles.
   double gathered_bytes() const;
   const Effort& effort() const { return effort_; }
   std::function<void()> call() const;
+  SupportKeys* support() const { return support_.get(); }  // null for softmax
 
  private:
   Lists lists() const { return indices_ ? Lists(indices_->view()) : Lists(plan_); }
-  int64_t workspace_bytes() const;
 
   Case case_;
   std::shared_ptr<Inputs> inputs_;
   Effort effort_;
   Plan plan_;
-  std::shared_ptr<KeyIndices> indices_;  // where they are followed instead of the plan
+  std::shared_ptr<KeyIndices> indices_;   // where they are followed instead of the plan
+  std::shared_ptr<SupportKeys> support_;  // of entmax and top_k, as a training step keeps it
   double plan_ms_;
   CheckResult check_;
   PlanReport report_;

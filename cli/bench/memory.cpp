@@ -35,13 +35,16 @@ bool reset_peak() {
   return clear.good();
 }
 
-std::optional<double> extra_bytes(const Case& c, int threads) {
+}  // namespace
+
+std::optional<double> extra_bytes(const Case& c, AttentionOptions options) {
   const auto inputs = std::make_shared<Inputs>(c);
   for (Tensor* tensor : {&inputs->out, &inputs->lse, &inputs->dq, &inputs->dk, &inputs->dv}) {
     if (tensor->view().is_given()) tensor->fill_zero();  // pages that count as before
   }
-  AttentionOptions options;
-  options.threads = threads;
+  options.normalizer = c.normalizer;
+  std::optional<SupportKeys> support;
+  if (c.is_sparse()) options.support = support.emplace(c).view();
   if (c.does_backward()) inputs->run_forward(plan(c.pattern, c.shape()), options);
   const auto needed = watch_memory(c.device);
   if (!needed) return std::nullopt;
@@ -49,8 +52,6 @@ std::optional<double> extra_bytes(const Case& c, int threads) {
   c.does_backward() ? inputs->run_backward(made, options) : inputs->run_forward(made, options);
   return (*needed)();
 }
-
-}  // namespace
 
 std::optional<std::function<double()>> watch_memory(const Device& device) {
   if (cli::is_gpu(device)) {
@@ -79,7 +80,7 @@ void bench_memory(Session& session, const Range& range) {
       std::vector<double> extra;
       for (const int64_t length : {range.first_len, range.last_len}) {
         c.q_len = c.k_len = length;
-        const auto bytes = extra_bytes(c, session.options().threads);
+        const auto bytes = extra_bytes(c, session.effort().options);
         if (!bytes) {
           session.print("\nmemory: not measured; this system has no /proc/self/clear_refs\n");
           return;

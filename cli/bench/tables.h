@@ -48,6 +48,10 @@ void bench_break_even(Session& session, const Range& range);
 // Memory a call needs besides its tensors, at the first length and at the last.
 void bench_memory(Session& session, const Range& range);
 
+// Entmax or top-K beside softmax of the same pattern: time, pairs that keep weight, memory.
+void bench_splash(Session& session, const Range& range, const Pattern& pattern,
+                  const Normalizer& normalizer);
+
 // What it takes to compile plans of up to a million tokens.
 void bench_planning(Session& session);
 

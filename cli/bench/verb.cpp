@@ -60,6 +60,7 @@ Range classic_range(const Session& session, const Options& options) {
 
 std::vector<Case> chosen_cases(const Session& session, const Options& options,
                                Operation operation) {
+  const Normalizer normalizer = options.normalizer.settle("bench");
   if (!options.pattern.empty()) {
     KEYHOLE_CHECK(!options.len.empty(), "bench: --pattern needs --len, such as --len 4096");
     Case c{.name = "given",
@@ -74,6 +75,7 @@ std::vector<Case> chosen_cases(const Session& session, const Options& options,
     c.dtype = dtype_of(session, options);
     c.operation = operation;
     c.device = session.device();
+    c.normalizer = normalizer;
     const Lengths lengths = lengths_from(options.len, {});
     std::vector<Case> cases;
     for (const int64_t length : doubling(lengths.first, lengths.last)) {
@@ -86,7 +88,7 @@ std::vector<Case> chosen_cases(const Session& session, const Options& options,
   std::vector<Case> cases = options.case_file.empty()
                                 ? built_in_cases(operation, session.device(), options.case_names)
                                 : cases_from_file(options.case_file, operation, options.case_names);
-  for (Case& c : cases) c.device = session.device();
+  for (Case& c : cases) c.device = session.device(), c.normalizer = normalizer;
   return cases;
 }
 
@@ -150,6 +152,29 @@ void run_memory(Session& session, const Options& options) {
   bench_memory(session, range_of(session, options, {4096, 16384}, 2));
 }
 
+// The layer SplashAttention is causal, with alpha 1.5.
+void run_splash(Session& session, const Options& options) {
+  constexpr int64_t kLast = 32768, kLastOnCpu = 4096, kLastQuick = 2048;
+  const bool is_on_gpu = cli::is_gpu(session.device()), is_quick = session.options().is_quick;
+  const Normalizer normalizer = options.normalizer.settle("bench", /*otherwise=*/1.5);
+  KEYHOLE_CHECK(
+      !normalizer.is_plain_softmax(),
+      "bench: --alpha 1 without --top-k is softmax, which splash is held against; pass an "
+      "alpha above 1, a --top-k, or both");
+  const int64_t last = is_on_gpu ? kLast : is_quick ? kLastQuick : kLastOnCpu;
+  bench_splash(session, range_of(session, options, {512, last}, is_on_gpu ? 16 : 4),
+               options.pattern.empty() ? causal() : cli::pattern_from("bench", options.pattern),
+               normalizer);
+  if (options.len.empty() && last < kLast) {
+    const double times = double(kLast) / double(last);
+    session.print(fmt::format(
+        "lengths end at {} on the CPU{}: at {} a dense pattern takes {:.0f} times as long; --len "
+        "512:{} goes on\n",
+        cli::with_thousands(last), is_quick ? " with --quick" : "", cli::with_thousands(kLast),
+        times * times, kLast));
+  }
+}
+
 void run_planning(Session& session, const Options&) { bench_planning(session); }
 
 // The comparison is drawn from the sweep: nothing is measured twice.
@@ -161,6 +186,7 @@ void run_all(Session& session, const Options& options) {
   bench_compare(session, sweep(session, options, true));
   run_break_even(session, options);
   run_memory(session, options);
+  run_splash(session, options);
 }
 
 // ---- the options each table offers ----
@@ -191,6 +217,7 @@ void offer_cases(CLI::App& app, Options& options) {
   text->excludes(name)->excludes(file);
   offer_range(app, options);
   app.add_option("--kv-heads", options.kv_heads, "key and value heads");
+  options.normalizer.add_to(app);
   app.add_option("--backend", options.session.backend, "auto, cpu, simple, sm80 or sm90");
   app.add_option("--indices", options.session.indices,
                  "int32 or int64: give plans of key lists as index tensors")
@@ -218,6 +245,12 @@ void offer_sweep(CLI::App& app, Options& options) {
   offer_shape(app, options);
   offer_training(app, options);
 }
+void offer_splash(CLI::App& app, Options& options) {
+  app.add_option("--pattern", options.pattern, "what attends to what; default: causal")
+      ->type_name("PATTERN");
+  options.normalizer.add_to(app, /*otherwise=*/1.5);
+  offer_range(app, options);
+}
 void offer_nothing(CLI::App&, Options&) {}
 
 constexpr BenchTable kTables[] = {
@@ -234,6 +267,8 @@ constexpr BenchTable kTables[] = {
     {"break-even", "the shortest length at which each pattern beats dense", offer_break_even,
      run_break_even},
     {"memory", "what a call needs besides its tensors", offer_range, run_memory},
+    {"splash", "entmax and top-K beside softmax: time, pairs that keep weight, memory",
+     offer_splash, run_splash},
     {"all", "everything above", offer_nothing, run_all},
     {"planning", "what compiling a plan takes, against bars; exit code 1 when one is missed",
      offer_nothing, run_planning},

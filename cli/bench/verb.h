@@ -10,6 +10,7 @@
 
 #include "cli/bench/session.h"
 #include "cli/device.h"
+#include "cli/normalizer_option.h"
 
 namespace CLI {
 class App;
@@ -26,6 +27,7 @@ struct Options {
   std::optional<int64_t> heads, kv_heads, head_dim;
   int64_t window = 64, sinks = 16, block = 16, channels = 384;
   int64_t max_len = 131072;
+  cli::NormalizerOption normalizer;
 };
 
 struct BenchTable {

@@ -51,6 +51,7 @@ Subject make_subject(const Pattern& pattern, const Shape& shape, const CheckOpti
                   .head_dim = options.head_dim.value_or(24),
                   .v_head_dim = options.head_dim.value_or(17),
                   .seed = uint64_t(options.seed),
+                  .normalizer = options.normalizer.settle("check"),
                   .gpu = gpu};
   // A plan for one head serves all; several heads on fewer key heads are the harder case.
   if (shape.heads == 1 && shape.batch == 1) {
@@ -74,7 +75,7 @@ bool is_wanted(const KernelEntry& kernel, const CheckOptions& options, const Dev
   if (!options.device.is_auto() && kernel.device != options.device.settle("check").kind) {
     return false;
   }
-  if (kernel.weights != Weights::softmax) return false;  // the trials are those of softmax
+  if (kernel.weights != weights_of(options.normalizer.settle("check"))) return false;
   if (!options.dtype.empty() && kernel.dtype != dtype_from(options.dtype)) return false;
   return kernel.name.find(options.kernel) != std::string::npos;
 }
@@ -99,6 +100,7 @@ Fitted fit(const KernelEntry& kernel, const Trial& trial, Subject subject,
   const auto refusal_now = [&] {
     Request request =
         request_for(device, kernel.operation, kernel.dtype, subject.head_dim, subject.v_head_dim);
+    request.normalizer = subject.normalizer;
     request.has_softcap = trial.has_softcap;
     request.is_aligned = subject.is_aligned;
     return refusal(kernel, request);
@@ -134,7 +136,7 @@ Jobs jobs_for(const std::vector<Subject>& subjects, const CheckOptions& options,
     for (const KernelEntry& kernel : kernel_table()) {
       if (!is_wanted(kernel, options, gpu)) continue;
       for (const Trial& trial : trials()) {
-        if (trial.operation != kernel.operation) continue;
+        if (!suits(trial, kernel)) continue;
         Fitted fitted = fit(kernel, trial, subject, options);
         if (fitted.why_not.empty()) {
           jobs.all.push_back({&kernel, &trial, std::move(fitted.subject),

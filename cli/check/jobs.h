@@ -10,6 +10,7 @@
 #include "cli/check/trials.h"
 #include "cli/common.h"
 #include "cli/device.h"
+#include "cli/normalizer_option.h"
 
 namespace keyhole::cli {
 
@@ -17,6 +18,7 @@ struct CheckOptions {
   std::string pattern, dtype, kernel;
   DeviceOption device;
   ShapeOptions shape;
+  NormalizerOption normalizer;
   std::optional<int64_t> head_dim;
   int64_t seed = 1;
   bool all = false;

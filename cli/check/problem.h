@@ -17,6 +17,11 @@ struct Problem {
   Problem(const Subject& subject, const KernelEntry& kernel);
   void randomise();  // q, k, v, dout; keys that nobody attends to become NaN
   void use_softcap_and_sinks();
+  // From now on calls write or read the keys that have weight, 64 numbers of 32 bits a query.
+  void use_support() { has_support = true; }
+  int32_t* support_of(int64_t b, int64_t h, int64_t query) {
+    return support_rows().row(b, h, query);
+  }
   bool attends(int64_t b, int64_t h, int64_t query, int64_t key) const;  // asks the pattern
   // The flat index of the first element of a row of q, out, dout (by query head) or k, v (by key
   // head).
@@ -36,7 +41,13 @@ struct Problem {
   Random random;
   std::vector<HeadPattern> patterns;  // [batch * heads]
   HostileTensor q, k, v, out, lse, dout, dq, dk, dv, sink, dsink;
+  HostileTensor support;  // int32 in the places of f32
+  bool has_support = false;
   AttentionOptions options;
+
+ private:
+  SupportRows support_rows() const { return support_rows(support.view()); }
+  static SupportRows support_rows(const TensorView& view);
 };
 
 // A result beside what it should be: `rough` is what the reference gives for inputs disturbed by
@@ -63,6 +74,10 @@ struct Disturbed {
   std::vector<double> q, k, v, dout;
   TensorView q_view, k_view, v_view, dout_view;
 };
+// The `rough` of a comparison where keys may gain or lose their weight by rounding: of two that
+// were disturbed to either side, each number that is farther from what it should be.
+std::vector<double> farther(const std::vector<double>& want, std::vector<double> rough,
+                            const std::vector<double>& other);
 // How far the numbers a kernel works with are from exact, as a share of each of them.
 double working_precision(const KernelEntry& kernel, Operation operation, const Subject& subject);
 

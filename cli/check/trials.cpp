@@ -1,7 +1,8 @@
 // cli/check/trials.cpp
 // The table of trials. Tolerance cannot see one wrong key in thousands, so that two probes look at
 // the mask itself: count (q = 0: exp(lse) is the number of keys) and spike (one key at an edge of
-// the mask carries nearly all the weight).
+// the mask carries nearly all the weight). Entmax and top_k go through the same trials, with
+// weights of their own, and through two of theirs (sparse_trials.h).
 #include "cli/check/trials.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "cli/check/problem.h"
+#include "cli/check/sparse_trials.h"
 
 namespace keyhole::cli {
 namespace {
@@ -55,9 +57,17 @@ Finding compare_forward(Problem& problem, const KernelEntry& kernel, TileShape t
   const ReferenceOutput want =
       reference_forward_rows(subject.pattern, problem.q.view(), problem.k.view(), problem.v.view(),
                              queries, problem.options, offset);
-  const Disturbed other(problem, working_precision(kernel, Operation::forward, subject));
-  const ReferenceOutput rough = reference_forward_rows(
-      subject.pattern, other.q_view, other.k_view, other.v_view, queries, problem.options, offset);
+  const auto disturbed = [&](int sign) {
+    const Disturbed other(problem, sign * working_precision(kernel, Operation::forward, subject));
+    return reference_forward_rows(subject.pattern, other.q_view, other.k_view, other.v_view,
+                                  queries, problem.options, offset);
+  };
+  ReferenceOutput rough = disturbed(1);
+  if (kernel.weights == Weights::sparse) {
+    const ReferenceOutput mirrored = disturbed(-1);
+    rough.out = farther(want.out, std::move(rough.out), mirrored.out);
+    rough.lse = farther(want.lse, std::move(rough.lse), mirrored.lse);
+  }
   Finding finding = compare({{"out", rows_of(problem.out, problem, queries), want.out, rough.out,
                               rounding_unit(problem.dtype)},
                              {"lse", rows_of(problem.lse, problem, queries), want.lse, rough.lse,
@@ -92,11 +102,13 @@ Finding forward_count(const KernelEntry& kernel, TileShape tile, const Subject& 
       for (const int64_t query : queries_to_check(subject)) {
         int64_t keys = 0;
         for (int64_t key = 0; key < subject.k_len; ++key) keys += problem.attends(b, h, query, key);
+        keys = most_kept(subject.normalizer, keys);
         const int64_t row = problem.q_row(b, h, query);
         const auto where = [&] {
           return say("batch entry ", b, ", head ", h, ", query ", query, ": the number of keys");
         };
-        expect(finding, std::exp(problem.lse.get(row)), double(keys), 0.4, where);
+        expect(finding, number_of_equal(subject.normalizer, problem.lse.get(row)), double(keys),
+               allowed_of_equal(subject.normalizer, double(keys)), where);
         const double out =
             subject.v_head_dim > 0 ? problem.out.get(row * subject.v_head_dim) : double(keys > 0);
         expect(finding, out, keys > 0 ? 1 : 0, 0.4,
@@ -143,14 +155,14 @@ Finding forward_spike(const KernelEntry& kernel, TileShape tile, const Subject& 
     for (int64_t h = 0; h < subject.heads; ++h) {
       const int64_t key = spikes[size_t(b * subject.kv_heads + h / group)];
       const double first = problem.k.get(problem.k_row(b, h / group, key) * subject.head_dim);
-      const double weight =
-          std::exp(first * *problem.options.scale);  // of the spike as it was rounded
+      // Of the spike as it was rounded.
+      SpikeWeights weights(subject.normalizer, first * *problem.options.scale);
       for (const int64_t query : queries_to_check(subject)) {
         int64_t others = 0;
         for (int64_t j = 0; j < subject.k_len; ++j)
           others += j != key && problem.attends(b, h, query, j);
         const bool is_seen = problem.attends(b, h, query, key);
-        const double want = is_seen ? weight / (weight + double(others)) : 0;
+        const double want = is_seen ? weights.beside(others) : 0;
         const double got = problem.out.get(problem.q_row(b, h, query) * subject.v_head_dim);
         expect(finding, got, want, 4 * rounding_unit(problem.dtype) + 1e-5, [&] {
           return say("batch entry ", b, ", head ", h, ", query ", query, ": the weight of key ",
@@ -175,10 +187,19 @@ Finding compare_backward(Problem& problem, const KernelEntry& kernel, TileShape 
   const ReferenceGradients want =
       reference_backward(subject.pattern, problem.dout.view(), problem.q.view(), problem.k.view(),
                          problem.v.view(), problem.options, offset);
-  const Disturbed other(problem, working_precision(kernel, Operation::backward, subject));
-  const ReferenceGradients rough =
-      reference_backward(subject.pattern, other.dout_view, other.q_view, other.k_view, other.v_view,
-                         problem.options, offset);
+  const auto disturbed = [&](int sign) {
+    const Disturbed other(problem, sign * working_precision(kernel, Operation::backward, subject));
+    return reference_backward(subject.pattern, other.dout_view, other.q_view, other.k_view,
+                              other.v_view, problem.options, offset);
+  };
+  ReferenceGradients rough = disturbed(1);
+  if (kernel.weights == Weights::sparse) {
+    const ReferenceGradients mirrored = disturbed(-1);
+    rough.dq = farther(want.dq, std::move(rough.dq), mirrored.dq);
+    rough.dk = farther(want.dk, std::move(rough.dk), mirrored.dk);
+    rough.dv = farther(want.dv, std::move(rough.dv), mirrored.dv);
+    rough.dsink = farther(want.dsink, std::move(rough.dsink), mirrored.dsink);
+  }
   const double rounding = rounding_unit(problem.dtype);
   std::vector<Comparison> results = {{"dq", problem.dq.values(), want.dq, rough.dq, rounding},
                                      {"dk", problem.dk.values(), want.dk, rough.dk, rounding},
@@ -190,6 +211,14 @@ Finding compare_backward(Problem& problem, const KernelEntry& kernel, TileShape 
   Finding finding = compare(results);
   expect_intact(finding, problem);
   return finding;
+}
+
+// The forward pass has told which keys have weight.
+Finding backward_support(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
+  Problem problem(subject, kernel);
+  problem.randomise();
+  write_support(problem);
+  return compare_backward(problem, kernel, tile);
 }
 
 template <auto compare_pass, bool has_extras>
@@ -214,8 +243,10 @@ Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject&
         for (int64_t key = 0; key < subject.k_len; ++key) {
           if (problem.attends(b, h, query, key)) keys.push_back(key);
         }
+        // Among equal scores the first keys win.
+        keys.resize(size_t(most_kept(subject.normalizer, int64_t(keys.size()))));
         const int64_t row = problem.q_row(b, h, query);
-        problem.lse.set(row, std::log(double(keys.size())));
+        problem.lse.set(row, statistic_of_equal(subject.normalizer, double(keys.size())));
         for (int64_t x = 0; x < subject.v_head_dim; ++x)
           problem.out.set(row * subject.v_head_dim + x, keys.empty() ? 0 : 1);
         for (const int64_t key : keys)
@@ -226,7 +257,9 @@ Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject&
   problem.run_backward(tile);
   Finding finding;
   for (size_t row = 0; row < want.size() && subject.v_head_dim > 0; ++row) {
-    const double allowed = (2 * rounding_unit(problem.dtype) + 1e-5) * want[row] + 1e-12;
+    const double of_lambda = 1e-6 * std::pow(double(subject.k_len), subject.normalizer.alpha - 1);
+    const double allowed =
+        (2 * rounding_unit(problem.dtype) + 1e-5 + of_lambda) * want[row] + 1e-12;
     expect(finding, problem.dv.get(int64_t(row) * subject.v_head_dim), want[row], allowed,
            [&] { return say("dv of key row ", row); });
   }
@@ -241,10 +274,14 @@ constexpr Trial kTrials[] = {
     {"NaN in one key", Operation::forward, forward_nan_key},
     {"count of keys", Operation::forward, forward_count},
     {"spike at an edge", Operation::forward, forward_spike},
+    {"keys that have weight", Operation::forward, forward_support, /*has_softcap=*/false,
+     /*is_for_sparse=*/true},
     {"strides, NaN around", Operation::backward, random_numbers<compare_backward, false>},
     {"softcap and sinks", Operation::backward, random_numbers<compare_backward, true>,
      /*has_softcap=*/true},
     {"count of keys", Operation::backward, backward_count},
+    {"keys that have weight", Operation::backward, backward_support, /*has_softcap=*/false,
+     /*is_for_sparse=*/true},
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/contract.h"
+#include "keyhole/normalizer.h"
 #include "keyhole/plan.h"
 
 namespace keyhole::cli {
@@ -21,6 +22,7 @@ struct Subject {
   int64_t batch, heads, kv_heads, q_len, k_len;
   int64_t head_dim, v_head_dim;
   uint64_t seed;
+  Normalizer normalizer = {};
   Device gpu = {};          // where kernels of a GPU run
   bool is_aligned = false;  // every row begins at a multiple of 16 bytes
 };
@@ -36,9 +38,14 @@ struct Trial {
   Operation operation;
   Finding (*run)(const KernelEntry& kernel, TileShape tile, const Subject& subject);
   bool has_softcap = false;
+  bool is_for_sparse = false;  // only for kernels of entmax and top_k
 };
 
 std::span<const Trial> trials();
+inline bool suits(const Trial& trial, const KernelEntry& kernel) {
+  return trial.operation == kernel.operation &&
+         (!trial.is_for_sparse || kernel.weights == Weights::sparse);
+}
 
 // Sequences longer than this are compared on a sample of their queries, forward only.
 inline constexpr int64_t kLongestFullyChecked = 1024;

@@ -76,6 +76,7 @@ struct EntmaxSums {
 // alpha = 1.
 template <class Number>
 KEYHOLE_RULE Number lambda_step_below(const EntmaxPower& power, const EntmaxSums<Number>& sums) {
+  if (power.whole == 2) return 2 * (sums.weight - std::sqrt(sums.weight)) / sums.slope;
   const Number bend = Number(power.bend);
   return -sums.weight * std::expm1(-bend * std::log(sums.weight)) / (bend * sums.slope);
 }

@@ -49,7 +49,7 @@ std::string picture_html(const Pattern& pattern, const Picture& picture,
   std::string data = page_data(pattern, picture);
   for (size_t at = 0; (at = data.find('<', at)) != std::string::npos; at += 6)
     data.replace(at, 1, "\\u003c");
-  const std::string title = escape_markup(picture.pattern);
+  const std::string title = escape_markup(keyhole::title(picture));
   std::string page =
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";

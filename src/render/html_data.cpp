@@ -224,6 +224,16 @@ Json write_parts(const NodePtr& node, const Picture& picture) {
   return json;
 }
 
+// The second layer instead: what keeps weight has the colour of another part.
+Json write_kept(const Picture& picture) {
+  BitPacker kept;
+  for (const uint8_t share : picture.kept) kept.add(is_any(share));
+  return {{{"text", picture.weights + " keeps weight"}, {"ink", 1}, {"any", kept.base64()}},
+          {{"text", "attends without weight"},
+           {"ink", 0},
+           {"any", cells_of(picture, is_any).base64()}}};
+}
+
 // What one head of one batch entry looks like.
 Json write_view(const Pattern& pattern, const Picture& picture) {
   const Shape& shape = picture.shape;
@@ -235,7 +245,7 @@ Json write_view(const Pattern& pattern, const Picture& picture) {
   const NodePtr node = pattern.for_head(shape, picture.batch, picture.head).node();
   Json view = {{"pairs", picture.pairs}, {"any", cells_of(picture, is_any).base64()}};
   if (picture.cell > 1) view["all"] = cells_of(picture, is_all).base64();
-  view["parts"] = write_parts(node, picture);
+  view["parts"] = picture.has_kept() ? write_kept(picture) : write_parts(node, picture);
   view["tree"] = TreeWriter(picture).write(*node, places);
   return view;
 }
@@ -265,7 +275,10 @@ std::string page_data(const Pattern& pattern, const Picture& picture) {
   };
   add(picture);
   int64_t left_out = 0;
-  if (pattern.node()->depends_on_heads(shape.q_len, shape.k_len)) {
+  if (picture.has_kept()) {
+    data["weights"] = picture.weights;
+    left_out = shape.batch * shape.heads - 1;  // their weights were not computed
+  } else if (pattern.node()->depends_on_heads(shape.q_len, shape.k_len)) {
     for (int64_t place = 0; place < shape.batch * shape.heads; ++place) {
       const int64_t batch = place / shape.heads, head = place % shape.heads;
       if (batch == picture.batch && head == picture.head) continue;

@@ -210,6 +210,7 @@ function readColours() {
     colours[name] = style.getPropertyValue('--' + name).trim();
 }
 const isByPart = () => PARTS.length > 0 && $('ink').value === 'parts';
+const inkOf = part => DATA.parts[part].ink ?? part;
 function drawLegend() {
   const item = (style, text) => {
     const made = element('span', ''), swatch = element('i', 'key');
@@ -218,12 +219,12 @@ function drawLegend() {
   };
   const scaled = DATA.cell > 1;
   const items = isByPart()
-    ? DATA.parts.map((part, i) => item({background: `var(--part${i})`, borderColor: `var(--part${i})`}, part.text))
+    ? DATA.parts.map((part, i) => item({background: `var(--part${inkOf(i)})`, borderColor: `var(--part${inkOf(i)})`}, part.text))
     : [item({background: 'var(--pair)', borderColor: 'var(--pair)'}, scaled ? 'every pair of the cell attends' : 'attends')];
   if (scaled && isByPart()) items.push(element('span', '', 'pale: only some pairs of the cell attend'));
   if (scaled && !isByPart()) items.push(item({background: 'var(--pale)', borderColor: 'var(--pale)'}, 'some do'));
   items.push(item({background: 'var(--none)'}, scaled ? 'none' : 'does not'));
-  if (isByPart() && DATA.parts.length > 1) items.push(element('span', '', 'where several allow a pair, the first of them'));
+  if (isByPart() && DATA.parts.length > 1 && !DATA.weights) items.push(element('span', '', 'where several allow a pair, the first of them'));
   if (DATA.left_out) items.push(element('span', '', `${DATA.left_out} heads are not on this page: keyhole show --head and --at-batch draw them`));
   $('legend').replaceChildren(...items);
 }
@@ -236,7 +237,7 @@ function paintImage() {
   for (let r = 0, at = 0; r < DATA.rows; ++r) {
     for (let c = 0; c < DATA.cols; ++c, at += 4) {
       const part = isByPart() ? partOf(r, c) : -1;
-      const colour = part >= 0 ? (bit(ALL, r, c) ? full : some)[part] : bit(ALL, r, c) ? pair : bit(ANY, r, c) ? pale : none;
+      const colour = part >= 0 ? (bit(ALL, r, c) ? full : some)[inkOf(part)] : bit(ALL, r, c) ? pair : bit(ANY, r, c) ? pale : none;
       pixels.data[at] = colour[0], pixels.data[at + 1] = colour[1], pixels.data[at + 2] = colour[2], pixels.data[at + 3] = 255;
     }
   }
@@ -369,7 +370,7 @@ function tell(pair) {
     why.append(element('li', 'words', `the first of them, ${pairName(query, key)}:`));
   } else {
     verdict.append(element('span', 'mono', pairName(query, key)));
-    verdict.append(element('span', state === 'absent' ? 'no' : 'yes', state === 'absent' ? 'does not attend' : 'attends'));
+    verdict.append(element('span', state === 'absent' ? 'no' : 'yes', state === 'absent' ? 'does not attend' : !DATA.weights ? 'attends' : partOf(pair.row, pair.col) === 0 ? 'keeps weight' : 'attends without weight'));
     const keys = keysOf(query);
     sees.textContent = `query ${query}${DATA.offset ? ` (position ${query + DATA.offset})` : ''} sees ${keys.count} key${keys.count === 1 ? '' : 's'}` + (keys.count ? `: ${keys.text}` : '');
   }

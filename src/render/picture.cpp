@@ -178,19 +178,65 @@ Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t 
   return picture;
 }
 
-std::string headline(const Picture& picture) {
-  const double all = picture.all_pairs();
-  const double percents = all > 0 ? 100 * double(picture.pairs) / all : 0;
+void add_kept(Picture& picture, const KeptPairs& kept) {
+  const Shape& shape = picture.shape;
+  KEYHOLE_ASSERT(int64_t(kept.keys.size()) == shape.q_len && !picture.is_estimate,
+                 "picture: kept pairs of ", kept.keys.size(), " queries for ", shape.q_len);
+  picture.weights = kept.weights, picture.numbers = kept.numbers, picture.kept_pairs = 0;
+  std::vector<int64_t> counts(picture.share.size());
+  for (int64_t query = 0; query < shape.q_len; ++query) {
+    for (const int32_t key : kept.keys[size_t(query)]) {
+      ++counts[size_t(query / picture.cell * picture.cols + key / picture.cell)];
+      ++picture.kept_pairs;
+    }
+  }
+  picture.kept.assign(counts.size(), Picture::kAbsent);
+  for (int64_t row = 0; row < picture.rows; ++row) {
+    const int64_t height = std::min(picture.cell, shape.q_len - row * picture.cell);
+    for (int64_t col = 0; col < picture.cols; ++col) {
+      const size_t at = size_t(row * picture.cols + col);
+      const int64_t width = std::min(picture.cell, shape.k_len - col * picture.cell);
+      // How many attend is known to a 255th of the cell: to a pair, where it is small.
+      const int64_t area = height * width;
+      const double attending = double(area) * double(picture.share[at]) / 255;
+      const bool is_known = area < 255 || picture.share[at] == Picture::kFull;
+      const bool is_all = is_known && double(counts[at]) >= attending;
+      const double share = 255 * double(counts[at]) / std::max(attending, 1.0);
+      picture.kept[at] = counts[at] == 0 ? Picture::kAbsent
+                         : is_all        ? Picture::kFull
+                                         : uint8_t(std::clamp(share, 1.0, 254.0));
+    }
+  }
+}
+
+namespace {
+
+// What the picture tells, without the pattern.
+std::string facts_of(const Picture& picture) {
+  const double all = picture.has_kept() ? double(picture.pairs) : picture.all_pairs();
+  const int64_t some = picture.has_kept() ? picture.kept_pairs : picture.pairs;
+  const double percents = all > 0 ? 100 * double(some) / all : 0;
   // One digit behind the point, unless that would make something look like nothing.
   const std::string share =
       percents > 0 && percents < 0.05 ? significant_text(percents, 1) : fixed_text(percents, 1);
-  return say(picture.pattern, "   ", picture.shape.q_len, " x ", picture.shape.k_len, ", ",
-             picture.is_estimate ? "about " : "", picture.pairs, " of ", fixed_text(all, 0),
-             " pairs (", share, "%)");
+  return say(picture.shape.q_len, " x ", picture.shape.k_len, ", ",
+             picture.is_estimate ? "about " : "", some, " of ", fixed_text(all, 0), " pairs ",
+             picture.has_kept() ? "keep weight (" : "(", share, "%)");
+}
+
+}  // namespace
+
+std::string title(const Picture& picture) {
+  return picture.has_kept() ? say(picture.pattern, ", ", picture.weights) : picture.pattern;
+}
+
+std::string headline(const Picture& picture) {
+  return say(title(picture), "   ", facts_of(picture));
 }
 
 std::string caption(const Picture& picture) {
-  std::string text = headline(picture).substr(picture.pattern.size() + 3);
+  std::string text = facts_of(picture);
+  if (picture.has_kept()) text += ", of " + picture.numbers;
   if (picture.shape.heads > 1) text += say(", head ", picture.head);
   if (picture.shape.batch > 1) text += say(", batch entry ", picture.batch);
   if (picture.shape.offset) text += say(", query 0 at position ", *picture.shape.offset);

@@ -21,17 +21,34 @@ struct Picture {
   int64_t pairs = 0;           // how many attend
   bool is_estimate = false;    // pairs was sampled, because counting would take minutes
 
+  // A second layer, drawn over the first: the pairs that keep weight (add_kept). Empty: none.
+  std::string weights;        // "entmax(1.5)"
+  std::string numbers;        // whose weights: "normal q and k, head_dim 64, seed 1"
+  std::vector<uint8_t> kept;  // [rows][cols]  of the pairs that attend, as share
+  int64_t kept_pairs = 0;
+
   static constexpr uint8_t kAbsent = 0, kFull = 255;
   uint8_t at(int64_t row, int64_t col) const { return share[size_t(row * cols + col)]; }
   double all_pairs() const { return double(shape.q_len) * double(shape.k_len); }
+  bool has_kept() const { return !weights.empty(); }
+  uint8_t kept_at(int64_t row, int64_t col) const { return kept[size_t(row * cols + col)]; }
 };
 
 Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t head,
              int64_t most_cells);
 
-// "causal   6 x 6, 21 of 36 pairs (58.3%)"
+// The pairs that keep weight, for the one head that is drawn.
+struct KeptPairs {
+  std::string weights, numbers;            // as in Picture
+  std::vector<std::vector<int32_t>> keys;  // of each query, in ascending order
+};
+void add_kept(Picture& picture, const KeptPairs& kept);
+
+// "causal   6 x 6, 21 of 36 pairs (58.3%)", and with a second layer
+// "causal, entmax(1.5)   6 x 6, 9 of 21 pairs keep weight (42.9%)"
 std::string headline(const Picture& picture);
-// The same without the pattern's text, and with the head and the scale where they matter.
+std::string title(const Picture& picture);  // its first words: "causal", "causal, entmax(1.5)"
+// The same without the title, and with the head and the scale where they matter.
 std::string caption(const Picture& picture);
 
 }  // namespace keyhole

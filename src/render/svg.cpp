@@ -23,6 +23,12 @@ svg{--paper:#fff;--ink:#1c2430;--soft:#6b7685;--line:#e3e7ec;--frame:#b9c1cb;--a
 .c1{fill:var(--a1)}.c2{fill:var(--a2)}.c3{fill:var(--a3)}.c4{fill:var(--a4)}
 </style>
 )";
+constexpr const char* kKeptStyle = R"(<style>
+svg{--k1:#f0a868;--k2:#e08339;--k3:#d06a1c;--k4:#b94f05}
+@media(prefers-color-scheme:dark){svg{--k1:#a85a1c;--k2:#cf7429;--k3:#ee8f3f;--k4:#ffae66}}
+.k1{fill:var(--k1)}.k2{fill:var(--k2)}.k3{fill:var(--k3)}.k4{fill:var(--k4)}
+</style>
+)";
 
 struct Stretch {
   int64_t row, rows, begin, end;
@@ -34,14 +40,16 @@ int level_of(uint8_t share) {
   return share == Picture::kAbsent ? 0 : share == Picture::kFull ? 4 : 1 + share * 3 / 256;
 }
 
-std::vector<Stretch> stretches(const Picture& picture) {
+// Of one layer, which `level(row, column)` gives.
+template <class Level>
+std::vector<Stretch> stretches(const Picture& picture, const Level& level_at) {
   std::vector<Stretch> done, open;  // open: those of the row above, which may grow
   for (int64_t row = 0; row < picture.rows; ++row) {
     std::vector<Stretch> current;
     for (int64_t begin = 0; begin < picture.cols;) {
-      const int level = level_of(picture.at(row, begin));
+      const int level = level_at(row, begin);
       int64_t end = begin + 1;
-      while (end < picture.cols && level_of(picture.at(row, end)) == level) ++end;
+      while (end < picture.cols && level_at(row, end) == level) ++end;
       if (level > 0) current.push_back({row, 1, begin, end, level});
       begin = end;
     }
@@ -90,11 +98,11 @@ std::string picture_svg(const Picture& picture) {
   const int64_t longer = std::max<int64_t>({picture.rows, picture.cols, 1});
   const double unit = kSide / double(longer);
   const double width = unit * double(picture.cols), height = unit * double(picture.rows);
-  const std::string title = escape_markup(picture.pattern),
-                    details = escape_markup(caption(picture));
+  const std::string plain_title = keyhole::title(picture);
+  const std::string title = escape_markup(plain_title), details = escape_markup(caption(picture));
   // Text is not measured here: a monospaced em is 0.6 wide, and a long pattern is set smaller.
   const double title_size = std::clamp(
-      (kSide + kLeft) / (0.62 * double(std::max<size_t>(picture.pattern.size(), 1))), 7.0, 17.0);
+      (kSide + kLeft) / (0.62 * double(std::max<size_t>(plain_title.size(), 1))), 7.0, 17.0);
   const double full_width = kLeft + std::max(width, 420.0) + kMargin;
   const std::string full_height = fixed_text(kTop + height + kMargin, 0);
   const std::string wide = fixed_text(full_width, 0);
@@ -102,6 +110,7 @@ std::string picture_svg(const Picture& picture) {
       say("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", wide, " ", full_height,
           "\" width=\"", wide, "\" height=\"", full_height, "\" role=\"img\" aria-label=\"", title,
           "\">\n<title>", title, ": ", details, "</title>\n", kStyle,
+          picture.has_kept() ? kKeptStyle : "",
           "<rect class=\"p\" width=\"100%\" height=\"100%\"/>\n<text class=\"t\" x=\"", kMargin,
           "\" y=\"26\" font-size=\"", fixed_text(title_size, 1), "\">", title,
           "</text>\n<text class=\"d\" x=\"", kMargin, "\" y=\"45\">", details, "</text>\n");
@@ -111,9 +120,19 @@ std::string picture_svg(const Picture& picture) {
           " ", fixed_text(kTop, 1), ") rotate(90)\">queries q →</text>\n");
   svg += say("<g transform=\"translate(", kLeft, " ", kTop, ") scale(", significant_text(unit, 6),
              ")\" shape-rendering=\"crispEdges\">\n");
-  for (const Stretch& s : stretches(picture)) {
-    svg += say("<rect class=\"c", s.level, "\" x=\"", s.begin, "\" y=\"", s.row, "\" width=\"",
-               s.end - s.begin, "\" height=\"", s.rows, "\"/>\n");
+  const auto draw = [&](char layer, const std::vector<Stretch>& all) {
+    for (const Stretch& s : all) {
+      svg += say("<rect class=\"", layer, s.level, "\" x=\"", s.begin, "\" y=\"", s.row,
+                 "\" width=\"", s.end - s.begin, "\" height=\"", s.rows, "\"/>\n");
+    }
+  };
+  if (picture.has_kept()) {  // the pattern pale, what keeps weight in another colour over it
+    draw('c',
+         stretches(picture, [&](int64_t r, int64_t c) { return picture.at(r, c) > 0 ? 1 : 0; }));
+    draw('k',
+         stretches(picture, [&](int64_t r, int64_t c) { return level_of(picture.kept_at(r, c)); }));
+  } else {
+    draw('c', stretches(picture, [&](int64_t r, int64_t c) { return level_of(picture.at(r, c)); }));
   }
   svg += "</g>\n";
   if (unit >= 6) {  // room for a grid

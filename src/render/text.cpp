@@ -6,13 +6,35 @@
 
 namespace keyhole {
 
+namespace {
+
+char glyph_of(uint8_t share, char none) {
+  return share == Picture::kAbsent ? none : share == Picture::kFull ? '#' : '+';
+}
+
+// What the glyphs mean, where that is not plain to see.
+std::string key_of(const Picture& picture) {
+  std::string text;
+  if (picture.cell > 1) text = say("each cell is ", picture.cell, " x ", picture.cell, " pairs: ");
+  if (picture.has_kept()) {
+    const bool is_pair = picture.cell == 1;
+    text += is_pair ? "# keeps weight, - attends without, . does not attend"
+                    : "# all that attend keep weight, + some do, - none, . none attends";
+    return say("of ", picture.numbers, "; ", text, "\n");
+  }
+  return picture.cell > 1 ? text + "# all attend, + some do, . none\n" : "";
+}
+
+}  // namespace
+
 std::vector<std::string> picture_rows(const Picture& picture) {
   std::vector<std::string> rows;
   for (int64_t r = 0; r < picture.rows; ++r) {
     std::string row;
     for (int64_t c = 0; c < picture.cols; ++c) {
-      const uint8_t share = picture.at(r, c);
-      row += share == Picture::kAbsent ? '.' : share == Picture::kFull ? '#' : '+';
+      const bool is_seen = picture.at(r, c) != Picture::kAbsent;
+      row += picture.has_kept() && is_seen ? glyph_of(picture.kept_at(r, c), '-')
+                                           : glyph_of(picture.at(r, c), '.');
     }
     rows.push_back(std::move(row));
   }
@@ -20,11 +42,7 @@ std::vector<std::string> picture_rows(const Picture& picture) {
 }
 
 std::string picture_text(const Picture& picture, const Paint& paint) {
-  std::string text = headline(picture) + "\n";
-  if (picture.cell > 1) {
-    text += say("each cell is ", picture.cell, " x ", picture.cell,
-                " pairs: # all attend, + some do, . none\n");
-  }
+  std::string text = headline(picture) + "\n" + key_of(picture);
   for (const std::string& row : picture_rows(picture)) {
     // One paint for each stretch of equal glyphs, not for each glyph.
     for (size_t begin = 0; begin < row.size();) {

@@ -44,6 +44,39 @@ TEST(BenchCheck, PassesWhatIsRight) {
   }
 }
 
+const Normalizer kSparse[] = {entmax(1.5), entmax(1.25), entmax(2), entmax(1.75, 8), softmax(8)};
+
+TEST(BenchCheck, PassesEntmaxAndTopK) {
+  for (const Normalizer& normalizer : kSparse) {
+    for (const Operation operation : {Operation::forward, Operation::backward}) {
+      for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+        Case c = small_case(causal(), operation, dtype);
+        c.normalizer = normalizer;
+        const Subject subject(c, std::make_shared<Inputs>(c), Effort{});
+        EXPECT_TRUE(subject.check_result().is_passed)
+            << to_string(normalizer) << " " << to_string(operation) << " " << to_string(dtype)
+            << ": " << subject.check_result().complaint;
+        EXPECT_NE(subject.kernel().find("entmax"), std::string::npos);
+        EXPECT_EQ(subject.support_bytes(), 4 * 70 * kSupportKeys * 4);
+      }
+    }
+  }
+}
+
+// A mask that is wrong by one key, in rows that keep few keys.
+TEST(BenchCheck, SeesAWrongMaskOfEntmax) {
+  for (const Operation operation : {Operation::forward, Operation::backward}) {
+    Case c = small_case(causal() & window(5), operation);
+    c.normalizer = entmax(1.5);
+    AttentionOptions options;
+    options.normalizer = c.normalizer;
+    Inputs inputs(c);
+    EXPECT_TRUE(check(c, plan(c.pattern, c.shape()), inputs, {}, options).is_passed);
+    const Plan wrong = plan(causal() & window(6), c.shape());
+    EXPECT_FALSE(check(c, wrong, inputs, {}, options).is_passed) << to_string(operation);
+  }
+}
+
 TEST(BenchCheck, SeesAWrongMask) {
   const Pattern right = causal() & window(5);
   for (const Pattern& wrong :

@@ -57,9 +57,9 @@ TEST(Check, SoundKernelsPassEveryTrial) {
   const Pattern pattern = causal() & (window(9) | sinks(2));
   for (const KernelEntry& kernel : kernel_table()) {
     if (kernel.device != Device::Kind::cpu) continue;  // tests/kernels have them
-    if (kernel.weights != Weights::softmax) continue;  // and these
+    if (kernel.weights != Weights::softmax) continue;  // below
     for (const Trial& trial : trials()) {
-      if (trial.operation != kernel.operation) continue;
+      if (!suits(trial, kernel)) continue;
       for (uint64_t seed = 1; seed <= 2; ++seed) {
         const Subject subject = subject_of(pattern, pattern, seed);
         const Finding finding = trial.run(kernel, pick_tile(kernel, subject.plan), subject);
@@ -69,6 +69,70 @@ TEST(Check, SoundKernelsPassEveryTrial) {
       }
     }
   }
+}
+
+TEST(Check, SoundKernelsOfEntmaxAndTopKPassEveryTrial) {
+  const Pattern pattern = causal() & (window(9) | sinks(2) | dilated(3));
+  for (const KernelEntry& kernel : kernel_table()) {
+    if (kernel.device != Device::Kind::cpu || kernel.weights != Weights::sparse) continue;
+    for (const Normalizer& normalizer :
+         {entmax(1.5), entmax(1.75, 8), entmax(2), entmax(1.25), softmax(8), entmax(1.02)}) {
+      if (kernel.dtype != DType::f32 && !(normalizer == entmax(1.75, 8))) continue;
+      for (const Trial& trial : trials()) {
+        if (!suits(trial, kernel)) continue;
+        Subject subject = subject_of(pattern, pattern);
+        subject.normalizer = normalizer;
+        const Finding finding = trial.run(kernel, pick_tile(kernel, subject.plan), subject);
+        EXPECT_EQ(finding.complaint, "")
+            << kernel.name << " / " << trial.name << " / " << to_string(normalizer);
+      }
+    }
+  }
+}
+
+const KernelEntry& sparse_kernel_for(Operation operation) {
+  Request request{"auto", operation, DType::f32, 24, 17};
+  request.normalizer = entmax(1.5);
+  return choose(kernel_table(), request);
+}
+
+// One key too many or too few, and equal scores of which the wrong ones are taken.
+TEST(Check, TrialsOfEntmaxSeeWrongKeys) {
+  const Pattern pattern = causal() & window(9);
+  for (const Normalizer& normalizer : {entmax(1.5), entmax(2), softmax(4)}) {
+    for (const Pattern& planned : {causal() & window(10), causal() & window(8), window(9, 1)}) {
+      Subject subject = subject_of(pattern, planned);
+      subject.normalizer = normalizer;
+      for (const Operation operation : {Operation::forward, Operation::backward}) {
+        // top_k takes as many keys of more
+        if (operation == Operation::backward || normalizer.top_k == 0) {
+          EXPECT_NE(run_trial("count of keys", sparse_kernel_for(operation), subject).complaint, "")
+              << planned << ", " << to_string(normalizer);
+        }
+        EXPECT_NE(run_trial("strides, NaN around", sparse_kernel_for(operation), subject).complaint,
+                  "")
+            << planned << ", " << to_string(normalizer);
+      }
+      EXPECT_NE(run_trial("keys that have weight", sparse_kernel_for(Operation::forward), subject)
+                    .complaint,
+                "")
+          << planned << ", " << to_string(normalizer);
+    }
+  }
+}
+
+TEST(Check, SeesAKeyThatIsListedAndHasNoWeight) {
+  KernelEntry kernel = sparse_kernel_for(Operation::forward);
+  kernel.forward = [](const ForwardArgs& args) {
+    sparse_kernel_for(Operation::forward).forward(args);
+    if (!args.support.is_given()) return;
+    int32_t* const row = args.support.row(1, 2, 69);
+    for (int32_t key = 0; key < kSupportKeys; ++key) row[key] = key;
+  };
+  Subject subject = subject_of(causal(), causal());
+  subject.normalizer = entmax(1.5);
+  EXPECT_NE(run_trial("keys that have weight", kernel, subject).complaint, "");
+  EXPECT_EQ(run_trial("strides, NaN around", kernel, subject).complaint, "");
 }
 
 // Kernels that copy rows in pieces of 16 bytes are handed the same company.

@@ -3,7 +3,7 @@
 # Opens the pages of `keyhole show --html` in headless Chromium. Law: on every pair of every page, the
 # definitions that the page evaluates (why) say the same as its bitmap (whether), and the bitmap holds as
 # many pairs as the text picture says; so for every head on the page. The colour of a pair is that of the
-# first part that allows it. Two pages are also used by hand: pointer, wheel, keys, tiles, theme; heads, colours.
+# first part that allows it, or says whether it keeps weight. Two pages are also used by hand: pointer, wheel, keys, tiles, theme; heads, colours.
 """usage: html_test.py --path FOLDER_OF_KEYHOLE; exit status 77 when there is no Chromium"""
 
 import argparse
@@ -32,6 +32,8 @@ MORE = [
     ("fixed(7, 2) | dilated(5, 3) | ~dense", ["--len", "64", "--offset", "-20"]),
     ("streaming(16, 64)", ["--len", "6000"]),
     ("causal", ["--q-len", "0", "--k-len", "4"]),
+    ("causal & (window(30) | sinks(2))", ["--len", "50", "--alpha", "1.5"]),
+    ("per_head(causal, window(9))", ["--len", "40", "--head", "1", "--top-k", "3", "--seed", "5"]),
 ]
 
 # Runs inside each page, after its own script, and tells the page that holds the frames.
@@ -48,17 +50,18 @@ COMPARE = """
     result.places = D.places.length;
     for (const place of [...D.places.filter(p => p.batch !== start.batch || p.head !== start.head), start]) {
       k.choosePlace(place.batch, place.head);
-      let pairs = 0;
+      let pairs = 0, kept = 0;
       for (let q = 0; q < D.q_len && D.cell === 1; ++q) for (let key = 0; key < D.k_len; ++key) {
         const why = k.evaluate(D.tree, q, key), truth = k.attends(q, key);
         ++result.checked, pairs += truth;
         if (why.holds === null) ++result.unknown;
         else if (why.holds !== truth) wrong([place, q, key, truth]);
         const first = truth ? operands(why).findIndex(part => part.holds) : -1, drawn = k.partOf(q, key);
-        if (D.parts.length && drawn !== Math.min(first, 5)) wrong([place, q, key, 'part', drawn, first]);
+        if (D.weights ? truth !== drawn >= 0 : D.parts.length && drawn !== Math.min(first, 5)) wrong([place, q, key, 'part', drawn, first]);
+        kept += drawn === 0;
       }
       if (D.cell === 1 && pairs !== D.pairs) wrong([place, 'pairs', pairs, D.pairs]);
-      result.pairs = pairs;
+      result.pairs = pairs, result.kept = kept;
     }
     result.legend = document.getElementById('legend').innerText.length;
     if (D.cell > 1) {  // cells: a full one holds its first pair, an absent one does not
@@ -201,7 +204,7 @@ def make_pages(program, folder):
     for number, (pattern, options) in enumerate(subjects):
         name = f"page{number}.html"
         told = json.loads(keyhole(program, "show", pattern, *options, "--html", str(folder / name), "--json"))
-        pages[name] = (pattern, options, told["pairs"])
+        pages[name] = (pattern, options, told["pairs"], told.get("kept_pairs"))
         add_script(folder / name, COMPARE)
     keyhole(program, "show", "causal & (window(2) | sinks(1))", "--len", "12", "--html", str(folder / "use.html"))
     add_script(folder / "use.html", USE)
@@ -247,7 +250,7 @@ def main():
             if "use" in result:
                 failures += [f"{result['name']}: {what}" for what in result["use"]]
                 continue
-            pattern, options, pairs = pages[result["name"]]
+            pattern, options, pairs, kept = pages[result["name"]]
             where = f"{pattern} {' '.join(options)}"
             checked += result["checked"]
             if result.get("error"):
@@ -258,7 +261,9 @@ def main():
                 failures.append(f"{where}: {result['unknown']} pairs without an answer")
             elif result["pairs"] != pairs:
                 failures.append(f"{where}: {result['pairs']} pairs on the page, {pairs} in JSON")
-            elif pattern.startswith("per_") and result["places"] < 2:
+            elif kept is not None and result["kept"] != kept:
+                failures.append(f"{where}: {result['kept']} pairs keep weight on the page, {kept} in JSON")
+            elif pattern.startswith("per_") and kept is None and result["places"] < 2:
                 failures.append(f"{where}: no choice of heads")
             elif not result["legend"]:
                 failures.append(f"{where}: no legend")

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
@@ -99,6 +100,21 @@ TEST(Pixels, CellsAreThoseOfThePicture) {
     }
   }
   EXPECT_NEAR(double(cells[0]) / double(cells[1]), 0.5, 0.01);
+}
+
+TEST(Pixels, WhatKeepsWeightHasAColourOfItsOwn) {
+  constexpr Rgb kKept{185, 79, 5};
+  Picture picture = look(causal(), {1, 1, 4, 4, {}}, 0, 0, kPngCells);
+  add_kept(picture, {"entmax(2)", "normal q and k", {{0}, {0}, {1, 2}, {3}}});
+  const Image image = {picture_pixels(picture)};
+  int64_t kept = 0, plain = 0;
+  for (const Rgb& colour : image.colours) kept += colour == kKept, plain += colour == kCell;
+  const Image all = image_of(dense(), {1, 1, 4, 4, {}});
+  EXPECT_NEAR(double(kept) / double(std::ranges::count(all.colours, kCell)), 5 / 16.0, 0.01);
+  EXPECT_EQ(plain, 0) << "what attends without weight is pale";
+  EXPECT_TRUE(image.says("causal, entmax(2)", kTitle));
+  const char* const caption = "4 x 4, 5 of 10 pairs keep weight (50.0%), of normal q and k";
+  EXPECT_TRUE(image.says(caption, kLabel, 1) || image.says(caption, kLabel, 2));
 }
 
 TEST(Pixels, OddShapesAndLongTitles) {

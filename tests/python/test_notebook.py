@@ -51,6 +51,9 @@ def test_notebook_runs(notebook, monkeypatch):
             parameters += 1
     assert parameters == 1
     assert all(len(values) == len(SMALL["LENGTHS"]) for values in namespace["times"].values())
+    kept = namespace["kept"]
+    assert kept["softmax"] == [(length + 1) / 2 for length in SMALL["LENGTHS"]]  # all that a query sees
+    assert all(0 < few <= 8 for few in kept["entmax(1.5, top=8)"])
     namespace["viz"].pyplot.close("all")
 
 

@@ -76,6 +76,59 @@ TEST(Picture, TextHasOneRowAQuery) {
   EXPECT_EQ(headline(picture), "causal & window(1, 0)   3 x 3, 5 of 9 pairs (55.6%)");
 }
 
+// A second layer: '#' and '+' keep weight, '-' attends without.
+TEST(Picture, WhatKeepsWeightIsDrawnOverThePattern) {
+  const Shape shape{.q_len = 4, .k_len = 4};
+  const KeptPairs kept{"entmax(1.5)", "normal q and k", {{0}, {1}, {0, 1, 2}, {2, 3}}};
+  Picture picture = look(causal(), shape, 0, 0, kTextCells);
+  add_kept(picture, kept);
+  EXPECT_EQ(picture_rows(picture), (std::vector<std::string>{"#...", "-#..", "###.", "--##"}));
+  EXPECT_EQ(headline(picture), "causal, entmax(1.5)   4 x 4, 7 of 10 pairs keep weight (70.0%)");
+  const std::string text = picture_text(picture);
+  EXPECT_NE(text.find("of normal q and k; # keeps weight, - attends without"), std::string::npos);
+  // A cell is all where every pair that attends keeps weight, not every pair.
+  picture = look(causal(), shape, 0, 0, 2);
+  add_kept(picture, kept);
+  EXPECT_EQ(picture_rows(picture), (std::vector<std::string>{"+.", "+#"}));
+  const std::string svg = picture_svg(picture);
+  EXPECT_NE(svg.find("class=\"k4\" x=\"1\" y=\"1\""), std::string::npos) << svg;
+  const std::string plain = picture_svg(look(causal(), shape, 0, 0, 2));
+  EXPECT_EQ(plain.find("k4"), std::string::npos);
+}
+
+// Cells of any size: never "all" where a pair that attends has no weight, never "none" where one
+// has.
+TEST(Picture, CellsOfWhatKeepsWeightAreRight) {
+  for (const int64_t most_cells : {64, 20, 7, 2}) {
+    const Shape shape{.q_len = 61, .k_len = 61};
+    KeptPairs kept{"softmax(top=3)", "some numbers", std::vector<std::vector<int32_t>>(61)};
+    for (int32_t query = 0; query < 61; ++query) {
+      for (int32_t key = 0; key <= query; ++key) {
+        if (key % 5 == query % 3 || query < 14) kept.keys[size_t(query)].push_back(key);
+      }
+    }
+    Picture picture = look(causal(), shape, 0, 0, most_cells);
+    add_kept(picture, kept);
+    for (int64_t row = 0; row < picture.rows; ++row) {
+      for (int64_t col = 0; col < picture.cols; ++col) {
+        int64_t seen = 0, kept_here = 0;
+        for (int64_t q = row * picture.cell; q < std::min<int64_t>((row + 1) * picture.cell, 61);
+             ++q) {
+          const auto& keys = kept.keys[size_t(q)];
+          for (int64_t k = col * picture.cell; k < std::min((col + 1) * picture.cell, q + 1); ++k) {
+            ++seen, kept_here += std::ranges::count(keys, int32_t(k));
+          }
+        }
+        const uint8_t drawn = picture.kept_at(row, col);
+        EXPECT_EQ(drawn == Picture::kAbsent, kept_here == 0) << row << ", " << col;
+        const bool is_all = kept_here > 0 && kept_here == seen;
+        EXPECT_TRUE(drawn != Picture::kFull || is_all) << row << ", " << col;
+        EXPECT_TRUE(!is_all || picture.cell > 15 || drawn == Picture::kFull) << row << ", " << col;
+      }
+    }
+  }
+}
+
 // Text of a stranger must not become markup.
 TEST(Picture, PatternTextIsEscaped) {
   const Pattern odd = lambda([](Position, Position) { return true; }, "</script><b>\"&");

@@ -113,15 +113,21 @@ struct EntmaxVectorMath {
 };
 
 template <class T>
-void cap(T* scores, int64_t stride, int64_t rows, int64_t cols, T softcap) {
+void cap(T* scores, int64_t stride, int64_t rows, int64_t cols, T factor, T softcap) {
   const Tag<T> d;
-  const auto factor = hn::Set(d, softcap);
+  const auto inner = hn::Set(d, factor), outer = hn::Set(d, softcap);
   for (int64_t r = 0; r < rows; ++r, scores += stride) {
     for (int64_t c = 0; c < cols; c += int64_t(hn::Lanes(d))) {
-      hn::StoreU(hn::Mul(factor, tanh_of(d, hn::LoadU(d, scores + c))), d, scores + c);
+      const auto bent = tanh_of(d, hn::Mul(inner, hn::LoadU(d, scores + c)));
+      hn::StoreU(hn::Mul(outer, bent), d, scores + c);
     }
   }
 }
+
+#if KEYHOLE_HAVE_HWY
+inline constexpr int32_t kLaneNumbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static_assert(kMaxLanes<float> <= 16);
+#endif
 
 // The keys of the lanes of a vector of scores: consecutive ones, or those of a list.
 struct ConsecutiveKeys {
@@ -130,7 +136,7 @@ struct ConsecutiveKeys {
 #if KEYHOLE_HAVE_HWY
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d) const {
-    return hn::Iota(d, first);
+    return hn::Add(hn::Set(d, first), hn::LoadU(d, kLaneNumbers));  // Iota may go through memory
   }
 #endif
 };
@@ -153,8 +159,10 @@ HWY_INLINE int64_t append(hn::Mask<Tag<T>> mask, hn::Vec<Tag<T>> v, FromKeys fro
 #if KEYHOLE_HAVE_HWY
   if constexpr (sizeof(T) == sizeof(int32_t)) {
     const hn::RebindToSigned<Tag<T>> whole;
-    hn::CompressStore(from.load(whole), hn::RebindMask(whole, mask), whole, keys);
-    return int64_t(hn::CompressStore(v, mask, d, scores));
+    // Not CompressStore, which is slow on some processors: there is room for all lanes.
+    hn::StoreU(hn::Compress(from.load(whole), hn::RebindMask(whole, mask)), whole, keys);
+    hn::StoreU(hn::Compress(v, mask), d, scores);
+    return int64_t(hn::CountTrue(d, mask));
   }
 #endif
   alignas(64) T lanes[64 / sizeof(T)], kept[64 / sizeof(T)];
@@ -169,20 +177,32 @@ HWY_INLINE int64_t append(hn::Mask<Tag<T>> mask, hn::Vec<Tag<T>> v, FromKeys fro
   return count;
 }
 
-template <class T>
-void collect(const T* scores, int64_t stride, int64_t rows, int64_t cols, int32_t first_key,
-             T reach, const Candidates<T>& to) {
+template <bool kScales, class T>
+HWY_INLINE void collect_scaled(const T* scores, int64_t stride, int64_t rows, int64_t cols,
+                               T factor, int32_t first_key, T reach, const Candidates<T>& to) {
   const Tag<T> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
+  constexpr T kNan = std::numeric_limits<T>::quiet_NaN(), kUnit = std::numeric_limits<T>::epsilon();
+  const auto factors = hn::Set(d, factor);
+  const auto load = [&](const T* from) HWY_ATTR {
+    const auto v = hn::LoadU(d, from);
+    return kScales ? hn::Mul(v, factors) : v;
+  };
   for (int64_t r = 0; r < rows; ++r, scores += stride) {
-    if (reach < std::numeric_limits<T>::infinity()) {
-      auto tops = hn::LoadU(d, scores);
-      for (int64_t c = lanes; c < cols; c += lanes) tops = hn::Max(tops, hn::LoadU(d, scores + c));
+    // Once a list has a bound of its own, a larger score raises it little.
+    if (to.bound[r] == std::numeric_limits<T>::lowest() &&
+        reach < std::numeric_limits<T>::infinity()) {
+      auto tops = load(scores);
+      for (int64_t c = lanes; c < cols; c += lanes) tops = hn::Max(tops, load(scores + c));
       // Not for NaN, which is taken in below.
       const T lowest = hn::GetLane(hn::MaxOfLanes(d, tops)) - reach;
       if (lowest > to.bound[r]) to.bound[r] = lowest;
     }
     const auto bound = hn::Set(d, to.bound[r]);
+    // What is below it before scaling is below the bound after, whatever rounding does; most is.
+    // NaN, for a factor that divides no number, takes in everything.
+    const T sure = kScales && factor > 0 ? to.bound[r] / factor : kNan;
+    const auto below = hn::Set(d, kScales ? sure - 4 * kUnit * std::abs(sure) : to.bound[r]);
     T* const row_scores = to.scores + r * to.room;
     int32_t* const row_keys = to.keys + r * to.room;
     int64_t count = to.count[r];
@@ -192,19 +212,28 @@ void collect(const T* scores, int64_t stride, int64_t rows, int64_t cols, int32_
     };
     int64_t c = 0;
     for (; c + 2 * lanes <= cols; c += 2 * lanes) {
-      const auto a = hn::LoadU(d, scores + c), b = hn::LoadU(d, scores + c + lanes);
-      const auto keeps_a = hn::Not(hn::Lt(a, bound)), keeps_b = hn::Not(hn::Lt(b, bound));
-      if (hn::AllFalse(d, hn::Or(keeps_a, keeps_b))) [[likely]]
+      const auto is_low = hn::Lt(hn::LoadU(d, scores + c), below);
+      if (hn::AllTrue(d, hn::And(is_low, hn::Lt(hn::LoadU(d, scores + c + lanes), below))))
+          [[likely]]
         continue;
-      take(keeps_a, a, c);
-      take(keeps_b, b, c + lanes);
+      const auto a = load(scores + c), b = load(scores + c + lanes);
+      take(hn::Not(hn::Lt(a, bound)), a, c);
+      take(hn::Not(hn::Lt(b, bound)), b, c + lanes);
     }
     for (; c < cols; c += lanes) {
-      const auto v = hn::LoadU(d, scores + c);
+      const auto v = load(scores + c);
       take(hn::Not(hn::Lt(v, bound)), v, c);
     }
     to.count[r] = count;
   }
+}
+
+template <class T>
+void collect(const T* scores, int64_t stride, int64_t rows, int64_t cols, T factor,
+             int32_t first_key, T reach, const Candidates<T>& to) {
+  if (factor == 1)
+    return collect_scaled<false>(scores, stride, rows, cols, factor, first_key, reach, to);
+  collect_scaled<true>(scores, stride, rows, cols, factor, first_key, reach, to);
 }
 
 template <class T>
@@ -276,6 +305,15 @@ Lambda<T> solve(const EntmaxPower& power, T* scores, int64_t count, T at_least) 
                             })
           : T(0);
   return {top, above};
+}
+
+template <class T>
+T raise(const EntmaxPower& power, T* scores, int64_t count, T at_least) {
+  const Tag<T> d;
+  std::fill_n(scores + count, hn::Lanes(d), -std::numeric_limits<T>::infinity());  // of no weight
+  const EntmaxSums<double> sums =
+      for_each_term<T>(power, scores, count, {at_least, T(0)}, [](int64_t, const auto&) {});
+  return sums.weight <= 1 ? at_least : at_least + T(lambda_step_below(power, sums));
 }
 
 template <class T>

@@ -24,10 +24,10 @@
 namespace keyhole::cpu {
 namespace {
 
-template <class Storage>
+template <class Storage, bool kOnAmx = false>
 class EntmaxBackward {
   using T = typename Traits<Storage>::Compute;
-  using Scan = EntmaxScan<Storage>;
+  using Scan = EntmaxScan<Storage, kOnAmx>;
 
  public:
   explicit EntmaxBackward(const BackwardArgs& args)
@@ -48,7 +48,7 @@ class EntmaxBackward {
     for_each_wave(p_, scan_.bytes_per_unit() + sums, [this](int64_t first, int64_t last) {
       first_unit_ = first;
       num_units_ = last - first;
-      if (p_.q_len > 0) scan_.begin_wave(first, last);
+      if (p_.q_len > 0) scan_.begin_wave(first, last, !all_have_support(first, last));
       begin_keys();
       if (p_.q_len > 0) follow_blocks();
       store_keys();
@@ -162,6 +162,18 @@ class EntmaxBackward {
     return args_.support.is_given() && args_.support.row(h.batch, h.head, query)[0] != kLongSupport;
   }
 
+  // No row of these units has to be scanned.
+  bool all_have_support(int64_t first, int64_t last) const {
+    if (!args_.support.is_given()) return false;
+    for (int64_t i = first * p_.group; i < last * p_.group; ++i) {
+      const Head h = head_of(p_, i / p_.group, i % p_.group);
+      for (int64_t query = 0; query < p_.q_len; ++query) {
+        if (!has_support(h, query)) return false;
+      }
+    }
+    return true;
+  }
+
   RowKeys<T> row_of_support(const Head& h, int64_t query, Work& work) const {
     const int32_t* const listed = args_.support.row(h.batch, h.head, query);
     work.keys.clear();
@@ -182,7 +194,7 @@ class EntmaxBackward {
     lists_.gather_dots(q, k.data, k.stride, row.keys, count, p_.head_dim, row.scores);
     if (rule_.is_bent() && count > 0) {
       std::fill_n(row.scores + count, kMaxLanes<T>, T(0));
-      lists_.cap(row.scores, 0, 1, round_up(count, simd_.lanes), T(p_.rule.softcap));
+      lists_.cap(row.scores, 0, 1, round_up(count, simd_.lanes), T(1), T(p_.rule.softcap));
     }
     for (int64_t j = 0; j < count; ++j)
       row.is_finite = row.is_finite && std::isfinite(row.scores[j]);
@@ -340,20 +352,29 @@ class EntmaxBackward {
 
   // --- keys ---
 
-  static constexpr int64_t kKeysAtOnce = 256;  // their sums stay in the L2 cache
+  // Keys that a thread owns at a time: their sums stay in the L2 cache. Fewer would look up more
+  // often where they begin in each row.
+  int64_t keys_at_once() const {
+    constexpr int64_t kBytes = int64_t{1} << 20;
+    return std::max<int64_t>(64, kBytes / ((q_cols_ + v_cols_) * int64_t(sizeof(T))));
+  }
 
   void begin_keys() {
-    const int64_t rows = num_units_ * p_.k_len;
-    std::fill_n(dk_.reserve(rows * q_cols_), rows * q_cols_, T(0));
-    std::fill_n(dv_.reserve(rows * v_cols_), rows * v_cols_, T(0));
+    dk_.reserve(num_units_ * p_.k_len * q_cols_);
+    dv_.reserve(num_units_ * p_.k_len * v_cols_);
+    for_each_range([&](int64_t unit, int64_t first, int64_t last, Work&) {
+      const int64_t from = unit * p_.k_len + first;
+      std::fill_n(dk_.data() + from * q_cols_, (last - first) * q_cols_, T(0));
+      std::fill_n(dv_.data() + from * v_cols_, (last - first) * v_cols_, T(0));
+    });
   }
 
   template <class Visit>
   void for_each_range(Visit visit) {
-    const int64_t ranges = ceil_div(p_.k_len, kKeysAtOnce);
+    const int64_t keys = keys_at_once(), ranges = ceil_div(p_.k_len, keys);
     parallel_for(num_units_ * ranges, p_.threads, [&](int64_t item, int thread) {
-      const int64_t begin = item % ranges * kKeysAtOnce;
-      visit(item / ranges, begin, std::min(begin + kKeysAtOnce, p_.k_len), work_[size_t(thread)]);
+      const int64_t begin = item % ranges * keys;
+      visit(item / ranges, begin, std::min(begin + keys, p_.k_len), work_[size_t(thread)]);
     });
   }
 
@@ -431,5 +452,12 @@ template void entmax_backward<float>(const BackwardArgs&);
 template void entmax_backward<double>(const BackwardArgs&);
 template void entmax_backward<Half>(const BackwardArgs&);
 template void entmax_backward<BFloat16>(const BackwardArgs&);
+
+template <class Storage>
+void entmax_backward_on_amx(const BackwardArgs& args) {
+  EntmaxBackward<Storage, true>(args).run();
+}
+template void entmax_backward_on_amx<Half>(const BackwardArgs&);
+template void entmax_backward_on_amx<BFloat16>(const BackwardArgs&);
 
 }  // namespace keyhole::cpu

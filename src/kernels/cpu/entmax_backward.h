@@ -10,4 +10,8 @@ namespace keyhole::cpu {
 template <class Storage>
 void entmax_backward(const BackwardArgs& args);
 
+// The scores by AMX tiles (amx.h), of which the processor must be capable: Half and BFloat16.
+template <class Storage>
+void entmax_backward_on_amx(const BackwardArgs& args);
+
 }  // namespace keyhole::cpu

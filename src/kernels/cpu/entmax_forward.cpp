@@ -14,10 +14,10 @@
 namespace keyhole::cpu {
 namespace {
 
-template <class Storage>
+template <class Storage, bool kOnAmx = false>
 class EntmaxForward {
   using T = typename Traits<Storage>::Compute;
-  using Scan = EntmaxScan<Storage>;
+  using Scan = EntmaxScan<Storage, kOnAmx>;
 
  public:
   explicit EntmaxForward(const ForwardArgs& args)
@@ -56,8 +56,12 @@ class EntmaxForward {
       return finish_exactly(h, query, work);
     const bool has_sink = sink != -INFINITY;
     if (has_sink) row.scores[row.count] = T(sink);
-    const int64_t entries = row.count + (has_sink ? 1 : 0);
+    int64_t entries = row.count + (has_sink ? 1 : 0);
     const Lambda<T> lambda = lists_.solve(scan_.power(), row.scores, entries, row.at_least);
+    if (!has_sink) {  // most of what has no weight, at once
+      const T lowest = scan_.lowest_score(lambda.value());
+      entries = row.count = lists_.drop(row.scores, row.keys, row.count, lowest);
+    }
     const int64_t padded = entries + kMaxLanes<T>;
     T* const weights = work.weights.reserve(padded);
     T total = 1;
@@ -131,5 +135,12 @@ template void entmax_forward<float>(const ForwardArgs&);
 template void entmax_forward<double>(const ForwardArgs&);
 template void entmax_forward<Half>(const ForwardArgs&);
 template void entmax_forward<BFloat16>(const ForwardArgs&);
+
+template <class Storage>
+void entmax_forward_on_amx(const ForwardArgs& args) {
+  EntmaxForward<Storage, true>(args).run();
+}
+template void entmax_forward_on_amx<Half>(const ForwardArgs&);
+template void entmax_forward_on_amx<BFloat16>(const ForwardArgs&);
 
 }  // namespace keyhole::cpu

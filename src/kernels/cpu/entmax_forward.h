@@ -9,4 +9,8 @@ namespace keyhole::cpu {
 template <class Storage>
 void entmax_forward(const ForwardArgs& args);
 
+// The scores by AMX tiles (amx.h), of which the processor must be capable: Half and BFloat16.
+template <class Storage>
+void entmax_forward_on_amx(const ForwardArgs& args);
+
 }  // namespace keyhole::cpu

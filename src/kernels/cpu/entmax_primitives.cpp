@@ -20,6 +20,7 @@ const EntmaxPrimitives<Storage>& entmax_table() {
       .cap = cap<T>,
       .collect = collect<T>,
       .solve = solve<T>,
+      .raise = raise<T>,
       .drop = drop<T>,
       .weigh = weigh<T>,
       .gather_dots = gather_dots<Storage, T>,

@@ -26,17 +26,20 @@ template <class Storage>
 struct EntmaxPrimitives {
   using T = typename Traits<Storage>::Compute;
 
-  // scores = softcap * tanh(scores)
-  void (*cap)(T* scores, int64_t stride, int64_t rows, int64_t cols, T softcap);
-  // Appends the scores that are not below the bound of their row, NaN too, after raising it to the
-  // largest score - reach, if that is finite. Column x is key first_key + x; cols is a multiple of
-  // the lanes.
-  void (*collect)(const T* scores, int64_t stride, int64_t rows, int64_t cols, int32_t first_key,
-                  T reach, const Candidates<T>& to);
+  // scores = softcap * tanh(factor * scores)
+  void (*cap)(T* scores, int64_t stride, int64_t rows, int64_t cols, T factor, T softcap);
+  // Appends the scores, times the factor, that are not below the bound of their row, NaN too, after
+  // raising a bound that is the lowest number to the largest score - reach, if that is finite.
+  // Column x is key first_key + x; cols is a multiple of the lanes.
+  void (*collect)(const T* scores, int64_t stride, int64_t rows, int64_t cols, T factor,
+                  int32_t first_key, T reach, const Candidates<T>& to);
 
   // lambda of a list of scores, NaN if one of them is not finite; writes behind its end. at_least:
   // a lower bound, such as the lambda of some of them.
   Lambda<T> (*solve)(const EntmaxPower& power, T* scores, int64_t count, T at_least);
+  // A lambda nearer to that of a list of scores than `at_least`, and not above it; NaN or infinity
+  // if one of them is not finite.
+  T (*raise)(const EntmaxPower& power, T* scores, int64_t count, T at_least);
   // Drops what is below the bound from a list; gives the new count.
   int64_t (*drop)(T* scores, int32_t* keys, int64_t count, T bound);
   // Weight and slope of each score; their sums. Writes behind the end of all three lists.

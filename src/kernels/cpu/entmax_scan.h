@@ -8,8 +8,9 @@
 //   anything else, long rows      one row at a time, by gathered keys
 //
 // The bound of a row rises with its largest score (base/entmax.h), and when its list is full with
-// the lambda of the list. Memory: a list has kRoom places in a block, and as many as the row has
-// keys where it is alone.
+// the lambda of the list. 16-bit products are made on AMX tiles where a kernel says so (kOnAmx);
+// sums are in fp32 either way. Memory: a list has kRoom places in a block, and as many as the row
+// has keys where it is alone.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,10 @@
 #include <vector>
 
 #include "base/entmax.h"
+#include "kernels/cpu/amx.h"
 #include "kernels/cpu/entmax_primitives.h"
 #include "kernels/cpu/pack.h"
+#include "kernels/cpu/pack_words.h"
 #include "kernels/cpu/plan_pairs.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/problem.h"
@@ -41,9 +44,11 @@ struct RowKeys {
   bool is_finite = true;  // false: a score is NaN or infinite, and the list may be incomplete
 };
 
-template <class Storage>
+template <class Storage, bool kOnAmx>
 class EntmaxScan {
   using T = typename Traits<Storage>::Compute;
+  using Packed = std::conditional_t<kOnAmx, uint32_t, T>;  // of keys (amx.h)
+  static constexpr DType kType = Traits<Storage>::dtype;
 
  public:
   static constexpr int64_t kMostRows = 64;  // of a block: the height of the tallest tile
@@ -59,8 +64,9 @@ class EntmaxScan {
   // The state of a thread.
   struct Work {
     Scratch<T> q, strip;
-    Scratch<T> scores, bound;  // [kMostRows][kRoom], [kMostRows]
-    std::vector<T> lambda;     // of each list, when it was last made shorter
+    Scratch<Storage> stored_q;  // [kMostRows][depth_], for AMX
+    Scratch<T> scores, bound;   // [kMostRows][kRoom], [kMostRows]
+    std::vector<T> lambda;      // of each list, when it was last made shorter
     Scratch<int32_t> keys;
     std::vector<int64_t> count, limit;  // limit: of a list, before it is made shorter
     std::vector<bool> is_alone;         // rows that do not fit, or are not finite
@@ -81,26 +87,34 @@ class EntmaxScan {
         top_k_(p_.rule.normalizer.top_k),
         rule_(SoftmaxRule<NaturalMath<T>>::of(p_.rule)),
         q_cols_(round_up(p_.head_dim, simd_.lanes)),
+        depth_(amx::padded_depth(p_.head_dim)),
         follows_tiles_(is_one_part_of_tiles()) {}
 
   const EntmaxPower& power() const { return power_; }
+  // The score below which a key has no weight against this lambda; a little lower, for rounding.
+  T lowest_score(T lambda) const { return keyhole::lowest_score(power_, lambda); }
   int64_t bytes_per_unit() const {
     if (!follows_tiles_) return 0;
-    return panels_per_unit() * panel_size() * int64_t(sizeof(T));
+    return panels_per_unit() * panel_size() * int64_t(sizeof(Packed));
   }
 
-  // Packs the keys of the units of a wave.
-  void begin_wave(int64_t first, int64_t last) {
+  // Packs the keys of the units of a wave, for `scan`.
+  void begin_wave(int64_t first, int64_t last, bool will_scan = true) {
     first_unit_ = first;
     num_units_ = last - first;
-    if (!follows_tiles_) return;
+    if (!follows_tiles_ || !will_scan) return;
     const RowMap map = RowMap::of_keys(view());
     packed_.reserve(num_units_ * panels_per_unit() * panel_size());
     parallel_for(num_units_ * panels_per_unit(), p_.threads, [&](int64_t item, int) {
       const Head head = head_of(p_, first_unit_ + item / panels_per_unit(), 0);
-      pack_columns(simd_, map, rows_of<const Storage>(k_, head.batch, head.kv_head), p_.head_dim,
-                   item % panels_per_unit() * kPanel, rule_.fold_factor(),
-                   packed_.data() + item * panel_size());
+      const auto k = rows_of<const Storage>(k_, head.batch, head.kv_head);
+      const int64_t begin = item % panels_per_unit() * kPanel;
+      Packed* const to = packed_.data() + item * panel_size();
+      if constexpr (kOnAmx) {
+        pack_word_columns(simd_, map, k, p_.head_dim, begin, to);
+      } else {
+        pack_columns(simd_, map, k, p_.head_dim, begin, rule_.fold_factor(), to);
+      }
     });
   }
 
@@ -141,7 +155,7 @@ class EntmaxScan {
     for (int64_t r = 0; r < block.queries.count; ++r) num_wanted += wanted(r) ? 1 : 0;
     if (num_wanted == 0) return;
     const auto bound_of = [&](int64_t r) {
-      return lambdas == nullptr ? kLowest : lowest_score(power_, lambdas[r]);
+      return lambdas == nullptr ? kLowest : lowest_score(lambdas[r]);
     };
     // One row alone is not worth the scores of a whole block.
     const bool is_block = follows_tiles_ && (num_wanted > 1 || block.queries.count == 1);
@@ -165,15 +179,19 @@ class EntmaxScan {
   }
 
  private:
+  struct Nothing {};
   static constexpr T kLowest = std::numeric_limits<T>::lowest();
   // Of a row in a block. Lists that begin a power of 2 apart would share their cache sets.
   static constexpr int64_t kRoom = 8192 + 272;
   static constexpr int64_t kMostListed = kRoom - kStripKeys - 2 * kMaxLanes<T>;
-  static constexpr int64_t kShortList = 64;  // that is not worth shortening
+  static constexpr int64_t kShortList = 32;  // that is not worth shortening
+  static constexpr int64_t kMore = 24;  // keys that a list takes in before it is shortened again
   static constexpr int64_t kRowsAlone = 16;  // of a block whose rows are scanned one by one
 
   const TileView& view() const { return p_.plan.tiles[0]; }
-  int64_t panel_size() const { return p_.head_dim * kPanel; }
+  int64_t panel_size() const { return (kOnAmx ? depth_ / 2 : p_.head_dim) * kPanel; }
+  // What products in a strip are multiplied with: packed keys have it, but 16 bits have no room.
+  T factor() const { return kOnAmx ? T(rule_.fold_factor()) : T(1); }
   int64_t panels_per_unit() const { return ceil_div(RowMap::of_keys(view()).rows(), kPanel); }
 
   bool is_one_part_of_tiles() const {
@@ -213,14 +231,23 @@ class EntmaxScan {
                               work.bound.data()};
     // Bounds that come from lambdas are as high as they can be.
     const T reach = knows_lambdas ? std::numeric_limits<T>::infinity() : T(power_.reach());
-    const Rows<const T> q = query_rows(block, work);
+    [[maybe_unused]] const std::conditional_t<kOnAmx, amx::Tiles, Nothing> session;
+    Rows<const T> q{};
+    if constexpr (kOnAmx) {
+      const auto from = rows_of<const Storage>(q_, block.head.batch, block.head.head);
+      copy_rows(from[block.queries.first], from.stride * block.queries.stride, rows, p_.head_dim,
+                work.stored_q.reserve(kMostRows * depth_), depth_);
+    } else {
+      q = query_rows(block, work);
+    }
+    const T factor = rule_.is_bent() ? T(1) : this->factor();
     const int32_t group = view().group_of[block.head.index(p_)];
     for_each_strip(list_of(view(), group, block.c, block.q_tile), view().tile.k, kStripKeys,
                    [&](const Strip& strip) {
                      score(strip, q, block, work);
                      for (const Strip::Piece& piece : strip.pieces()) {
                        lists_.collect(work.strip.data() + piece.col, kStripStride, rows,
-                                      piece.count, int32_t(piece.row), reach, to);
+                                      piece.count, factor, int32_t(piece.row), reach, to);
                      }
                      for (int64_t r = 0; r < rows; ++r) {
                        if (work.count[size_t(r)] > work.limit[size_t(r)]) shorten(r, work);
@@ -231,26 +258,40 @@ class EntmaxScan {
   void score(const Strip& strip, const Rows<const T>& q, const Block& block, Work& work) const {
     const int64_t rows = block.queries.count, unit = block.i / p_.group;
     const int64_t first_key = int64_t{block.c} * view().k_tiles * view().tile.k;
-    const T* const panels = packed_.data() + unit * panels_per_unit() * panel_size();
+    const Packed* const panels = packed_.data() + unit * panels_per_unit() * panel_size();
     for (const Strip::Piece& piece : strip.pieces()) {
       for (int64_t done = 0; done < piece.count;) {
         const int64_t key = first_key + piece.row + done, col = key % kPanel;
         const int64_t cols = std::min(piece.count - done, kPanel - col);
-        simd_.gemm({.rows = rows,
-                    .cols = cols,
-                    .depth = p_.head_dim,
-                    .a = q.data,
-                    .a_stride = q.stride,
-                    .b = panels + key / kPanel * panel_size() + col,
-                    .b_stride = kPanel,
-                    .c = work.strip.data() + piece.col + done,
-                    .c_stride = kStripStride,
-                    .meanwhile = &work.soon});
+        const Packed* const keys = panels + key / kPanel * panel_size() + col;
+        T* const scores = work.strip.data() + piece.col + done;
+        if constexpr (kOnAmx) {
+          amx::multiply(kType, {.rows = amx::padded_rows(rows),
+                                .cols = cols,
+                                .depth = depth_,
+                                .a = bits_of(work.stored_q.data()),
+                                .a_stride = depth_,
+                                .b = keys,
+                                .b_stride = kPanel,
+                                .c = scores,
+                                .c_stride = kStripStride});
+        } else {
+          simd_.gemm({.rows = rows,
+                      .cols = cols,
+                      .depth = p_.head_dim,
+                      .a = q.data,
+                      .a_stride = q.stride,
+                      .b = keys,
+                      .b_stride = kPanel,
+                      .c = scores,
+                      .c_stride = kStripStride,
+                      .meanwhile = &work.soon});
+        }
         done += cols;
       }
     }
     if (rule_.is_bent()) {
-      lists_.cap(work.strip.data(), kStripStride, rows, strip.cols, T(p_.rule.softcap));
+      lists_.cap(work.strip.data(), kStripStride, rows, strip.cols, factor(), T(p_.rule.softcap));
     }
     const int64_t words = words_per_row(view().tile.k);
     for (const Strip::Partial& partial : strip.partials()) {
@@ -268,6 +309,7 @@ class EntmaxScan {
     const int64_t all = int64_t(work.row_keys.size());
     const int64_t padded = round_up(all, simd_.lanes) + kMaxLanes<T>;
     T* const scores = work.row_scores.reserve(padded);
+    work.row_keys.resize(size_t(padded));
     T* const q = work.q.reserve(kMostRows * q_cols_);
     simd_.load_rows(rows_of<const Storage>(q_, h.batch, h.head)[query], 0, 1, p_.head_dim, q_cols_,
                     rule_.fold_factor(), q, q_cols_);
@@ -275,7 +317,7 @@ class EntmaxScan {
     lists_.gather_dots(q, k.data, k.stride, work.row_keys.data(), all, p_.head_dim, scores);
     if (rule_.is_bent()) {
       std::fill(scores + all, scores + round_up(all, simd_.lanes), T(0));
-      lists_.cap(scores, 0, 1, round_up(all, simd_.lanes), T(p_.rule.softcap));
+      lists_.cap(scores, 0, 1, round_up(all, simd_.lanes), T(1), T(p_.rule.softcap));
     }
     if (!power_.is_softmax()) {
       for (int64_t j = 0; j < all; ++j) {
@@ -302,27 +344,38 @@ class EntmaxScan {
   void shorten(int64_t r, Work& work) const {
     RowKeys<T> row = {work.scores.data() + r * kRoom, work.keys.data() + r * kRoom,
                       work.count[size_t(r)]};
-    if (!work.is_alone[size_t(r)] && is_finite(row)) {
-      T bound = work.bound[r];
-      if (top_k_ > 0) bound = std::max(bound, keep_top(row, work));
-      if (!power_.is_softmax()) {
-        T& lambda = work.lambda[size_t(r)];
-        lambda = lists_.solve(power_, row.scores, row.count, lambda).value();
-        bound = std::max(bound, lowest_score(power_, lambda));
-        row.count = lists_.drop(row.scores, row.keys, row.count, bound);
-      }
-      work.bound[r] = bound;
-      // A list of which little is dropped is as long as it needs to be.
+    // One that is not finite shows in lambda, but keep_top puts scores in order.
+    const bool is_ordered = top_k_ == 0 || is_finite(row);
+    if (!work.is_alone[size_t(r)] && is_ordered && set_bound(r, row, work)) {
+      // Little is dropped from a list that is about as long as it needs to be.
       const bool is_worth_it = 4 * row.count < 3 * work.count[size_t(r)];
       work.count[size_t(r)] = row.count;
-      work.limit[size_t(r)] =
-          is_worth_it ? std::min(kMostListed, 2 * row.count + kShortList) : kMostListed;
+      const int64_t more = is_worth_it ? std::max(kMore, row.count / 2) : row.count;
+      work.limit[size_t(r)] = std::min(kMostListed, row.count + more);
       if (row.count < kMostListed) return;
     }
     work.is_alone[size_t(r)] = true;
     work.count[size_t(r)] = 0;
     work.limit[size_t(r)] = 0;
     work.bound[r] = std::numeric_limits<T>::infinity();  // takes in NaN and +inf alone
+  }
+
+  // Raises the bound of row r as far as its list tells, and drops what is below. False: a score is
+  // not finite.
+  bool set_bound(int64_t r, RowKeys<T>& row, Work& work) const {
+    T bound = work.bound[r];
+    if (top_k_ > 0) bound = std::max(bound, keep_top(row, work));
+    if (!power_.is_softmax()) {
+      T& lambda = work.lambda[size_t(r)];
+      lambda = lambda == -std::numeric_limits<T>::infinity()
+                   ? lists_.solve(power_, row.scores, row.count, lambda).value()
+                   : lists_.raise(power_, row.scores, row.count, lambda);
+      if (!std::isfinite(lambda)) return false;
+      bound = std::max(bound, lowest_score(lambda));
+      row.count = lists_.drop(row.scores, row.keys, row.count, bound);
+    }
+    work.bound[r] = bound;
+    return true;
   }
 
   // The top_k first keys in the order of base/entmax.h; gives the last one's score.
@@ -380,10 +433,11 @@ class EntmaxScan {
   const int64_t top_k_;
   const SoftmaxRule<NaturalMath<T>> rule_;  // of scores: softcap and scale
   const int64_t q_cols_;                    // head_dim, rounded up to whole vectors
+  const int64_t depth_;                     // head_dim, rounded up to whole AMX tiles
   const bool follows_tiles_;
 
   int64_t first_unit_ = 0, num_units_ = 0;
-  Scratch<T> packed_;  // [units][panels][head_dim][kPanel]
+  Scratch<Packed> packed_;  // [units][panels][head_dim][kPanel], or [head_dim / 2] words
 };
 
 }  // namespace keyhole::cpu

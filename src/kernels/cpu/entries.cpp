@@ -103,6 +103,34 @@ void add_entries(std::vector<KernelEntry>& entries) {
 }
 
 template <class Storage>
+void add_entmax_amx_entries(std::vector<KernelEntry>& entries) {
+  const DType dtype = Traits<Storage>::dtype;
+  if (!multiplies_on_amx(dtype)) return;
+  entries.push_back({.name = std::string("cpu.entmax_forward.") + to_string(dtype) + ".amx",
+                     .backend = "cpu",
+                     .operation = Operation::forward,
+                     .dtype = dtype,
+                     .max_head_dim = kMaxHeadDim,
+                     .tiles = {{64, 64}, {32, 32}},
+                     .cost = forward_cost,
+                     .forward = entmax_forward_on_amx<Storage>,
+                     .backward = nullptr,
+                     .weights = Weights::sparse,
+                     .objection = amx_objection<forward_cost>});
+  entries.push_back({.name = std::string("cpu.entmax_backward.") + to_string(dtype) + ".amx",
+                     .backend = "cpu",
+                     .operation = Operation::backward,
+                     .dtype = dtype,
+                     .max_head_dim = kMaxHeadDim,
+                     .tiles = {{64, 64}, {32, 32}},
+                     .cost = forward_cost,  // it scans as the forward pass does
+                     .forward = nullptr,
+                     .backward = entmax_backward_on_amx<Storage>,
+                     .weights = Weights::sparse,
+                     .objection = amx_objection<forward_cost>});
+}
+
+template <class Storage>
 void add_entmax_entries(std::vector<KernelEntry>& entries) {
   const DType dtype = Traits<Storage>::dtype;
   entries.push_back({.name = std::string("cpu.entmax_forward.") + to_string(dtype),
@@ -137,6 +165,8 @@ std::vector<KernelEntry> entries() {
   add_entries<Half>(entries);
   add_entries<BFloat16>(entries);
   add_entries<double>(entries);
+  add_entmax_amx_entries<Half>(entries);
+  add_entmax_amx_entries<BFloat16>(entries);
   add_entmax_entries<float>(entries);
   add_entmax_entries<Half>(entries);
   add_entmax_entries<BFloat16>(entries);

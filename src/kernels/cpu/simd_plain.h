@@ -123,13 +123,13 @@ HWY_INLINE MaskOf<T> Not(MaskOf<T> mask) {
   return {~mask.raw};
 }
 template <class T>
-HWY_INLINE MaskOf<T> Or(MaskOf<T> a, MaskOf<T> b) {
-  return {a.raw | b.raw};
+HWY_INLINE MaskOf<T> And(MaskOf<T> a, MaskOf<T> b) {
+  return {a.raw & b.raw};
 }
 template <class T>
-HWY_INLINE bool AllFalse(TagOf<T> d, MaskOf<T> mask) {
+HWY_INLINE bool AllTrue(TagOf<T> d, MaskOf<T> mask) {
   for (size_t i = 0; i < Lanes(d); ++i) {
-    if (mask.raw[i] != 0) return false;
+    if (mask.raw[i] == 0) return false;
   }
   return true;
 }

@@ -2,6 +2,7 @@
 #include "kernels/sm90/entmax_entries.h"
 
 #include "base/check.h"
+#include "kernels/device/entmax_backward_call.h"
 #include "kernels/device/entmax_forward_call.h"
 #include "kernels/device/row_objection.h"
 #include "kernels/sm90/entmax_launch.h"
@@ -23,6 +24,33 @@ std::string objection(const Request& request) {
   if (!request.why_no_tma.empty()) return request.why_no_tma;
   if (request.normalizer.top_k > kSupportKeys) return say("takes top_k up to ", kSupportKeys);
   return device::row_objection(request, kEntmaxSharedBytes);
+}
+
+// The pass of every GPU. Its bitmaps have the layout of this backend's forward pass.
+void entmax_backward(const BackwardArgs& args) {
+  device::run_entmax_backward(args, BitmapLayout::mma);
+}
+int64_t backward_workspace_bytes(const BackwardArgs& args) {
+  return device::entmax_backward_workspace_bytes(args);
+}
+KernelEntry backward_entry(DType dtype) {
+  return {.name = say("sm90.entmax_backward.", to_string(dtype)),
+          .backend = "sm90",
+          .device = Device::Kind::cuda,
+          .operation = Operation::backward,
+          .dtype = dtype,
+          .max_head_dim = EntmaxScanDim128::head_dim,
+          .tiles = {scan_tile<EntmaxScanDim64>(), scan_tile<EntmaxScanDim128>()},
+          .cost = cost,
+          .forward = nullptr,
+          .backward = entmax_backward,
+          .weights = Weights::sparse,
+          .schedule = device::entmax_schedule,
+          .bitmaps = BitmapLayout::mma,
+          .min_compute_capability = 90,
+          .max_compute_capability = 90,
+          .forward_workspace = nullptr,
+          .backward_workspace = backward_workspace_bytes};
 }
 
 template <DType kType>
@@ -54,6 +82,7 @@ void add_entries(std::vector<KernelEntry>& entries) {
                        .forward_workspace = device::entmax_scan_workspace_bytes,
                        .backward_workspace = nullptr});
   }
+  entries.push_back(backward_entry(kType));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // src/kernels/sm90/entmax_entries.h
-// The forward kernels of entmax and top_k for GPUs of compute capability 9.0: bf16 and fp16,
+// The kernels of entmax and top_k for GPUs of compute capability 9.0: bf16 and fp16,
 // head_dim up to 128.
 #pragma once
 
