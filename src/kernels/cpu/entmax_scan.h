@@ -307,7 +307,7 @@ class EntmaxScan {
     for_each_key(p_.plan, h.index(p_), query,
                  [&](int64_t key) { work.row_keys.push_back(int32_t(key)); });
     const int64_t all = int64_t(work.row_keys.size());
-    const int64_t padded = round_up(all, simd_.lanes) + kMaxLanes<T>;
+    const int64_t padded = round_up(all + 1, simd_.lanes) + kMaxLanes<T>;  // 1: a sink
     T* const scores = work.row_scores.reserve(padded);
     work.row_keys.resize(size_t(padded));
     T* const q = work.q.reserve(kMostRows * q_cols_);
