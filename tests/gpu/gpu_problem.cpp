@@ -201,7 +201,7 @@ std::vector<const KernelEntry*> gpu_kernels(Operation operation) {
 std::vector<std::string> gpu_backends(Operation operation, DType dtype) {
   std::vector<std::string> backends;
   for (const KernelEntry* kernel : gpu_kernels(operation)) {
-    if (kernel->dtype != dtype) continue;
+    if (kernel->dtype != dtype || kernel->weights != Weights::softmax) continue;
     if (std::find(backends.begin(), backends.end(), kernel->backend) == backends.end()) {
       backends.push_back(kernel->backend);
     }
