@@ -73,7 +73,9 @@ Around around(const Walk& walk, double score, double lambda, double error, bool 
   const double high = at(score - lambda + error + rounding);
   // Powers by logarithms are off by what their argument is.
   const double power = 8 * unit * here * (1 + std::abs(std::log(std::max(here, 1e-300))));
-  return {here, std::max(high - here, here - low) + power};
+  // One too small to be represented is lost as a whole.
+  const double lost = here > 0 ? smallest_step(walk.rules.sum_dtype()) : 0;
+  return {here, std::max(high - here, here - low) + power + lost};
 }
 
 template <class Compute>
@@ -129,7 +131,8 @@ Row row_of(const Walk& walk, int64_t b, int64_t h, int64_t i) {
     const double weight = solved.weight[j];
     Around w = around(walk, all.score[j], row.lambda, error, false);
     Around u = around(walk, all.score[j], row.lambda, error, true);
-    if (cuts && weight == 0) w = u = {};
+    // Left out, not only without weight.
+    if (cuts && weight == 0 && all.score[j] < last) w = u = {};
     if (w.value == 0 && w.error == 0 && u.error == 0) continue;
     row.keys.push_back(all.keys[j]);
     row.score.push_back(all.score[j]);
