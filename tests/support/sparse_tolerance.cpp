@@ -58,6 +58,11 @@ struct Walk {
   }
 };
 
+void open(Expected& expected, size_t element) {
+  if (expected.is_open.empty()) expected.is_open.resize(expected.want.size());
+  expected.is_open[element] = true;
+}
+
 Around around(const Walk& walk, double score, double lambda, double error, bool of_slope) {
   const double alpha = walk.c.normalizer.alpha, unit = walk.rules.unit();
   const auto at = [&](double distance) {
@@ -167,11 +172,12 @@ void walk_forward(const Walk& walk, ExpectedForward& expected) {
       }
       const size_t e = size_t(at * c.v_head_dim + x);
       expected.out.plain[e] = rounded_to(c.dtype, double(plain));
-      expected.out.bound[e] =
-          row.is_open ? kInfinity : bound + storing_error(c.dtype, expected.out.want[e]);
+      expected.out.bound[e] = bound + storing_error(c.dtype, expected.out.want[e]);
+      if (row.is_open) open(expected.out, e);
     }
     expected.lse.plain[size_t(at)] = rounded_to(rules.sum_dtype(), row.lambda);
-    expected.lse.bound[size_t(at)] = row.is_open ? kInfinity : 2 * row.lambda_error;
+    expected.lse.bound[size_t(at)] = 2 * row.lambda_error;
+    if (row.is_open) open(expected.lse, size_t(at));
   });
 }
 
@@ -253,10 +259,11 @@ void walk_backward(const Walk& walk, ExpectedGradients& grad) {
       for (int64_t j = 0; j < c.k_len; ++j) {
         if (!walk.allowed(b, h, i, j)) continue;
         const int64_t key = walk.k_row(b, h, j);
-        for (int64_t x = 0; x < d; ++x) grad.dk.bound[size_t(key * d + x)] = kInfinity;
-        for (int64_t x = 0; x < vd; ++x) grad.dv.bound[size_t(key * vd + x)] = kInfinity;
+        for (int64_t x = 0; x < d; ++x) open(grad.dk, size_t(key * d + x));
+        for (int64_t x = 0; x < vd; ++x) open(grad.dv, size_t(key * vd + x));
       }
-      for (int64_t x = 0; x < d; ++x) grad.dq.bound[size_t(at * d + x)] = kInfinity;
+      for (int64_t x = 0; x < d; ++x) open(grad.dq, size_t(at * d + x));
+      if (c.has_sink) open(grad.dsink, size_t(h));
     }
     if (c.has_sink) {
       dsink[size_t(h)] -= Compute(row.sink_slope.value * delta);

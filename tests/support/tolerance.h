@@ -21,6 +21,7 @@ namespace keyhole::test {
 // What a tensor must be, how far each element may be off, and what the plain loop made of it.
 struct Expected {
   std::vector<double> want, bound, plain;
+  std::vector<bool> is_open = {};  // any value is right, NaN too; empty: nowhere
 };
 
 struct ExpectedForward {
