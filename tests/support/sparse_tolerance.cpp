@@ -78,8 +78,10 @@ Around around(const Walk& walk, double score, double lambda, double error, bool 
   const double high = at(score - lambda + error + rounding);
   // Powers by logarithms are off by what their argument is.
   const double power = 8 * unit * here * (1 + std::abs(std::log(std::max(here, 1e-300))));
-  // One too small to be represented is lost as a whole.
-  const double lost = here > 0 ? smallest_step(walk.rules.sum_dtype()) : 0;
+  // One too small to be represented is lost as a whole; a slope, which is weight / x, with its
+  // weight.
+  const double x = alpha > 1 && of_slope ? std::min(1., 1 + (alpha - 1) * (score - lambda)) : 1;
+  const double lost = here > 0 && x > 0 ? smallest_step(walk.rules.sum_dtype()) / x : 0;
   return {here, std::max(high - here, here - low) + power + lost};
 }
 
