@@ -134,12 +134,16 @@ Row row_of(const Walk& walk, int64_t b, int64_t h, int64_t i) {
     for (const double score : all.score) near += score >= last - 2 * row.score_error ? 1 : 0;
     row.is_open = has_weight && row.score_error > 0 && near > c.normalizer.top_k;
   }
+  // How many of those that equal the last are taken.
+  int64_t num_equal = c.normalizer.top_k;
+  for (const double score : all.score) num_equal -= score > last ? 1 : 0;
   for (size_t j = 0; j < all.keys.size(); ++j) {
-    const double weight = solved.weight[j];
     Around w = around(walk, all.score[j], row.lambda, error, false);
     Around u = around(walk, all.score[j], row.lambda, error, true);
-    // Left out, not only without weight.
-    if (cuts && weight == 0 && all.score[j] < last) w = u = {};
+    // Left out, not only without weight: behind the last, or equal to it with a larger key.
+    const bool is_equal = cuts && all.score[j] == last;
+    if (cuts && (all.score[j] < last || (is_equal && num_equal <= 0))) w = u = {};
+    num_equal -= is_equal ? 1 : 0;
     if (w.value == 0 && w.error == 0 && u.error == 0) continue;
     row.keys.push_back(all.keys[j]);
     row.score.push_back(all.score[j]);
