@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "reference/sparse_weights.h"
+#include "support/case_walk.h"
 
 namespace keyhole::test {
 namespace {
@@ -28,42 +29,12 @@ struct Row {
   bool is_open = false;  // top_k may take other keys by rounding alone: any result is right
 };
 
-struct Walk {
-  const Case& c;
-  const AllowedPairs& allowed;
-  std::vector<double> q, k, v, dout, sink;
-  Rounding rules;
-
-  Walk(const Case& the_case, const AllowedPairs& pairs, const Inputs& in)
-      : c(the_case),
-        allowed(pairs),
-        q(in.q.values()),
-        k(in.k.values()),
-        v(in.v.values()),
-        dout(in.dout.values()),
-        sink(in.sink.values()),
-        rules(rounding_of(c, false)) {}
-
-  int64_t q_row(int64_t b, int64_t h, int64_t i) const { return (b * c.heads + h) * c.q_len + i; }
-  int64_t k_row(int64_t b, int64_t h, int64_t j) const {
-    return (b * c.kv_heads + h / (c.heads / c.kv_heads)) * c.k_len + j;
-  }
-  template <class Visit>
-  void for_each_row(const Visit& visit) const {
-    for (int64_t b = 0; b < c.batch; ++b) {
-      for (int64_t h = 0; h < c.heads; ++h) {
-        for (int64_t i = 0; i < c.q_len; ++i) visit(b, h, i);
-      }
-    }
-  }
-};
-
 void open(Expected& expected, size_t element) {
   if (expected.is_open.empty()) expected.is_open.resize(expected.want.size());
   expected.is_open[element] = true;
 }
 
-Around around(const Walk& walk, double score, double lambda, double error, bool of_slope) {
+Around around(const CaseWalk& walk, double score, double lambda, double error, bool of_slope) {
   const double alpha = walk.c.normalizer.alpha, unit = walk.rules.unit();
   const auto at = [&](double distance) {
     double weight = 0, slope = 0;
@@ -86,7 +57,7 @@ Around around(const Walk& walk, double score, double lambda, double error, bool 
 }
 
 template <class Compute>
-Row row_of(const Walk& walk, int64_t b, int64_t h, int64_t i) {
+Row row_of(const CaseWalk& walk, int64_t b, int64_t h, int64_t i) {
   const Case& c = walk.c;
   Row all;
   double largest = 0;
@@ -159,7 +130,7 @@ Row row_of(const Walk& walk, int64_t b, int64_t h, int64_t i) {
 }
 
 template <class Compute>
-void walk_forward(const Walk& walk, ExpectedForward& expected) {
+void walk_forward(const CaseWalk& walk, ExpectedForward& expected) {
   const Case& c = walk.c;
   const Rounding& rules = walk.rules;
   walk.for_each_row([&](int64_t b, int64_t h, int64_t i) {
@@ -188,7 +159,7 @@ void walk_forward(const Walk& walk, ExpectedForward& expected) {
 }
 
 template <class Compute>
-void walk_backward(const Walk& walk, ExpectedGradients& grad) {
+void walk_backward(const CaseWalk& walk, ExpectedGradients& grad) {
   const Case& c = walk.c;
   const Rounding& rules = walk.rules;
   const int64_t d = c.head_dim, vd = c.v_head_dim;
@@ -297,14 +268,14 @@ void walk_backward(const Walk& walk, ExpectedGradients& grad) {
 
 void bound_sparse_forward(const Case& c, const AllowedPairs& allowed, const Inputs& in,
                           ExpectedForward& expected) {
-  const Walk walk(c, allowed, in);
+  const CaseWalk walk(c, allowed, in, /*rounds_weights=*/false);
   c.dtype == DType::f64 ? walk_forward<double>(walk, expected)
                         : walk_forward<float>(walk, expected);
 }
 
 void bound_sparse_gradients(const Case& c, const AllowedPairs& allowed, const Inputs& in,
                             ExpectedGradients& expected) {
-  const Walk walk(c, allowed, in);
+  const CaseWalk walk(c, allowed, in, /*rounds_weights=*/false);
   c.dtype == DType::f64 ? walk_backward<double>(walk, expected)
                         : walk_backward<float>(walk, expected);
 }

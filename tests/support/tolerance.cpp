@@ -7,41 +7,11 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "support/case_walk.h"
 #include "support/sparse_tolerance.h"
 
 namespace keyhole::test {
 namespace {
-
-// Everything the two walks share. Tensors as fp64 copies in logical order.
-struct Walk {
-  const Case& c;
-  const AllowedPairs& allowed;
-  std::vector<double> q, k, v, dout, sink;
-  Rounding rules;
-
-  Walk(const Case& the_case, const AllowedPairs& pairs, const Inputs& in, bool rounds_weights)
-      : c(the_case),
-        allowed(pairs),
-        q(in.q.values()),
-        k(in.k.values()),
-        v(in.v.values()),
-        dout(in.dout.values()),
-        sink(in.sink.values()),
-        rules(rounding_of(c, rounds_weights)) {}
-
-  int64_t q_row(int64_t b, int64_t h, int64_t i) const { return (b * c.heads + h) * c.q_len + i; }
-  int64_t k_row(int64_t b, int64_t h, int64_t j) const {
-    return (b * c.kv_heads + h / (c.heads / c.kv_heads)) * c.k_len + j;
-  }
-  template <class Visit>
-  void for_each_row(const Visit& visit) const {
-    for (int64_t b = 0; b < c.batch; ++b) {
-      for (int64_t h = 0; h < c.heads; ++h) {
-        for (int64_t i = 0; i < c.q_len; ++i) visit(b, h, i);
-      }
-    }
-  }
-};
 
 // One row's scores in the kernel's precision, and how far they may be off.
 template <class Compute>
@@ -52,7 +22,7 @@ struct Scores {
   Compute lse, sink_weight;
   double largest_product = 0;  // max over keys of scale * sum |q k|
 
-  void compute(const Walk& walk, int64_t b, int64_t h, int64_t i) {
+  void compute(const CaseWalk& walk, int64_t b, int64_t h, int64_t i) {
     const Case& c = walk.c;
     keys.clear(), score.clear(), slope.clear(), weight.clear();
     largest_product = 0;
@@ -85,7 +55,7 @@ struct Scores {
     sink_weight = total == 0 ? Compute(0) : sink_weight / total;
   }
 
-  double weight_error(const Walk& walk) const {
+  double weight_error(const CaseWalk& walk) const {
     return walk.rules.weight_error(largest_product, int64_t(keys.size()));
   }
 };
@@ -99,7 +69,7 @@ Expected make_expected(std::vector<double> want) {
 }
 
 template <class Compute>
-void walk_forward(const Walk& walk, ExpectedForward& expected) {
+void walk_forward(const CaseWalk& walk, ExpectedForward& expected) {
   const Case& c = walk.c;
   Scores<Compute> row;
   std::vector<Compute> out(size_t(c.v_head_dim));
@@ -132,7 +102,7 @@ void walk_forward(const Walk& walk, ExpectedForward& expected) {
 }
 
 template <class Compute>
-void walk_backward(const Walk& walk, const ExpectedForward& forward, ExpectedGradients& grad) {
+void walk_backward(const CaseWalk& walk, const ExpectedForward& forward, ExpectedGradients& grad) {
   const Case& c = walk.c;
   const int64_t d = c.head_dim, vd = c.v_head_dim;
   Scores<Compute> row;
@@ -227,7 +197,7 @@ ExpectedForward expect_forward(const Case& c, const Pattern& pattern, const Allo
     bound_sparse_forward(c, allowed, in, expected);
     return expected;
   }
-  const Walk walk(c, allowed, in, rounds_weights);
+  const CaseWalk walk(c, allowed, in, rounds_weights);
   if (c.dtype == DType::f64) {
     walk_forward<double>(walk, expected);
   } else {
@@ -248,7 +218,7 @@ ExpectedGradients expect_gradients(const Case& c, const Pattern& pattern,
     bound_sparse_gradients(c, allowed, in, expected);
     return expected;
   }
-  const Walk walk(c, allowed, in, rounds_weights);
+  const CaseWalk walk(c, allowed, in, rounds_weights);
   if (c.dtype == DType::f64) {
     walk_backward<double>(walk, forward, expected);
   } else {

@@ -51,108 +51,74 @@ std::string amx_objection(const Request& request) {
                                      : "visits more pairs than the lists have in tiles of 16x16";
 }
 
+// What the entries of this backend share. on_amx: the products are those of tile registers.
+template <class Storage>
+KernelEntry entry(const char* what, Operation operation, bool on_amx) {
+  const DType dtype = Traits<Storage>::dtype;
+  KernelEntry entry{};
+  entry.name = std::string("cpu.") + what + "." + to_string(dtype) + (on_amx ? ".amx" : "");
+  entry.backend = "cpu";
+  entry.operation = operation;
+  entry.dtype = dtype;
+  entry.max_head_dim = kMaxHeadDim;
+  entry.tiles = {{64, 64}, {32, 32}};
+  if (!on_amx) entry.tiles.push_back({16, 16});
+  return entry;
+}
+template <class Storage, double (*kCost)(const TileShape&, double, double)>
+KernelEntry forward_entry(const char* what, void (*forward)(const ForwardArgs&), bool on_amx) {
+  KernelEntry made = entry<Storage>(what, Operation::forward, on_amx);
+  made.cost = kCost;
+  made.forward = forward;
+  if (on_amx) made.objection = amx_objection<kCost>;
+  return made;
+}
+template <class Storage, double (*kCost)(const TileShape&, double, double)>
+KernelEntry backward_entry(const char* what, void (*backward)(const BackwardArgs&), bool on_amx) {
+  KernelEntry made = entry<Storage>(what, Operation::backward, on_amx);
+  made.cost = kCost;
+  made.backward = backward;
+  if (on_amx) made.objection = amx_objection<kCost>;
+  return made;
+}
+
 template <class Storage>
 void add_amx_entries(std::vector<KernelEntry>& entries) {
-  const DType dtype = Traits<Storage>::dtype;
-  if (!multiplies_on_amx(dtype)) return;
-  entries.push_back({.name = std::string("cpu.forward.") + to_string(dtype) + ".amx",
-                     .backend = "cpu",
-                     .operation = Operation::forward,
-                     .dtype = dtype,
-                     .max_head_dim = kMaxHeadDim,
-                     .tiles = {{64, 64}, {32, 32}},
-                     .cost = forward_cost,
-                     .forward = forward_on_amx<Storage>,
-                     .backward = nullptr,
-                     .rounds_weights = true,
-                     .objection = amx_objection<forward_cost>});
-  entries.push_back({.name = std::string("cpu.backward.") + to_string(dtype) + ".amx",
-                     .backend = "cpu",
-                     .operation = Operation::backward,
-                     .dtype = dtype,
-                     .max_head_dim = kMaxHeadDim,
-                     .tiles = {{64, 64}, {32, 32}},
-                     .cost = backward_cost,
-                     .forward = nullptr,
-                     .backward = backward_on_amx<Storage>,
-                     .rounds_weights = true,
-                     .objection = amx_objection<backward_cost>});
+  if (!multiplies_on_amx(Traits<Storage>::dtype)) return;
+  for (KernelEntry made :
+       {forward_entry<Storage, forward_cost>("forward", forward_on_amx<Storage>, true),
+        backward_entry<Storage, backward_cost>("backward", backward_on_amx<Storage>, true)}) {
+    made.rounds_weights = true;
+    entries.push_back(made);
+  }
 }
 
 template <class Storage>
 void add_entries(std::vector<KernelEntry>& entries) {
-  const DType dtype = Traits<Storage>::dtype;
-  entries.push_back({.name = std::string("cpu.forward.") + to_string(dtype),
-                     .backend = "cpu",
-                     .operation = Operation::forward,
-                     .dtype = dtype,
-                     .max_head_dim = kMaxHeadDim,
-                     .tiles = {{64, 64}, {32, 32}, {16, 16}},
-                     .cost = forward_cost,
-                     .forward = forward<Storage>,
-                     .backward = nullptr});
-  entries.push_back({.name = std::string("cpu.backward.") + to_string(dtype),
-                     .backend = "cpu",
-                     .operation = Operation::backward,
-                     .dtype = dtype,
-                     .max_head_dim = kMaxHeadDim,
-                     .tiles = {{64, 64}, {32, 32}, {16, 16}},
-                     .cost = backward_cost,
-                     .forward = nullptr,
-                     .backward = backward<Storage>});
+  entries.push_back(forward_entry<Storage, forward_cost>("forward", forward<Storage>, false));
+  entries.push_back(backward_entry<Storage, backward_cost>("backward", backward<Storage>, false));
 }
 
+// Entmax and top_k. The backward pass costs what the forward pass does: it scans as well.
 template <class Storage>
-void add_entmax_amx_entries(std::vector<KernelEntry>& entries) {
-  const DType dtype = Traits<Storage>::dtype;
-  if (!multiplies_on_amx(dtype)) return;
-  entries.push_back({.name = std::string("cpu.entmax_forward.") + to_string(dtype) + ".amx",
-                     .backend = "cpu",
-                     .operation = Operation::forward,
-                     .dtype = dtype,
-                     .max_head_dim = kMaxHeadDim,
-                     .tiles = {{64, 64}, {32, 32}},
-                     .cost = forward_cost,
-                     .forward = entmax_forward_on_amx<Storage>,
-                     .backward = nullptr,
-                     .weights = Weights::sparse,
-                     .objection = amx_objection<forward_cost>});
-  entries.push_back({.name = std::string("cpu.entmax_backward.") + to_string(dtype) + ".amx",
-                     .backend = "cpu",
-                     .operation = Operation::backward,
-                     .dtype = dtype,
-                     .max_head_dim = kMaxHeadDim,
-                     .tiles = {{64, 64}, {32, 32}},
-                     .cost = forward_cost,  // it scans as the forward pass does
-                     .forward = nullptr,
-                     .backward = entmax_backward_on_amx<Storage>,
-                     .weights = Weights::sparse,
-                     .objection = amx_objection<forward_cost>});
+void add_entmax_entries(std::vector<KernelEntry>& entries, void (*forward)(const ForwardArgs&),
+                        void (*backward)(const BackwardArgs&), bool on_amx) {
+  for (KernelEntry made :
+       {forward_entry<Storage, forward_cost>("entmax_forward", forward, on_amx),
+        backward_entry<Storage, forward_cost>("entmax_backward", backward, on_amx)}) {
+    made.weights = Weights::sparse;
+    entries.push_back(made);
+  }
 }
-
 template <class Storage>
 void add_entmax_entries(std::vector<KernelEntry>& entries) {
-  const DType dtype = Traits<Storage>::dtype;
-  entries.push_back({.name = std::string("cpu.entmax_forward.") + to_string(dtype),
-                     .backend = "cpu",
-                     .operation = Operation::forward,
-                     .dtype = dtype,
-                     .max_head_dim = kMaxHeadDim,
-                     .tiles = {{64, 64}, {32, 32}, {16, 16}},
-                     .cost = forward_cost,
-                     .forward = entmax_forward<Storage>,
-                     .backward = nullptr,
-                     .weights = Weights::sparse});
-  entries.push_back({.name = std::string("cpu.entmax_backward.") + to_string(dtype),
-                     .backend = "cpu",
-                     .operation = Operation::backward,
-                     .dtype = dtype,
-                     .max_head_dim = kMaxHeadDim,
-                     .tiles = {{64, 64}, {32, 32}, {16, 16}},
-                     .cost = forward_cost,  // it scans as the forward pass does
-                     .forward = nullptr,
-                     .backward = entmax_backward<Storage>,
-                     .weights = Weights::sparse});
+  add_entmax_entries<Storage>(entries, entmax_forward<Storage>, entmax_backward<Storage>, false);
+}
+template <class Storage>
+void add_entmax_amx_entries(std::vector<KernelEntry>& entries) {
+  if (!multiplies_on_amx(Traits<Storage>::dtype)) return;
+  add_entmax_entries<Storage>(entries, entmax_forward_on_amx<Storage>,
+                              entmax_backward_on_amx<Storage>, true);
 }
 
 }  // namespace

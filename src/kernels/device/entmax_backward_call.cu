@@ -18,10 +18,6 @@
 namespace keyhole::device {
 namespace {
 
-bool finds_support(const BackwardArgs& args, const SupportFinder* finder) {
-  return !args.support.is_given() && finder != nullptr;
-}
-
 // A table has no lists by key. Without supports every key asks for its queries.
 bool needs_lists_by_key(const GatherView& view, bool has_support) {
   return view.table.is_given() && !has_support;
@@ -48,13 +44,11 @@ struct Layout {
   TileView* tiles = nullptr;
   GatherView* gathers = nullptr;
   std::vector<char*> lists_by_key;  // per gather part; null: the part has its own or needs none
-  int32_t* support = nullptr;       // null: given, or nobody finds it
-  char* finder_memory = nullptr;
-  EntmaxBackwardParams params;  // its scratch pointers
+  EntmaxBackwardParams params;      // its scratch pointers
   // Contiguous, cleared before the launches.
   int64_t zeros_begin = 0, zeros_end = 0, bytes = 0;
 };
-Layout lay_out(const BackwardArgs& args, const SupportFinder* finder) {
+Layout lay_out(const BackwardArgs& args) {
   Layout w;
   const auto take = [&]<class Element>(Element*& pointer, int64_t count) {
     pointer = reinterpret_cast<Element*>(static_cast<char*>(args.launch.workspace) + w.bytes);
@@ -65,7 +59,7 @@ Layout lay_out(const BackwardArgs& args, const SupportFinder* finder) {
   EntmaxBackwardParams& p = w.params;
   p.sizes = sizes_of(args);
   const Sizes& sizes = p.sizes;
-  const bool has_support = args.support.is_given() || finds_support(args, finder);
+  const bool has_support = args.support.is_given();
   const int64_t rows = checked_mul(sizes.num_heads(), sizes.q_len, "attention: rows");
   const int64_t keys = checked_mul(p.num_units(), sizes.k_len, "attention: keys");
   take(w.tiles, int64_t(args.plan.tiles.size()));
@@ -73,10 +67,6 @@ Layout lay_out(const BackwardArgs& args, const SupportFinder* finder) {
   for (const GatherView& view : args.plan.gathers) {
     char*& place = w.lists_by_key.emplace_back(nullptr);
     if (needs_lists_by_key(view, has_support)) take(place, inverted_lists_bytes(view));
-  }
-  if (finds_support(args, finder)) {
-    take(w.support, checked_mul(rows, kSupportKeys, "workspace"));
-    take(w.finder_memory, finder->bytes(args));
   }
   take(p.delta, rows);
   take(p.is_alone, rows);
@@ -149,23 +139,14 @@ DevicePlan store_plan_with_keys(const BackwardArgs& args, const Layout& w, cudaS
 
 }  // namespace
 
-int64_t entmax_backward_workspace_bytes(const BackwardArgs& args, const SupportFinder* finder) {
-  return lay_out(args, finder).bytes;
-}
+int64_t entmax_backward_workspace_bytes(const BackwardArgs& args) { return lay_out(args).bytes; }
 
-void run_entmax_backward(const BackwardArgs& given, BitmapLayout layout,
-                         const SupportFinder* finder) {
-  BackwardArgs args = given;
+void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout) {
   const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
-  Layout w = lay_out(args, finder);
+  Layout w = lay_out(args);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a backward pass of entmax needs ",
                  w.bytes, " bytes of workspace and got ", args.launch.workspace_bytes);
   EntmaxBackwardParams& p = w.params;
-  if (finds_support(args, finder)) {
-    const int64_t row = kSupportKeys, head = row * p.sizes.q_len;
-    args.support = {w.support, head * p.sizes.heads, head, row};
-    finder->find(args, w.finder_memory);
-  }
   describe(args, p);
   const DType dtype = args.q.dtype;
   const bool in_vectors = all_in_vectors(p, dtype);

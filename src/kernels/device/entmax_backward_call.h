@@ -1,19 +1,12 @@
 // src/kernels/device/entmax_backward_call.h
 // The backward pass of entmax and top_k on any GPU: all its launches, for every backend. It follows
 // the support of each row, which the forward pass wrote. Rows without one are followed over the
-// whole plan, which is slow; a backend that can find supports faster passes a SupportFinder.
+// whole plan, which is slow.
 #pragma once
 
 #include "kernels/contract.h"
 
 namespace keyhole::device {
-
-// Finds the support of all rows again, for calls without one.
-struct SupportFinder {
-  int64_t (*bytes)(const BackwardArgs& args);  // of scratch memory
-  // Queues on args.launch.stream. Writes args.support, which is contiguous, as a forward pass does.
-  void (*find)(const BackwardArgs& args, void* memory);
-};
 
 // How the pass adds up gradients, for every tile.
 inline BackwardSchedule entmax_schedule(const Request& request, const TileShape& /*tile*/) {
@@ -21,12 +14,10 @@ inline BackwardSchedule entmax_schedule(const Request& request, const TileShape&
 }
 
 // Scratch memory of run_entmax_backward.
-int64_t entmax_backward_workspace_bytes(const BackwardArgs& args,
-                                        const SupportFinder* finder = nullptr);
+int64_t entmax_backward_workspace_bytes(const BackwardArgs& args);
 
 // Queues the whole pass on args.launch.stream: dq, dk, dv and, if asked for, dsink. layout: of the
 // bitmaps of args.plan. With schedule.key_lists fixed, results have the same bits every time.
-void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
-                         const SupportFinder* finder = nullptr);
+void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout);
 
 }  // namespace keyhole::device

@@ -9,7 +9,6 @@
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/convert.cuh"
 #include "kernels/device/entmax_forward_call.h"
-#include "kernels/device/entmax_math.cuh"
 #include "kernels/device/entmax_solve.h"
 #include "kernels/device/pair_gradient.cuh"
 
@@ -43,7 +42,7 @@ __device__ __forceinline__ EntmaxPower power_of(const EntmaxParams& p) {
 class Candidates {
  public:
   __device__ Candidates(const EntmaxParams& p, int64_t row, int count) : count_(count) {
-    const auto rule = EntmaxScoreRule::of(rule_of(p.sizes));
+    const auto rule = SoftmaxRule<BaseEMath<float>>::of(rule_of(p.sizes));
     const Candidate* const from = p.candidates.entries + row * p.candidates.capacity;
     bool is_bad = false;
 #pragma unroll
@@ -88,7 +87,7 @@ class Candidates {
     for (int i = 0; i < kOwn; ++i) lambda.top = fmaxf(lambda.top, score_[i]);
     lambda.top = warp_max(lambda.top);
     if (lambda.top == -INFINITY) return lambda;
-    const auto rule = EntmaxWeightRule::of(power);
+    const auto rule = EntmaxRule<EntmaxMath<float>>::of(power);
     lambda.above = solve_lambda<float>(power, count_ + 1, 0, [&](float above) {
       EntmaxSums<float> sums;
       const auto add = [&](float score) {
@@ -110,7 +109,7 @@ class Candidates {
   // Puts what has weight into `to`, in the order of the keys. Returns how many there are.
   __device__ int sort_support(const EntmaxPower& power, const Lambda<float>& lambda,
                               Weighted* to) const {
-    const auto rule = EntmaxWeightRule::of(power);
+    const auto rule = EntmaxRule<EntmaxMath<float>>::of(power);
     float weight[kOwn];
     uint32_t kept[kOwn];
     int place[kOwn] = {}, count = 0;

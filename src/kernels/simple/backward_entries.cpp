@@ -20,9 +20,6 @@ double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
 void entmax_backward(const BackwardArgs& args) {
   device::run_entmax_backward(args, BitmapLayout::row_major);
 }
-int64_t entmax_workspace_bytes(const BackwardArgs& args) {
-  return device::entmax_backward_workspace_bytes(args);
-}
 
 }  // namespace
 
@@ -45,24 +42,13 @@ std::vector<KernelEntry> backward_entries() {
                        .objection = nullptr,
                        .forward_workspace = nullptr,
                        .backward_workspace = device::backward_workspace_bytes});
-    entries.push_back({.name = std::string("simple.entmax_backward.") + to_string(dtype),
-                       .backend = "simple",
-                       .device = Device::Kind::cuda,
-                       .operation = Operation::backward,
-                       .dtype = dtype,
-                       .max_head_dim = 576,
-                       .tiles = {{64, 64}, {32, 32}},
-                       .cost = cost,
-                       .forward = nullptr,
-                       .backward = entmax_backward,
-                       .rank = 2,
-                       .weights = Weights::sparse,
-                       .schedule = device::entmax_schedule,
-                       .bitmaps = BitmapLayout::row_major,
-                       .min_compute_capability = 75,
-                       .objection = nullptr,
-                       .forward_workspace = nullptr,
-                       .backward_workspace = entmax_workspace_bytes});
+    KernelEntry entmax = entries.back();
+    entmax.name = std::string("simple.entmax_backward.") + to_string(dtype);
+    entmax.backward = entmax_backward;
+    entmax.weights = Weights::sparse;
+    entmax.schedule = device::entmax_schedule;
+    entmax.backward_workspace = device::entmax_backward_workspace_bytes;
+    entries.push_back(entmax);
   }
   return entries;
 }

@@ -30,9 +30,6 @@ std::string objection(const Request& request) {
 void entmax_backward(const BackwardArgs& args) {
   device::run_entmax_backward(args, BitmapLayout::mma);
 }
-int64_t backward_workspace_bytes(const BackwardArgs& args) {
-  return device::entmax_backward_workspace_bytes(args);
-}
 KernelEntry backward_entry(DType dtype) {
   return {.name = say("sm90.entmax_backward.", to_string(dtype)),
           .backend = "sm90",
@@ -50,7 +47,7 @@ KernelEntry backward_entry(DType dtype) {
           .min_compute_capability = 90,
           .max_compute_capability = 90,
           .forward_workspace = nullptr,
-          .backward_workspace = backward_workspace_bytes};
+          .backward_workspace = device::entmax_backward_workspace_bytes};
 }
 
 template <DType kType>
