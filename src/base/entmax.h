@@ -116,19 +116,31 @@ KEYHOLE_RULE bool is_solved(Number weight_sum, int64_t count) {
 }
 inline constexpr int kMostEntmaxRounds = 32;
 
+// A search for lambda - top: `above` starts at a lower bound of it.
+template <class Number>
+struct LambdaSearch {
+  Number above = 0;
+  bool is_done = false;
+
+  // sums: at `above`, over a list of `count` scores.
+  KEYHOLE_RULE void step(const EntmaxPower& power, const EntmaxSums<Number>& sums, int64_t count) {
+    if (is_done) return;
+    const Number next = above + lambda_step(power, sums);
+    is_done = is_solved(sums.weight, count) || next == above;
+    if (!is_done) above = next;
+  }
+};
+
 // lambda - top, for `sums_at(lambda - top)` over a list of `count` scores whose largest is `top`.
 // above: a lower bound of it, to begin with.
 template <class Number, class SumsAt>
 KEYHOLE_RULE Number solve_lambda(const EntmaxPower& power, int64_t count, Number above,
                                  SumsAt sums_at) {
-  for (int round = 0; round < kMostEntmaxRounds; ++round) {
-    const EntmaxSums<Number> sums = sums_at(above);
-    if (is_solved(sums.weight, count)) break;
-    const Number next = above + lambda_step(power, sums);
-    if (next == above) break;
-    above = next;
+  LambdaSearch<Number> search = {above};
+  for (int round = 0; round < kMostEntmaxRounds && !search.is_done; ++round) {
+    search.step(power, sums_at(search.above), count);
   }
-  return above;
+  return search.above;
 }
 
 // The sums of a plain list at lambda = top + above. Subtracting in two steps keeps the digits of

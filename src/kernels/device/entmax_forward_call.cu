@@ -42,6 +42,7 @@ Workspace lay_out(const ForwardArgs& args, bool scans) {
   w.candidates.capacity = kCandidatesPerRow;
   take(w.candidates.entries, checked_mul(rows, kCandidatesPerRow, "attention: the workspace"));
   take(w.candidates.count, rows);
+  take(w.candidates.lambda_bound, rows);
   return w;
 }
 

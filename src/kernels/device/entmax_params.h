@@ -25,8 +25,9 @@ struct Candidate {
 // What a scan found, in any order. Row r is (batch * heads + head) * q_len + query. The list has
 // every key of the row that has weight, and may have others.
 struct CandidateLists {
-  Candidate* entries = nullptr;  // [rows][capacity]
-  int32_t* count = nullptr;      // [rows]; kAlone: the row is left to entmax_rows.cu
+  Candidate* entries = nullptr;   // [rows][capacity]
+  int32_t* count = nullptr;       // [rows]; kAlone: the row is left to entmax_rows.cu
+  float* lambda_bound = nullptr;  // [rows]  lambda of all keys is not below it; -inf: not known
   int32_t capacity = 0;
 };
 inline constexpr int32_t kAlone = -1;

@@ -1,9 +1,10 @@
 // src/kernels/device/entmax_solve.cu
-// A warp processes a row. Its list is short: each lane holds up to three candidates in registers,
-// so a step towards lambda is a few multiplications and two sums over the warp. What has weight is
-// put in order of its keys in shared memory. Then eight lanes read a value together, and four
-// values at a time.
+// A warp processes several rows at once, kLanes lanes each. The list of a row is short: each lane
+// holds a few of its candidates in registers, so a step towards lambda is a few multiplications and
+// two sums over the lanes. What has weight is put in order of its keys in shared memory. Then eight
+// lanes read a value together, and several values at a time.
 #include <algorithm>
+#include <climits>
 
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
@@ -15,20 +16,37 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int kWarps = 4;                      // of a CTA, a row each
-constexpr int kOwn = kCandidatesPerRow / 32;   // candidates of a lane
-constexpr int kTeam = 8, kTeams = 32 / kTeam;  // lanes that read a value together
-constexpr int kAtOnce = 4;                     // values of a team in flight
+constexpr int kWarps = 4;                          // of a CTA
+constexpr int kLanes = 16, kRows = 32 / kLanes;    // of a row; rows of a warp
+constexpr int kOwn = kCandidatesPerRow / kLanes;   // candidates of a lane
+constexpr int kTeam = 8, kTeams = kLanes / kTeam;  // lanes that read a value together
+constexpr int kAtOnce = 4;                         // values of a team in flight
 
 struct Weighted {
   int32_t key;
   float weight;
 };
+struct RowRoom {  // shared memory of a row
+  Weighted sorted[kCandidatesPerRow];
+  alignas(16) int32_t keys[kCandidatesPerRow + 4];
+};
 
-__device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
-__device__ __forceinline__ float warp_max(float x) {
+// --- the lanes of a row ---
+
+__device__ __forceinline__ int lane() { return int(threadIdx.x) % kLanes; }
+__device__ __forceinline__ uint32_t row_ballot(bool is_true) {
+  const uint32_t all = __ballot_sync(~0u, is_true);
+  if constexpr (kLanes == 32) return all;
+  return all >> (threadIdx.x % 32 / kLanes * kLanes) & ((1u << (kLanes % 32)) - 1);
+}
+__device__ __forceinline__ float row_max(float x) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  for (int step = kLanes / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+__device__ __forceinline__ float row_sum(float x) {
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
   return x;
 }
 
@@ -41,7 +59,8 @@ __device__ __forceinline__ EntmaxPower power_of(const EntmaxParams& p) {
 // The candidates of a row, as a lane holds them. Every function is called by the whole warp.
 class Candidates {
  public:
-  __device__ Candidates(const EntmaxParams& p, int64_t row, int count) : count_(count) {
+  __device__ Candidates(const EntmaxParams& p, int64_t row, int count)
+      : count_(count), most_(int(__reduce_max_sync(~0u, unsigned(count)))) {
     const auto rule = SoftmaxRule<BaseEMath<float>>::of(rule_of(p.sizes));
     const Candidate* const from = p.candidates.entries + row * p.candidates.capacity;
     bool is_bad = false;
@@ -49,7 +68,7 @@ class Candidates {
     for (int i = 0; i < kOwn; ++i) {
       score_[i] = -INFINITY;
       key_[i] = 0;
-      const int place = 32 * i + lane();
+      const int place = kLanes * i + lane();
       if (place < count) {
         const Candidate candidate = from[place];
         key_[i] = candidate.key;
@@ -57,105 +76,109 @@ class Candidates {
         is_bad = is_bad || !is_finite(candidate.product);
       }
     }
-    is_all_finite_ = !__any_sync(~0u, is_bad);
+    is_all_finite_ = row_ballot(is_bad) == 0;
   }
   __device__ bool is_all_finite() const { return is_all_finite_; }
 
   // Leaves the top_k first.
-  __device__ void select(int64_t top_k) {
-    if (count_ <= top_k) return;
-    int rank[kOwn] = {};
-    for_each_of_warp([&](int i, int from) {
-      const float score = __shfl_sync(~0u, score_of(i), from);
-      const int32_t key = __shfl_sync(~0u, key_of(i), from);
-#pragma unroll
-      for (int own = 0; own < kOwn; ++own) {
-        rank[own] += ranks_before(score, key, score_[own], key_[own]) ? 1 : 0;
-      }
+  __device__ void select(int64_t top_k, RowRoom& room) {
+    if (most_ <= top_k) return;
+    for_each_slot([&](int i) {
+      const int place = kLanes * i + lane();
+      if (place < count_) room.sorted[place] = {key_[i], score_[i]};
     });
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      if (rank[i] >= top_k) score_[i] = -INFINITY;
+    __syncwarp();
+    int rank[kOwn] = {};
+    for (int place = 0; place < count_; ++place) {
+      const Weighted other = room.sorted[place];
+      for_each_slot([&](int i) {
+        rank[i] += ranks_before(other.weight, other.key, score_[i], key_[i]) ? 1 : 0;
+      });
     }
+    __syncwarp();
+    for_each_slot([&](int i) {
+      if (rank[i] >= top_k) score_[i] = -INFINITY;
+    });
   }
 
-  // sink: one more score; -inf: none. The result is -inf if there is no score at all.
-  __device__ Lambda<float> solve(const EntmaxPower& power, float sink) const {
+  // sink: one more score; -inf: none. bound: a lower bound of lambda, to begin with. The result is
+  // -inf if there is no score at all.
+  __device__ Lambda<float> solve(const EntmaxPower& power, float sink, float bound) const {
     Lambda<float> lambda;
     lambda.top = sink;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) lambda.top = fmaxf(lambda.top, score_[i]);
-    lambda.top = warp_max(lambda.top);
-    if (lambda.top == -INFINITY) return lambda;
+    for_each_slot([&](int i) { lambda.top = fmaxf(lambda.top, score_[i]); });
+    lambda.top = row_max(lambda.top);
     const auto rule = EntmaxRule<EntmaxMath<float>>::of(power);
-    lambda.above = solve_lambda<float>(power, count_ + 1, 0, [&](float above) {
+    LambdaSearch<float> search = {fmaxf(bound - lambda.top, 0), lambda.top == -INFINITY};
+    for (int round = 0; round < kMostEntmaxRounds && !__all_sync(~0u, search.is_done); ++round) {
       EntmaxSums<float> sums;
+      int count = 0;
       const auto add = [&](float score) {
-        const auto terms = rule.terms((score - lambda.top) - above);
+        const auto terms = rule.terms((score - lambda.top) - search.above);
         sums.weight += terms.weight;
         sums.slope += terms.slope;
-        sums.count += terms.slope > 0 ? 1 : 0;
+        count += __popc(row_ballot(terms.slope > 0));
       };
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        if (32 * i < count_) add(score_[i]);
-      }
-      if (sink != -INFINITY && lane() == 0) add(sink);
-      return EntmaxSums<float>{warp_sum(sums.weight), warp_sum(sums.slope), warp_sum(sums.count)};
-    });
+      for_each_slot([&](int i) { add(score_[i]); });
+      if (__any_sync(~0u, sink != -INFINITY)) add(lane() == 0 ? sink : -INFINITY);
+      search.step(power, {row_sum(sums.weight), row_sum(sums.slope), float(count)}, count_ + 1);
+    }
+    lambda.above = search.above;
     return lambda;
   }
 
-  // Puts what has weight into `to`, in the order of the keys. Returns how many there are.
+  // Puts what has weight into room.sorted, in the order of the keys. Returns how many there are.
   __device__ int sort_support(const EntmaxPower& power, const Lambda<float>& lambda,
-                              Weighted* to) const {
+                              RowRoom& room) const {
     const auto rule = EntmaxRule<EntmaxMath<float>>::of(power);
-    float weight[kOwn];
-    uint32_t kept[kOwn];
-    int place[kOwn] = {}, count = 0;
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
+    float weight[kOwn] = {};
+    int count = 0;
+    for_each_slot([&](int i) {
       // -inf has no finite distance from a lambda of -inf.
-      weight[i] =
-          score_[i] == -INFINITY ? 0 : rule.terms((score_[i] - lambda.top) - lambda.above).weight;
-      kept[i] = __ballot_sync(~0u, weight[i] > 0);
-      count += __popc(kept[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      for (uint32_t left = kept[i]; left != 0; left &= left - 1) {
-        const int32_t key = __shfl_sync(~0u, key_[i], __ffs(int(left)) - 1);
-#pragma unroll
-        for (int own = 0; own < kOwn; ++own) place[own] += key < key_[own] ? 1 : 0;
+      if (score_[i] != -INFINITY) {
+        weight[i] = rule.terms((score_[i] - lambda.top) - lambda.above).weight;
       }
+      const uint32_t kept = row_ballot(weight[i] > 0);
+      if (weight[i] > 0) room.keys[count + __popc(kept & ((1u << lane()) - 1))] = key_[i];
+      count += __popc(kept);
+    });
+    if (lane() < 4) room.keys[count + lane()] = INT_MAX;  // up to a whole int4
+    __syncwarp();
+    int place[kOwn] = {};
+    for (int first = 0; first < count; first += 4) {
+      const int4 keys = *reinterpret_cast<const int4*>(room.keys + first);
+      for_each_slot([&](int i) {
+        place[i] += (keys.x < key_[i] ? 1 : 0) + (keys.y < key_[i] ? 1 : 0) +
+                    (keys.z < key_[i] ? 1 : 0) + (keys.w < key_[i] ? 1 : 0);
+      });
     }
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      if (weight[i] > 0) to[place[i]] = {key_[i], weight[i]};
-    }
+    for_each_slot([&](int i) {
+      if (weight[i] > 0) room.sorted[place[i]] = {key_[i], weight[i]};
+    });
+    __syncwarp();
     return count;
   }
 
  private:
-  // Calls visit(i, from) for each candidate: slot i of lane `from`.
+  // Calls visit(i) for the slots that a row of the warp uses.
   template <class Visit>
-  __device__ void for_each_of_warp(Visit visit) const {
-    for (int place = 0; place < count_; ++place) visit(place / 32, place % 32);
+  __device__ __forceinline__ void for_each_slot(Visit visit) const {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if (kLanes * i < most_) visit(i);
+    }
   }
-  __device__ float score_of(int i) const {
-    return i == 0 ? score_[0] : i == 1 ? score_[1] : score_[2];
-  }
-  __device__ int32_t key_of(int i) const { return i == 0 ? key_[0] : i == 1 ? key_[1] : key_[2]; }
-  static_assert(kOwn == 3);
 
-  const int count_;
+  const int count_, most_;  // most_: of the rows of the warp
   bool is_all_finite_;
   float score_[kOwn];
   int32_t key_[kOwn];
 };
 
 __device__ void store_support(int32_t* to, const Weighted* sorted, int count) {
-  for (int place = lane(); place < kSupportKeys; place += 32) {
+#pragma unroll
+  for (int first = 0; first < kSupportKeys; first += kLanes) {
+    const int place = first + lane();
     int32_t key = place < count ? sorted[place].key : -1;
     if (count > kSupportKeys && place == 0) key = kLongSupport;
     to[place] = key;
@@ -165,7 +188,7 @@ __device__ void store_support(int32_t* to, const Weighted* sorted, int count) {
 // out = the sum of weight * value over the list.
 template <class T, int kVectors>
 __device__ void store_output(const EntmaxParams& p, int32_t batch, int32_t head, int64_t query,
-                             const Weighted* sorted, int count) {
+                             const Weighted* sorted, int count, bool is_there) {
   const int team = lane() / kTeam, member = lane() % kTeam;
   const int32_t cols = p.sizes.v_head_dim;
   const T* const values = p.v.row<T>(batch, p.sizes.kv_head_of(head), 0);
@@ -175,13 +198,14 @@ __device__ void store_output(const EntmaxParams& p, int32_t batch, int32_t head,
     float weight[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const bool is_there = first + kTeams * i < count;
-      const Weighted pair = is_there ? sorted[first + kTeams * i] : Weighted{0, 0};
+      const bool is_listed = first + kTeams * i < count;
+      const Weighted pair = is_listed ? sorted[first + kTeams * i] : Weighted{0, 0};
       weight[i] = pair.weight;
 #pragma unroll
       for (int x = 0; x < kVectors; ++x) {
         const int32_t col = (member + kTeam * x) * kVector<T>;
-        raw[i][x] = is_there ? load_vector(values + pair.key * p.v.row_stride, col, cols) : uint4{};
+        raw[i][x] =
+            is_listed ? load_vector(values + pair.key * p.v.row_stride, col, cols) : uint4{};
       }
     }
 #pragma unroll
@@ -201,12 +225,12 @@ __device__ void store_output(const EntmaxParams& p, int32_t batch, int32_t head,
 #pragma unroll
     for (int e = 0; e < kVector<T>; ++e) {
 #pragma unroll
-      for (int step = kTeam; step < 32; step *= 2) {
+      for (int step = kTeam; step < kLanes; step *= 2) {
         sum[x][e] += __shfl_xor_sync(~0u, sum[x][e], step);
       }
     }
   }
-  if (team != 0) return;
+  if (team != 0 || !is_there) return;
   T* const out = p.out.row<T>(batch, head, query);
 #pragma unroll
   for (int x = 0; x < kVectors; ++x) {
@@ -221,36 +245,38 @@ __device__ void store_output(const EntmaxParams& p, int32_t batch, int32_t head,
 template <class T, int kVectors, bool kPlain>
 __global__ void __launch_bounds__(32 * kWarps)
     solve_candidates(const __grid_constant__ EntmaxParams p) {
-  __shared__ Weighted lists[kWarps][kCandidatesPerRow];
-  const uint32_t row = blockIdx.x * kWarps + threadIdx.x / 32;
+  __shared__ RowRoom rooms[kWarps * kRows];
+  const uint32_t place = threadIdx.x / kLanes, row = blockIdx.x * (kWarps * kRows) + place;
   const uint32_t q_len = uint32_t(p.sizes.q_len);
-  if (row >= uint32_t(p.sizes.num_heads()) * q_len) return;
-  const int count = p.candidates.count[row];
-  if (count < 0) return;
-  const uint32_t head_index = row / q_len;
-  const int64_t query = row - head_index * q_len;
+  int count = kAlone;
+  if (row < uint32_t(p.sizes.num_heads()) * q_len) count = p.candidates.count[row];
+  bool is_there = count >= 0;
+  if (__all_sync(~0u, !is_there)) return;
+  const uint32_t head_index = is_there ? row / q_len : 0;
+  const int64_t query = is_there ? row - head_index * q_len : 0;
   const int32_t batch = int32_t(head_index) / p.sizes.heads;
   const int32_t head = int32_t(head_index) - batch * p.sizes.heads;
 
-  Candidates candidates(p, row, count);
+  Candidates candidates(p, row, max(count, 0));
   const float sink = p.sink != nullptr ? p.sink[head * p.sink_stride] : -INFINITY;
-  if (!candidates.is_all_finite() || !(sink < INFINITY)) {
+  if (is_there && (!candidates.is_all_finite() || !(sink < INFINITY))) {
     if (lane() == 0) p.candidates.count[row] = kAlone;
-    return;
+    is_there = false;
   }
-  if (p.top_k > 0) candidates.select(p.top_k);
+  RowRoom& room = rooms[place];
+  if (p.top_k > 0) candidates.select(p.top_k, room);
   const EntmaxPower power = power_of<kPlain>(p);
-  const Lambda<float> lambda = candidates.solve(power, sink);
-  Weighted* const sorted = lists[threadIdx.x / 32];
-  const int num_kept = candidates.sort_support(power, lambda, sorted);
-  __syncwarp();
-  if (lane() == 0 && p.lse.data != nullptr) {
+  // Of all keys, so not of the top_k.
+  const float bound = p.top_k > 0 || !is_there ? -INFINITY : p.candidates.lambda_bound[row];
+  const Lambda<float> lambda = candidates.solve(power, sink, bound);
+  const int num_kept = candidates.sort_support(power, lambda, room);
+  if (is_there && lane() == 0 && p.lse.data != nullptr) {
     *p.lse.row<float>(batch, head, query) = lambda.value();
   }
-  if (p.support.data != nullptr) {
-    store_support(p.support.row<int32_t>(batch, head, query), sorted, num_kept);
+  if (is_there && p.support.data != nullptr) {
+    store_support(p.support.row<int32_t>(batch, head, query), room.sorted, num_kept);
   }
-  store_output<T, kVectors>(p, batch, head, query, sorted, num_kept);
+  store_output<T, kVectors>(p, batch, head, query, room.sorted, is_there ? num_kept : 0, is_there);
 }
 
 template <class T, int kVectors>
@@ -259,7 +285,7 @@ void launch(const EntmaxParams& params, cudaStream_t stream) {
       checked_mul(params.sizes.num_heads(), params.sizes.q_len, "attention: rows of the call");
   if (rows == 0) return;
   narrow(rows, "attention: rows of the call");
-  const auto ctas = unsigned(ceil_div(rows, int64_t{kWarps}));
+  const auto ctas = unsigned(ceil_div(rows, int64_t{kWarps} * kRows));
   if (params.power.whole == 2) {
     solve_candidates<T, kVectors, true><<<ctas, 32 * kWarps, 0, stream>>>(params);
   } else {

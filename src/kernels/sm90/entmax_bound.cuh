@@ -30,6 +30,10 @@ struct BoundRule {
   __device__ __forceinline__ float level(float product) const {
     return has_softcap() ? outer * tanhf(inner * product) : product;
   }
+  // The lambda that belongs to a bound; -inf: none.
+  __device__ __forceinline__ float lambda_at(float level) const {
+    return has_sums() ? power * fmaf(unit, level, 1) : -INFINITY;
+  }
   // A product whose level is not above the given one.
   __device__ __forceinline__ float product_below(float level) const {
     if (!has_softcap()) return level;

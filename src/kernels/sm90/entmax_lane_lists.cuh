@@ -1,17 +1,16 @@
 // src/kernels/sm90/entmax_lane_lists.cuh
-// The lists of a warp: for each of its 16 rows, the products that are above the row's bound. Four
-// lanes share a row; each has a list of its own of the columns that it computes, so that taking
-// something in needs no other lane. An entry is two neighbouring products of which at least one is
-// above the bound, and the first one's place in the row. Before a list is full, the bound is raised
-// by what is in it, and what is above it moves on to the candidates of the row in global memory.
+// The lists of a warp: of its 16 rows, the products that are above the row's bound. Four lanes
+// share a row, and a lane has two rows: each lane has one list of its own, so that taking something
+// in needs no other lane. An entry is what a lane has of a pair of neighbouring keys: two products
+// of each row, of which at least one is above its bound, and the place of the first key.
 //
-//   products of row h (0, 1) of a lane    base + h * plane_bytes + 256 * entry        8 bytes
-//   places                                base + 2 * plane_bytes + 256 * entry + 4 h  4 bytes
+// Before a list is full, the bounds are raised by what is in it, and what is above them moves on to
+// the candidates of the rows in global memory. Candidates that do not fit are made fewer by a bound
+// that all of the row's candidates give. A row in which this does not help is lost to the scan: it
+// is left to device/entmax_rows.cu.
 //
-// A row whose candidates do not fit is lost to the scan: it is left to device/entmax_rows.cu.
+//   slot s of the lists    32 x 16 bytes of products, 32 x 4 bytes of places: kSlotBytes
 #pragma once
-
-#include <climits>
 
 #include "kernels/sm90/entmax_bound.cuh"
 #include "kernels/sm90/entmax_scan_shared.cuh"
@@ -28,29 +27,37 @@ __device__ __forceinline__ float row_max(float x) {
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-// A list of one lane and one row: `count` entries from `at` on. most: of any lane of the warp.
-struct LaneList {
-  uint32_t at;
-  int count, most;
+// Two products of each row of a lane.
+struct FourProducts {
+  float of_row[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
+};
 
-  __device__ __forceinline__ float2 load(int entry) const {
-    float2 two = {-INFINITY, -INFINITY};
-    asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %3, %4;\n@p ld.shared.v2.f32 {%0, %1}, [%2];\n}"
-                 : "+f"(two.x), "+f"(two.y)
-                 : "r"(at + uint32_t(entry * 256)), "r"(entry), "r"(count));
-    return two;
+// Four products at a time: of a list, or maxima of a look.
+struct ListedProducts {
+  uint32_t at;
+  int count, most;  // most: of any lane of the warp
+
+  __device__ __forceinline__ FourProducts load(int slot) const {
+    FourProducts four;
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.lt.s32 p, %5, %6;\n@p ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n}"
+        : "+f"(four.of_row[0][0]), "+f"(four.of_row[0][1]), "+f"(four.of_row[1][0]),
+          "+f"(four.of_row[1][1])
+        : "r"(at + uint32_t(slot) * 512), "r"(slot), "r"(count)
+        : "memory");
+    return four;
   }
-  // Calls visit(product, other product) for each entry, and with -inf for those that only other
-  // lanes have.
+  // Calls visit(four products) for all slots, and with -inf for those that only other lanes have.
   template <class Visit>
   __device__ __forceinline__ void for_each(Visit visit) const {
+    constexpr int kAtOnce = 4;
 #pragma unroll 1
-    for (int first = 0; first < most; first += 4) {
-      float2 four[4];
+    for (int first = 0; first < most; first += kAtOnce) {
+      FourProducts fours[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) four[i] = load(first + i);
+      for (int i = 0; i < kAtOnce; ++i) fours[i] = load(first + i);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) visit(four[i].x, four[i].y);
+      for (int i = 0; i < kAtOnce; ++i) visit(fours[i]);
     }
   }
 };
@@ -60,32 +67,49 @@ struct CandidateRow {
   device::Candidate* entries;
   int32_t capacity;
   int32_t first_key, stride;  // place i of the row is key first_key + stride * i
+
+  // Calls visit(place, product, key) for `count` candidates, by the four lanes of the row in turn:
+  // `most` rounds of four batches, so that loads do not wait for each other.
+  template <class Visit>
+  __device__ __forceinline__ void for_each(int count, int most, Visit visit) const {
+    constexpr int kAtOnce = 4;
+    const int lane = int(threadIdx.x) % 4;
+#pragma unroll 1
+    for (int first = 0; first < most; first += 4 * kAtOnce) {
+      device::Candidate candidate[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int place = first + 4 * i + lane;
+        candidate[i] = {-INFINITY, 0};
+        if (place < count) candidate[i] = entries[place];
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        visit(first + 4 * i + lane, candidate[i].product, candidate[i].key);
+      }
+    }
+  }
 };
 
 template <class C, bool kPlain>
 class LaneLists {
  public:
-  static constexpr int plane = ScanShared<C>::plane_bytes;
-  // So many entries are taken in before the next look at what is left of a list.
-  static constexpr int kStep = 4;
-  // Slots of the first look: two maxima each, of tiles in turn.
-  static constexpr int kLookSlots = 8;
-  static_assert(C::list_entries >= kLookSlots && C::list_entries > kStep);
-
-  // base: of the warp's lists, and this lane's place in them.
-  __device__ LaneLists(const BoundRule<kPlain>& rule, uint32_t base) : rule_(rule), base_(base) {}
+  // base: of the warp's lists in shared memory.
+  __device__ LaneLists(const BoundRule<kPlain>& rule, uint32_t base)
+      : rule_(rule), base_(base + threadIdx.x % 32 * 16) {}
 
   // The maxima of a tile of the look, one of each row. They use the memory of the lists.
   __device__ __forceinline__ void store_look(int number, const float (&top)[2]) {
-    const uint32_t place = uint32_t(number / 2 % kLookSlots * 256 + number % 2 * 4);
+    const uint32_t at = base_ + uint32_t(number / 2 % kLookSlots * (32 * 16) + number % 2 * 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint32_t at = base_ + uint32_t(h * plane) + place;
       float before = -INFINITY;
       if (number >= 2 * kLookSlots) {
-        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(before) : "r"(at));
+        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(before) : "r"(at + 8 * h) : "memory");
       }
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(fmaxf(before, top[h])) : "memory");
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + 8 * h), "f"(fmaxf(before, top[h]))
+                   : "memory");
     }
   }
   // Sets the bounds from a look at so many tiles; the lists are empty.
@@ -93,159 +117,305 @@ class LaneLists {
     const float nothing[2] = {-INFINITY, -INFINITY};
     if (num_looks % 2 != 0 && num_looks < 2 * kLookSlots) store_look(num_looks, nothing);
     const int slots = min((num_looks + 1) / 2, kLookSlots);
+    const ListedProducts look = {base_, slots, slots};
+    start(look, level_);
+    constexpr int kRounds = 4;
+#pragma unroll 1
+    for (int round = 0; round < kRounds; ++round) raise(look, level_);
+    set_bounds();
     written_[0] = written_[1] = 0;
-#pragma unroll 1
-    for (int h = 0; h < 2; ++h) {
-      const uint32_t at = base_ + uint32_t(h * plane);
-      const LaneList list = {at, slots, slots};
-      float low = start(list);
-      // A maximum of +inf: nothing is above it, and the row is left to others.
-      const bool is_lost = low == INFINITY;
-      constexpr int kRounds = 4;
-#pragma unroll 1
-      for (int round = 0; round < kRounds; ++round) low = raise(list, low);
-      set(h, low, at, is_lost ? kLost : 0);
-    }
+    clear();
   }
-  // A row that does not exist takes nothing in.
-  template <int kH>
-  __device__ __forceinline__ void close() {
-    above_[kH] = INFINITY;
-    written_[kH] = kLost;
-  }
+  // The row takes nothing in any more.
+  __device__ __forceinline__ void close(int h) { level_[h] = above_[h] = INFINITY; }
 
-  // Whether a list of the warp has no room for kStep more.
-  __device__ __forceinline__ bool is_any_full() const {
-    constexpr uint32_t kNearlyFull = (C::list_entries - kStep) * 256;
-    return __any_sync(~0u, end_[0] - base_ > kNearlyFull || end_[1] - base_ - plane > kNearlyFull);
-  }
-
-  // Takes in two neighbouring products of row kH, if one of them is above the bound.
-  template <int kH>
-  __device__ __forceinline__ void take(float first, float second, uint32_t place) {
+  // So many entries are taken in before the next look at the room that is left.
+  static constexpr int kStep = 4;
+  // Takes in four products, if one of them is above its bound. Their place is first + offset: a sum
+  // that the compiler must not compute early, for all of a tile, and keep.
+  __device__ __forceinline__ void take(float a, float b, float c, float d, uint32_t first,
+                                       uint32_t offset) {
     // gtu: greater or NaN, so that a NaN is not lost.
     asm volatile(
-        "{\n.reg .pred p;\nsetp.gtu.f32 p, %1, %3;\nsetp.gtu.or.f32 p, %2, %3, p;\n"
-        "@p st.shared.v2.f32 [%0], {%1, %2};\n@p st.shared.u32 [%0 + %5], %4;\n"
-        "@p add.u32 %0, %0, 256;\n}"
-        : "+r"(end_[kH])
-        : "f"(first), "f"(second), "f"(above_[kH]), "r"(place), "n"(kH == 0 ? 2 * plane : plane + 4)
+        "{\n.reg .pred p;\n.reg .u32 place;\nadd.u32 place, %8, %9;\n"
+        "setp.gtu.f32 p, %2, %6;\nsetp.gtu.or.f32 p, %3, %6, p;\n"
+        "setp.gtu.or.f32 p, %4, %7, p;\nsetp.gtu.or.f32 p, %5, %7, p;\n"
+        "@p st.shared.v4.f32 [%0], {%2, %3, %4, %5};\n@p st.shared.u32 [%1], place;\n"
+        "@p add.u32 %0, %0, 512;\n@p add.u32 %1, %1, 128;\n}"
+        : "+r"(next_), "+r"(next_place_)
+        : "f"(a), "f"(b), "f"(c), "f"(d), "f"(above_[0]), "f"(above_[1]), "r"(first), "r"(offset)
         : "memory");
   }
-
-  // Raises the bounds and empties the lists. to: of this lane's rows.
-  __device__ __forceinline__ void flush(const CandidateRow (&to)[2]) {
-#pragma unroll 1
-    for (int h = 0; h < 2; ++h) {
-      const uint32_t at = base_ + uint32_t(h * plane),
-                     places = at + uint32_t(h == 0 ? 2 * plane : plane + 4);
-      const int count = int((h == 0 ? end_[0] : end_[1]) - at) / 256;
-      const LaneList list = {at, count, warp_uniform(int(__reduce_max_sync(~0u, unsigned(count))))};
-      float low = h == 0 ? level_[0] : level_[1];
-      if (__any_sync(~0u, low == -INFINITY)) low = fmaxf(low, start(list));
-      low = raise(list, low);
-      const float above = rule_.product_below(low);
-      int own = 0;
-      list.for_each([&](float first, float second) {
-        own += (!(first <= above) ? 1 : 0) + (!(second <= above) ? 1 : 0);
-      });
-      const int lane = int(threadIdx.x) % 4;
-      int up_to = own;  // of this lane and those before it
-      int other = __shfl_up_sync(~0u, up_to, 1, 4);
-      up_to += lane >= 1 ? other : 0;
-      other = __shfl_up_sync(~0u, up_to, 2, 4);
-      up_to += lane >= 2 ? other : 0;
-      const int before = h == 0 ? written_[0] : written_[1];
-      const int total = before + __shfl_sync(~0u, up_to, 3, 4);
-      const CandidateRow row = h == 0 ? to[0] : to[1];
-      const bool is_lost = before == kLost || !(low < INFINITY) || total > row.capacity;
-      device::Candidate* next = row.entries + (before + up_to - own);
-      const int num_written = is_lost ? 0 : list.most;
-#pragma unroll 1
-      for (int entry = 0; entry < num_written; ++entry) {
-        const float2 two = list.load(entry);
-        int32_t place = 0;
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(place) : "r"(places + uint32_t(entry * 256)));
-        const int32_t key = row.first_key + row.stride * place;
-        if (!(two.x <= above)) *next++ = {two.x, key};
-        if (!(two.y <= above)) *next++ = {two.y, key + row.stride};
-      }
-      set(h, low, at, is_lost ? kLost : total);
-    }
+  // Whether a lane of the warp may not have room for kStep more.
+  __device__ __forceinline__ bool is_any_full() const {
+    return __any_sync(~0u, next_ - base_ > uint32_t((kSlots - kStep) * 512));
   }
 
-  // Of row kH, after a flush: how many candidates it has, or kAlone.
-  template <int kH>
-  __device__ __forceinline__ int32_t num_written() const {
-    return written_[kH] == kLost ? device::kAlone : written_[kH];
+  // Whether this lane may be full before long.
+  __device__ __forceinline__ bool is_nearly_full() const {
+    return next_ - base_ > uint32_t((kSlots - kStep - kAhead) * 512);
+  }
+
+  // Raises the bounds and moves what is above them to the candidates. to: of this lane's rows.
+  // is_early: most keys are still to come, so that a row whose candidates do not fit now never has
+  // room for all.
+  __device__ __forceinline__ void move(const CandidateRow (&to)[2], bool is_early) {
+    const ListedProducts list = listed();
+    raise_by_list(list);
+    Shares shares = share(list);
+    if (!is_early &&
+        __any_sync(~0u, shares.total[0] > to[0].capacity || shares.total[1] > to[1].capacity)) {
+      make_room(list, to, shares);
+      shares = share(list);
+    }
+    device::Candidate* next[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (shares.total[h] > to[h].capacity) close(h);
+      next[h] = to[h].entries + shares.first[h];
+      written_[h] = shares.total[h];
+    }
+#pragma unroll 1
+    for (int slot = 0; slot < list.count; ++slot) {
+      const FourProducts four = list.load(slot);
+      const int32_t key = to[0].first_key + to[0].stride * place_of(slot);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (is_kept(h, four.of_row[h][0])) *next[h]++ = {four.of_row[h][0], key};
+        if (is_kept(h, four.of_row[h][1])) *next[h]++ = {four.of_row[h][1], key + to[0].stride};
+      }
+    }
+    __syncwarp();
+    clear();
+  }
+  // After move(): the number of candidates of row h, or kAlone.
+  __device__ __forceinline__ int32_t num_candidates(int h) const {
+    return level_[h] < INFINITY ? written_[h] : device::kAlone;
+  }
+  // A lower bound of lambda of row h.
+  __device__ __forceinline__ float lambda_bound(int h) const {
+    return rule_.lambda_at(h == 0 ? level_[0] : level_[1]);
   }
 
  private:
-  static constexpr int32_t kLost = INT_MAX / 2;  // in place of the number of candidates
+  static constexpr int kSlots = ScanShared<C>::list_slots, kLookSlots = 8;
+  static constexpr int kAhead = 3;  // entries of a lane in most tiles
+  static_assert(kLookSlots <= kSlots && kSlots > kStep + kAhead);
 
-  __device__ __forceinline__ void set(int h, float level, uint32_t end, int32_t written) {
-    const float above = written == kLost ? INFINITY : rule_.product_below(level);
-    if (h == 0) {
-      level_[0] = level, above_[0] = above, end_[0] = end, written_[0] = written;
-    } else {
-      level_[1] = level, above_[1] = above, end_[1] = end, written_[1] = written;
+  static __device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
+  __device__ __forceinline__ uint32_t first_place() const {
+    return base_ - uint32_t(lane() * 12) + kSlots * 512;
+  }
+  __device__ __forceinline__ void clear() {
+    next_ = base_;
+    next_place_ = first_place();
+  }
+  __device__ __forceinline__ ListedProducts listed() const {
+    const int own = int((next_ - base_) / 512);
+    return {base_, own, int(__reduce_max_sync(~0u, unsigned(own)))};
+  }
+  __device__ __forceinline__ int32_t place_of(int slot) const {
+    int32_t place;
+    asm volatile("ld.shared.s32 %0, [%1];"
+                 : "=r"(place)
+                 : "r"(first_place() + uint32_t(slot) * 128)
+                 : "memory");
+    return place;
+  }
+  // Where the products above the bounds go.
+  struct Shares {
+    int first[2];  // place of this lane's first one
+    int total[2];  // candidates of the row, with those that are there
+  };
+  __device__ __forceinline__ Shares share(const ListedProducts& list) const {
+    int own[2] = {0, 0};
+    list.for_each([&](const FourProducts& four) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        own[h] += (is_kept(h, four.of_row[h][0]) ? 1 : 0) + (is_kept(h, four.of_row[h][1]) ? 1 : 0);
+      }
+    });
+    Shares shares;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int up_to = own[h];  // of this lane and those before it
+      int other = __shfl_up_sync(~0u, up_to, 1, 4);
+      up_to += lane() % 4 >= 1 ? other : 0;
+      other = __shfl_up_sync(~0u, up_to, 2, 4);
+      up_to += lane() % 4 >= 2 ? other : 0;
+      shares.first[h] = written_[h] + up_to - own[h];
+      shares.total[h] = written_[h] + __shfl_sync(~0u, up_to, 3, 4);
+    }
+    return shares;
+  }
+  // A NaN is kept; of a lost row nothing is.
+  __device__ __forceinline__ bool is_kept(int h, float product) const {
+    return above_[h] < INFINITY && !(product <= above_[h]);
+  }
+  __device__ __forceinline__ void set_bounds() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      above_[h] = level_[h] < INFINITY ? rule_.product_below(level_[h]) : INFINITY;
+    }
+  }
+  __device__ __forceinline__ void raise_by_list(const ListedProducts& list) {
+    if (__any_sync(~0u, level_[0] == -INFINITY || level_[1] == -INFINITY)) {
+      float low[2];
+      start(list, low);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) level_[h] = fmaxf(level_[h], low[h]);
+    }
+    raise(list, level_);
+    set_bounds();
+  }
+  // Rows whose candidates do not fit: what all of them say of the bound, and what is below it.
+  __device__ __forceinline__ void make_room(const ListedProducts& list, const CandidateRow (&to)[2],
+                                            const Shares& shares) {
+#pragma unroll 1
+    for (int h = 0; h < 2; ++h) {
+      const CandidateRow row = h == 0 ? to[0] : to[1];
+      const bool is_long = (h == 0 ? shares.total[0] : shares.total[1]) > row.capacity;
+      if (!__any_sync(~0u, is_long)) continue;
+      const int count = is_long ? (h == 0 ? written_[0] : written_[1]) : 0;
+      const int most = int(__reduce_max_sync(~0u, unsigned(count)));
+      float low = h == 0 ? level_[0] : level_[1];
+      if (rule_.has_sums()) {
+        constexpr int kRounds = 3;
+#pragma unroll 1
+        for (int round = 0; round < kRounds; ++round) {
+          BoundSums<kPlain> sums;
+          const auto add = [&](float product) {
+            sums.add(rule_, (fmaxf(rule_.level(product), low) - low) * rule_.unit);
+          };
+          row.for_each(count, most, [&](int, float product, int32_t) { add(product); });
+#pragma unroll 1
+          for (int slot = 0; slot < list.count; ++slot) {
+            const FourProducts four = list.load(slot);
+            add(h == 0 ? four.of_row[0][0] : four.of_row[1][0]);
+            add(h == 0 ? four.of_row[0][1] : four.of_row[1][1]);
+          }
+          __syncwarp();
+          const BoundSums<kPlain> all = {row_sum(sums.weight), row_sum(sums.slope)};
+          low += __fdividef(all.step(rule_), rule_.unit);
+        }
+      }
+      const float above = rule_.product_below(low);
+      int kept = 0;
+      row.for_each(count, most, [&](int place, float product, int32_t key) {
+        const bool is_above = place < count && !(product <= above);
+        const uint32_t all = __ballot_sync(~0u, is_above) >> (lane() / 4 * 4) & 15;
+        const int before = __popc(all & ((1u << lane() % 4) - 1));
+        if (is_above) row.entries[kept + before] = {product, key};
+        kept += __popc(all);
+      });
+      __syncwarp();
+      if (!is_long) continue;
+      if (h == 0) {
+        level_[0] = low, above_[0] = above, written_[0] = kept;
+      } else {
+        level_[1] = low, above_[1] = above, written_[1] = kept;
+      }
     }
   }
 
-  // The bound that the largest score alone gives; -inf if there is none, or for softmax.
-  __device__ __forceinline__ float start(const LaneList& list) const {
-    float top = -INFINITY;
-    list.for_each([&](float first, float second) { top = fmaxf(top, fmaxf(first, second)); });
-    top = row_max(top);
-    if (top == INFINITY || top == -INFINITY) return top;
-    if (!rule_.has_sums()) return -INFINITY;
-    return rule_.level(top) - 1.00001f / rule_.unit;
+  // The bounds that the largest products alone give; -inf if there are none, or for softmax.
+  template <class Source>
+  __device__ __forceinline__ void start(const Source& source, float (&low)[2]) const {
+    largest(source, low);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (low[h] == INFINITY || low[h] == -INFINITY) continue;
+      low[h] = rule_.has_sums() ? rule_.level(low[h]) - 1.00001f / rule_.unit : -INFINITY;
+    }
   }
-  __device__ __forceinline__ float raise(const LaneList& list, float low) const {
-    float raised = low;
-    if (rule_.has_sums()) raised = raise_by_sums(list, low);
-    if (rule_.has_ranks()) raised = fmaxf(raised, raise_by_rank(list, low));
-    return raised;
-  }
-  __device__ __forceinline__ float raise_by_sums(const LaneList& list, float low) const {
-    BoundSums<kPlain> sums[2];
-    list.for_each([&](float first, float second) {
-      sums[0].add(rule_, (fmaxf(rule_.level(first), low) - low) * rule_.unit);
-      sums[1].add(rule_, (fmaxf(rule_.level(second), low) - low) * rule_.unit);
+  template <class Source>
+  __device__ __forceinline__ void largest(const Source& source, float (&top)[2]) const {
+    top[0] = top[1] = -INFINITY;
+    source.for_each([&](const FourProducts& four) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        top[h] = fmaxf(top[h], fmaxf(four.of_row[h][0], four.of_row[h][1]));
+      }
     });
-    const BoundSums<kPlain> all = {row_sum(sums[0].weight + sums[1].weight),
-                                   row_sum(sums[0].slope + sums[1].slope)};
-    return low + __fdividef(all.step(rule_), rule_.unit);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) top[h] = row_max(top[h]);
   }
-  // At least top_k entries are above the result, or it is `low`.
-  __device__ __forceinline__ float raise_by_rank(const LaneList& list, float low) const {
-    float top = -INFINITY;
-    list.for_each([&](float first, float second) { top = fmaxf(top, fmaxf(first, second)); });
-    top = row_max(top);
-    if (!(top < INFINITY)) top = low;
-    int32_t good = order_of(low), bad = order_of(rule_.level(top));
+  template <class Source>
+  __device__ __forceinline__ void raise(const Source& source, float (&low)[2]) const {
+    float raised[2] = {low[0], low[1]};
+    if (rule_.has_sums()) raise_by_sums(source, low, raised);
+    if (rule_.has_ranks()) raise_by_rank(source, low, raised);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) low[h] = raised[h];
+  }
+  template <class Source>
+  __device__ __forceinline__ void raise_by_sums(const Source& source, const float (&low)[2],
+                                                float (&raised)[2]) const {
+    BoundSums<kPlain> sums[2][2];
+    source.for_each([&](const FourProducts& four) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float over = fmaxf(rule_.level(four.of_row[h][i]), low[h]) - low[h];
+          sums[h][i].add(rule_, over * rule_.unit);
+        }
+      }
+    });
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const BoundSums<kPlain> all = {row_sum(sums[h][0].weight + sums[h][1].weight),
+                                     row_sum(sums[h][0].slope + sums[h][1].slope)};
+      raised[h] = fmaxf(raised[h], low[h] + __fdividef(all.step(rule_), rule_.unit));
+    }
+  }
+  // At least top_k products are above the result, or it is as before.
+  template <class Source>
+  __device__ __forceinline__ void raise_by_rank(const Source& source, const float (&low)[2],
+                                                float (&raised)[2]) const {
+    float top[2];
+    largest(source, top);
+    int32_t good[2], bad[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      good[h] = order_of(low[h]);
+      bad[h] = order_of(rule_.level(top[h] < INFINITY ? top[h] : low[h]));
+    }
     constexpr int kRounds = 20;
 #pragma unroll 1
     for (int round = 0; round < kRounds; ++round) {
-      const int32_t middle = (good & bad) + ((good ^ bad) >> 1);
-      const float level = float_of_order(middle);
-      float count = 0;
-      list.for_each([&](float first, float second) {
-        count +=
-            (rule_.level(first) > level ? 1.f : 0.f) + (rule_.level(second) > level ? 1.f : 0.f);
+      int32_t middle[2];
+      float level[2], count[2] = {0, 0};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        middle[h] = (good[h] & bad[h]) + ((good[h] ^ bad[h]) >> 1);
+        level[h] = float_of_order(middle[h]);
+      }
+      source.for_each([&](const FourProducts& four) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          count[h] += (rule_.level(four.of_row[h][0]) > level[h] ? 1.f : 0.f) +
+                      (rule_.level(four.of_row[h][1]) > level[h] ? 1.f : 0.f);
+        }
       });
-      const bool is_below = row_sum(count) >= float(rule_.top_k);
-      good = is_below && middle > good ? middle : good;
-      bad = is_below ? bad : middle;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const bool is_below = row_sum(count[h]) >= float(rule_.top_k);
+        good[h] = is_below && middle[h] > good[h] ? middle[h] : good[h];
+        bad[h] = is_below ? bad[h] : middle[h];
+      }
     }
-    return float_of_order(good);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) raised[h] = fmaxf(raised[h], float_of_order(good[h]));
   }
 
   const BoundRule<kPlain>& rule_;
-  const uint32_t base_;
-  float level_[2], above_[2];  // the bound as a level, and as a product
-  uint32_t end_[2];
-  int32_t written_[2];  // candidates so far; kLost: the row is left to others
+  const uint32_t base_;         // of this lane
+  uint32_t next_, next_place_;  // where the next entry goes
+  int32_t written_[2];          // candidates so far
+  // The bounds as levels, and as products. +inf: the row is left to others, as one is in which a
+  // product is +inf.
+  float level_[2], above_[2];
 };
 
 }  // namespace keyhole::sm90

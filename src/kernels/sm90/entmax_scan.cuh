@@ -26,15 +26,8 @@ namespace keyhole::sm90 {
 template <class T, class C, bool kPlain>
 class ScanConsumer {
  public:
-  // warp: index among the consumer warps.
-  __device__ ScanConsumer(const ScanParams& p, const BoundRule<kPlain>& rule, ScanShared<C>& shared,
-                          int warp)
-      : p_(p),
-        shared_(shared),
-        warp_(warp),
-        words_(reinterpret_cast<const uint32_t*>(p.view.bitmaps) +
-               (warp * 32 + lane()) * kMaskWords),
-        lists_(rule, smem_address(shared.lists[warp]) + uint32_t(lane() * 8)) {}
+  __device__ ScanConsumer(const ScanParams& p, const BoundRule<kPlain>& rule, ScanShared<C>& shared)
+      : p_(p), shared_(shared), lists_(rule, smem_address(shared.lists[warp()])) {}
 
   __device__ __forceinline__ void run() {
     Products products;
@@ -49,11 +42,14 @@ class ScanConsumer {
         look(products, i);
       }
       lists_.begin(num_looks);
-      if (row() >= item.num_rows) lists_.template close<0>();
-      if (row() + 8 >= item.num_rows) lists_.template close<1>();
+      if (row() >= item.num_rows) lists_.close(0);
+      if (row() + 8 >= item.num_rows) lists_.close(1);
       for (int i = 0; i < num_tiles; ++i) {
         const int32_t tile = next_products(products);
-        take(products, tile, item);
+        take(products, tile, item, 2 * i < num_tiles);
+        if (i + 1 < num_tiles && is_any_of_warpgroup(lists_.is_nearly_full())) {
+          move(item, 2 * i < num_tiles);
+        }
       }
       end(item);
     }
@@ -64,9 +60,14 @@ class ScanConsumer {
   using Keys = typename ScanShared<C>::Keys;
   static constexpr int kMaskWords = C::tile_k / 64;
 
+  // Among the consumers. Cheaper to compute again than to keep.
+  static __device__ __forceinline__ int thread() {
+    return int(threadIdx.x) - 32 * kScanProducerWarps;
+  }
   static __device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
+  static __device__ __forceinline__ int warp() { return thread() / 32; }
   // The first of this lane's two rows in the query tile; the other one is 8 further.
-  __device__ __forceinline__ int row() const { return warp_ * 16 + lane() / 4; }
+  __device__ __forceinline__ int row() const { return warp() * 16 + lane() / 4; }
 
   __device__ __forceinline__ void await_keys() {
     shared_.waits.await(shared_.full[k_.stage], k_.parity);
@@ -117,7 +118,8 @@ class ScanConsumer {
   // Zeros for a full tile, which does not read them.
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords], int32_t bitmap) const {
     constexpr uint32_t kWords = kScanWarps * 32 * kMaskWords;  // of a bitmap
-    const uint32_t* const at = words_ + uint64_t{uint32_t(bitmap)} * kWords;
+    const uint32_t* const at = reinterpret_cast<const uint32_t*>(p_.view.bitmaps) +
+                               (uint64_t{uint32_t(bitmap)} * kWords + thread() * kMaskWords);
 #pragma unroll
     for (int i = 0; i < kMaskWords; ++i) {
       bits[i] = 0;
@@ -143,25 +145,38 @@ class ScanConsumer {
     lists_.store_look(number, top);
   }
 
-  // Some of the products go to the lists. Where a list has no room for more, all are flushed: at
-  // one place in the code, which is long and seldom runs.
-  __device__ __forceinline__ void take(const Products& products, int32_t tile,
-                                       const ScanItem& item) {
+  // Warps of a warpgroup wait for each other at every product. So they move their entries at the
+  // same time.
+  __device__ __forceinline__ bool is_any_of_warpgroup(bool is_true) const {
+    uint32_t any;
+    asm volatile(
+        "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, 128, p;\n"
+        "selp.u32 %0, 1, 0, q;\n}"
+        : "=r"(any)
+        : "r"(uint32_t(is_true)), "r"(1 + thread() / 128)
+        : "memory");
+    return any != 0;
+  }
+
+  // Some of the products go to the lists. Where a lane has no room for more, all entries are moved:
+  // at one place in the code, which is long and seldom runs.
+  __device__ __forceinline__ void take(const Products& products, int32_t tile, const ScanItem& item,
+                                       bool is_early) {
     using Lists = LaneLists<C, kPlain>;
     constexpr int kGroups = C::tile_k / 8 / Lists::kStep;
     const uint32_t place = uint32_t(tile * C::tile_k + lane() % 4 * 2);
     int done = 0;
     bool is_full = false;
     do {
-      if (is_full) flush(item);
+      if (is_full) move(item, is_early);
       is_full = false;
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
         if (is_full || done > group) continue;
 #pragma unroll
         for (int j = group * Lists::kStep; j < (group + 1) * Lists::kStep; ++j) {
-          lists_.template take<0>(products[4 * j], products[4 * j + 1], place + 8 * j);
-          lists_.template take<1>(products[4 * j + 2], products[4 * j + 3], place + 8 * j);
+          lists_.take(products[4 * j], products[4 * j + 1], products[4 * j + 2],
+                      products[4 * j + 3], place, uint32_t(8 * j));
         }
         done = group + 1;
         is_full = lists_.is_any_full();
@@ -172,7 +187,7 @@ class ScanConsumer {
     const int64_t query = item.first_query + p_.view.stride * (row() + 8 * h);
     return item.head_index * p_.sizes.q_len + query;
   }
-  __device__ __forceinline__ void flush(const ScanItem& item) {
+  __device__ __forceinline__ void move(const ScanItem& item, bool is_early) {
     const device::CandidateLists& all = p_.candidates;
     CandidateRow to[2];
 #pragma unroll
@@ -180,23 +195,21 @@ class ScanConsumer {
       to[h] = {all.entries + row_of(item, h) * all.capacity, all.capacity, int32_t(item.first_key),
                p_.view.stride};
     }
-    lists_.flush(to);
+    lists_.move(to, is_early);
   }
   __device__ __forceinline__ void end(const ScanItem& item) {
-    flush(item);
+    move(item, false);
     if (lane() % 4 != 0) return;
-    if (row() < item.num_rows) {
-      p_.candidates.count[row_of(item, 0)] = lists_.template num_written<0>();
-    }
-    if (row() + 8 < item.num_rows) {
-      p_.candidates.count[row_of(item, 1)] = lists_.template num_written<1>();
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (row() + 8 * h >= item.num_rows) continue;
+      p_.candidates.count[row_of(item, h)] = lists_.num_candidates(h);
+      p_.candidates.lambda_bound[row_of(item, h)] = lists_.lambda_bound(h);
     }
   }
 
   const ScanParams& p_;
   ScanShared<C>& shared_;
-  const int warp_;
-  const uint32_t* const words_;  // this thread's, in the first bitmap
   PipelineState<C::stages> k_;
   uint32_t queries_[C::head_dim / 16][4];
   LaneLists<C, kPlain> lists_;
@@ -213,11 +226,11 @@ __global__ void __launch_bounds__(kScanThreads, 1)
 
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
   if (warp < kScanProducerWarps) {
-    shrink_registers<24>();
+    shrink_registers<kScanProducerRegisters>();
     if (threadIdx.x == 0) ScanProducer<C>(p, keys, shared).load();
   } else {
-    grow_registers<160>();
-    ScanConsumer<T, C, kPlain>(p, rule, shared, warp - kScanProducerWarps).run();
+    grow_registers<kScanConsumerRegisters>();
+    ScanConsumer<T, C, kPlain>(p, rule, shared).run();
     shared.waits.end();
   }
 }
@@ -226,7 +239,7 @@ template <class T, class C, bool kPlain>
 void launch_scan(const ScanParams& params, const RowMaps& keys, const BoundRule<false>& rule,
                  cudaStream_t stream) {
   constexpr int kBytes = sizeof(ScanShared<C>);
-  static_assert(kBytes <= kEntmaxSharedBytes, "does not fit: fewer entries of lists");
+  static_assert(kBytes <= kEntmaxSharedBytes, "does not fit: fewer slots");
   static device::OncePerGpu reserve;
   reserve([] {
     check_cuda(cudaFuncSetAttribute(entmax_scan<T, C, kPlain>,

@@ -5,7 +5,7 @@
 //
 //   producer     1 thread: reads the CTA's work items and starts the TMA copies of key tiles: for
 //                each item first every n-th tile, the look, then all of them
-//   consumers    three warpgroups, 64 queries each; queries are in registers
+//   consumers    warpgroups of 64 queries each; queries are in registers
 //
 // Barrier    completes a phase when                                        who waits
 //   full     a key tile, its bitmap's number and the item have arrived     consumers
@@ -13,6 +13,7 @@
 #pragma once
 
 #include "kernels/device/entmax_params.h"
+#include "kernels/sm90/entmax_launch.h"
 #include "kernels/sm90/entmax_scan_config.h"
 #include "kernels/sm90/stages.cuh"
 #include "kernels/sm90/waits.cuh"
@@ -37,13 +38,12 @@ template <class C>
 struct ScanShared {
   using Keys = Panels<C::tile_k, C::head_dim>;
   static constexpr uint32_t k_bytes = Keys::bytes * Keys::count;
-  // Entry e of a lane's list is at 256 * e + 8 * lane: two products. Keys of entry e, of both rows
-  // of the lane, are in a plane of their own.
-  static constexpr int plane_bytes = C::list_entries * 256;
-  static constexpr int warp_bytes = 3 * plane_bytes;
+  // Of the lists of a warp (entmax_lane_lists.cuh): as many as there is room for.
+  static constexpr int list_slots =
+      (kEntmaxSharedBytes - C::stages * k_bytes - 2048) / (kScanWarps * kSlotBytes);
 
   alignas(1024) unsigned char k[C::stages][k_bytes];  // 1024: the period of the swizzle
-  unsigned char lists[kScanWarps][warp_bytes];
+  unsigned char lists[kScanWarps][list_slots * kSlotBytes];
   uint64_t full[C::stages], empty[C::stages];
   // One more than there are stages: the producer is at most that many items ahead, and a warp reads
   // its item again at its end.
