@@ -10,10 +10,13 @@ namespace keyhole::device {
 namespace {
 
 constexpr int32_t kThreads = 32 * kCtaWarps;
+// Rows of which a thread asks at once whether they are left: mostly none is, and asking is all that
+// the launch takes.
+constexpr int32_t kAsked = 4;
 
 struct LeftMemory {
   CtaMemory row;
-  uint32_t votes[kCtaWarps];
+  uint32_t votes[kAsked * kCtaWarps];  // bit j of [i]: the row 32 i + j of those asked for is left
 };
 
 // A CTA has the rows b, b + CTAs, b + 2 CTAs, ...: rows that are left are often neighbours.
@@ -35,12 +38,21 @@ struct LeftRows {
     const int32_t warp = int32_t(threadIdx.x / 32);
     const int64_t step = gridDim.x;
     bool any_left = false;
-    for (int64_t first = blockIdx.x; first < num_rows(); first += kThreads * step) {
-      const bool is_mine_left = is_left(first + threadIdx.x * step);
-      const uint32_t votes = __ballot_sync(~0u, is_mine_left);
-      if (threadIdx.x % 32 == 0) memory.votes[warp] = votes;
-      if (!__syncthreads_or(is_mine_left)) continue;
-      for (int32_t i = 0; i < kCtaWarps; ++i) {
+    for (int64_t first = blockIdx.x; first < num_rows(); first += kAsked * kThreads * step) {
+      bool is_mine_left[kAsked];
+#pragma unroll
+      for (int32_t i = 0; i < kAsked; ++i) {
+        is_mine_left[i] = is_left(first + (kThreads * i + int32_t(threadIdx.x)) * step);
+      }
+      bool any_of_mine = false;
+#pragma unroll
+      for (int32_t i = 0; i < kAsked; ++i) {
+        const uint32_t votes = __ballot_sync(~0u, is_mine_left[i]);
+        if (threadIdx.x % 32 == 0) memory.votes[kCtaWarps * i + warp] = votes;
+        any_of_mine = any_of_mine || is_mine_left[i];
+      }
+      if (!__syncthreads_or(any_of_mine)) continue;
+      for (int32_t i = 0; i < kAsked * kCtaWarps; ++i) {
         for (uint32_t left = memory.votes[i]; left != 0; left &= left - 1) {
           const int64_t index = first + (32 * i + __ffs(int(left)) - 1) * step;
           const EntmaxRow<T> row(p, layout, memory.row.warps[warp], index, {warp, kCtaWarps});

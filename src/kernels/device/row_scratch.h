@@ -3,8 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 
-#include "base/entmax.h"
 #include "base/int_math.h"
 
 namespace keyhole::device {
