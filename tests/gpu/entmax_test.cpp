@@ -1,11 +1,12 @@
 // tests/gpu/entmax_test.cpp
 // Entmax and top_k on a GPU, through the public functions, against the cpu backend: key lists,
-// plans of several parts, rows with more keys of weight than a list has room for, ties, what is not
-// finite, and the support. tests/kernels has the rest.
+// plans of several parts, rows with more keys of weight than a list has room for, rows that a scan
+// leaves alone, ties, what is not finite, and the support. tests/kernels has the rest.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "base/dtype.h"
 #include "gpu/gpu_problem.h"
 
 namespace keyhole::test {
@@ -20,9 +21,10 @@ struct Results {
   std::vector<int32_t> support;
 };
 
-// The same numbers on both sides, in fp32.
+// The same numbers on both sides. The CPU computes in fp32.
 struct TwoSides {
   int64_t heads = 2, kv_heads = 1, q_len = 40, k_len = 300, head_dim = 24, v_head_dim = 40;
+  DType dtype = DType::f32;  // on the GPU
   std::vector<float> q, k, v, sink;
   AttentionOptions options;
 
@@ -35,71 +37,86 @@ struct TwoSides {
     };
     fill(q, heads * q_len * head_dim), fill(k, kv_heads * k_len * head_dim);
     fill(v, kv_heads * k_len * v_head_dim), fill(sink, heads);
+    round();
+  }
+  // To what the GPU's dtype can hold. After changes to what was drawn.
+  void round() {
+    with_storage(dtype, [&](auto storage) {
+      for (std::vector<float>* numbers : {&q, &k, &v}) {
+        for (float& x : *numbers) x = float(to_f32(Traits<decltype(storage)>::from(x)));
+      }
+    });
   }
 
-  // memory(numbers): a pointer to them on the device.
-  template <class Memory>
-  void call(Device device, const Lists& lists, const Memory& memory, Results& to) const {
-    const auto view = [&](void* data, std::initializer_list<int64_t> shape) {
-      TensorView tensor(data, DType::f32, shape);
-      tensor.device = device;
-      return tensor;
-    };
+  // tensor(numbers, dtype, shape): a view of them on the device.
+  template <class Tensor>
+  void call(const Lists& lists, const IndexView& support, const Tensor& tensor, Results& to) const {
     AttentionOptions with = options;
-    if (!sink.empty()) with.sink = view(memory(sink), {heads});
-    with.support =
-        IndexView(static_cast<int32_t*>(memory(to.support)), {1, heads, q_len, kSupportKeys});
-    with.support.device = device;
-    attention_forward(view(memory(q), {1, heads, q_len, head_dim}),
-                      view(memory(k), {1, kv_heads, k_len, head_dim}),
-                      view(memory(v), {1, kv_heads, k_len, v_head_dim}), lists,
-                      view(memory(to.out), {1, heads, q_len, v_head_dim}),
-                      view(memory(to.lse), {1, heads, q_len}), with);
+    if (!sink.empty()) with.sink = tensor(sink, DType::f32, {heads});
+    with.support = support;
+    attention_forward(tensor(q, dtype, {1, heads, q_len, head_dim}),
+                      tensor(k, dtype, {1, kv_heads, k_len, head_dim}),
+                      tensor(v, dtype, {1, kv_heads, k_len, v_head_dim}), lists,
+                      tensor(to.out, dtype, {1, heads, q_len, v_head_dim}),
+                      tensor(to.lse, DType::f32, {1, heads, q_len}), with);
   }
   Results no_results() const {
     return {std::vector<float>(size_t(heads * q_len * v_head_dim), -7),
             std::vector<float>(size_t(heads * q_len), -7),
             std::vector<int32_t>(size_t(heads * q_len * kSupportKeys), -7)};
   }
+  IndexView support_at(void* memory) const {
+    return {static_cast<int32_t*>(memory), {1, heads, q_len, kSupportKeys}};
+  }
   Results on_cpu(const Lists& lists) const {
     Results results = no_results();
-    call(
-        {}, lists,
-        [](auto& numbers) { return const_cast<void*>(static_cast<const void*>(numbers.data())); },
-        results);
+    const auto tensor = [](auto& numbers, DType, std::initializer_list<int64_t> shape) {
+      return TensorView(numbers.data(), DType::f32, shape);
+    };
+    call(lists, support_at(results.support.data()), tensor, results);
     return results;
   }
   Results on_gpu(const Lists& lists) const {
     Results results = no_results();
-    std::vector<GpuMemory> all;
-    std::vector<std::pair<size_t, void*>> back;
-    const auto memory = [&](auto& numbers) {
-      const int64_t bytes = int64_t(numbers.size() * sizeof(numbers[0]));
-      all.emplace_back(kGpu, bytes);
-      all.back().copy_from_host(numbers.data(), bytes);
-      synchronize(kGpu);
+    const GpuMemory keys(kGpu, int64_t(results.support.size() * sizeof(int32_t)));
+    keys.copy_from_host(results.support.data(), keys.bytes());
+    synchronize(kGpu);
+    IndexView support = support_at(keys.data());
+    support.device = kGpu;
+    std::vector<GpuTensor> all;
+    std::vector<std::pair<size_t, std::vector<float>*>> back;
+    const auto tensor = [&](auto& numbers, DType type, std::initializer_list<int64_t> shape) {
+      all.emplace_back(type, shape);
+      all.back().write(numbers);
       using Numbers = std::remove_reference_t<decltype(numbers)>;
-      if constexpr (!std::is_const_v<Numbers>) back.emplace_back(all.size() - 1, numbers.data());
-      return all.back().data();
+      if constexpr (!std::is_const_v<Numbers>) back.emplace_back(all.size() - 1, &numbers);
+      return all.back().view();
     };
-    call(kGpu, lists, memory, results);
-    for (const auto& [place, to] : back) all[place].copy_to_host(to, all[place].bytes());
+    call(lists, support, tensor, results);
+    for (const auto& [place, numbers] : back) *numbers = all[place].read();
+    keys.copy_to_host(results.support.data(), keys.bytes());
     return results;
   }
 
   void expect_agreement(const Lists& for_cpu, const Lists& for_gpu) const {
-    const Results want = on_cpu(for_cpu), got = on_gpu(for_gpu);
+    expect_agreement(on_cpu(for_cpu), on_gpu(for_gpu));
+  }
+  void expect_agreement(const Results& want, const Results& got) const {
     const auto is_near = [](float a, float b, float tolerance) {
       return a == b || (std::isnan(a) && std::isnan(b)) || std::abs(a - b) <= tolerance;
     };
+    // 16 bits: out is rounded to them, and sums on tensor cores lose a little more.
+    const bool is_f32 = dtype == DType::f32;
+    const float of_lse = is_f32 ? 4e-6f : 2e-5f, of_out = is_f32 ? 2e-5f : 1e-4f;
+    const float unit = is_f32 ? 0.f : dtype == DType::f16 ? 0x1p-10f : 0x1p-8f;
     for (size_t row = 0; row < want.lse.size(); ++row) {
       SCOPED_TRACE("row " + std::to_string(row));
       const float size = 1 + std::abs(want.lse[row]);
-      EXPECT_TRUE(is_near(got.lse[row], want.lse[row], 4e-6f * size))
+      EXPECT_TRUE(is_near(got.lse[row], want.lse[row], of_lse * size))
           << got.lse[row] << " and " << want.lse[row];
       for (size_t x = 0; x < size_t(v_head_dim); ++x) {
         const size_t at = row * size_t(v_head_dim) + x;
-        EXPECT_TRUE(is_near(got.out[at], want.out[at], 2e-5f))
+        EXPECT_TRUE(is_near(got.out[at], want.out[at], of_out + unit * std::abs(want.out[at])))
             << got.out[at] << " and " << want.out[at] << " in column " << x;
       }
       expect_support(row, want, got);
@@ -229,18 +246,143 @@ TEST_F(GpuEntmax, LongRows) {
 TEST_F(GpuEntmax, WhatIsNotFinite) {
   for (const Normalizer& normalizer : kNormalizers) {
     for (const float strange : {kNan, kInfinity, -kInfinity, 3e38f, -3e38f}) {
-      SCOPED_TRACE(to_string(normalizer) + ", " + std::to_string(strange));
-      TwoSides sides;
-      sides.q_len = sides.k_len = 70, sides.v_head_dim = 8;
-      sides.draw(10, /*whole=*/false);
-      sides.sink[1] = strange;
-      sides.options.normalizer = normalizer;
-      for (int64_t x = 0; x < sides.head_dim; ++x) {
-        if (x % 5 == 0) sides.k[size_t(60 * sides.head_dim + x)] = strange;
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        SCOPED_TRACE(to_string(normalizer) + ", " + std::to_string(strange) + ", " +
+                     to_string(dtype));
+        TwoSides sides;
+        sides.q_len = sides.k_len = 70, sides.v_head_dim = 8;
+        sides.dtype = dtype;
+        sides.draw(10, /*whole=*/false);
+        sides.sink[1] = strange;
+        sides.options.normalizer = normalizer;
+        for (int64_t x = 0; x < sides.head_dim; ++x) {
+          if (x % 5 == 0) sides.k[size_t(60 * sides.head_dim + x)] = strange;
+        }
+        sides.round();
+        const Plan made =
+            plan(parse("causal"), Shape{1, sides.heads, sides.q_len, sides.k_len, {}});
+        sides.expect_agreement(made, made);
       }
-      const Plan made = plan(parse("causal"), Shape{1, sides.heads, sides.q_len, sides.k_len, {}});
-      sides.expect_agreement(made, made);
     }
+  }
+}
+
+// Rows among others that have more candidates than a scan has room for. On Hopper a CTA takes each.
+struct LeftRows {
+  const char* pattern;
+  Normalizer normalizer;
+  int64_t q_len, k_len;
+  DType dtype = DType::bf16;
+  int64_t heads = 2, kv_heads = 1, head_dim = 64, v_head_dim = 64;
+  double softcap = 0;
+  bool has_sink = false, whole = false;
+};
+const LeftRows kLeftRows[] = {
+    {"dense", entmax(1.5), 24, 1000},
+    {"causal", entmax(1.5), 1000, 1000},
+    {"causal", entmax(1.5), 24, 5000},
+    {"causal", entmax(1.5), 24, 5000, DType::f16},
+    {"dense", entmax(2), 24, 5000},
+    {"dense", entmax(1.25), 24, 5000, DType::f16},
+    {"dense", entmax(1.05), 24, 1000},
+    {"causal & window(700)", entmax(1.5), 1000, 1000},
+    {"dilated(3)", entmax(1.5), 300, 3000},
+    {"random(64, 20, 3)", entmax(1.5), 200, 5000},
+    {"dense", entmax(1.5, 8), 24, 5000},
+    {"causal", entmax(1.25, 64), 24, 5000},
+    {"dense", softmax(8), 24, 5000},
+    {"dense", softmax(64), 24, 1000},
+    {"dense", entmax(1.5, 100), 24, 5000},
+    {"dense", softmax(100), 24, 5000},
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .q_len = 24,
+     .k_len = 5000,
+     .heads = 8,
+     .kv_heads = 2},
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .q_len = 24,
+     .k_len = 5000,
+     .head_dim = 128,
+     .v_head_dim = 128},
+    {.pattern = "dense",
+     .normalizer = entmax(1.5, 8),
+     .q_len = 24,
+     .k_len = 1000,
+     .heads = 4,
+     .head_dim = 96,
+     .v_head_dim = 40},
+    {.pattern = "dense",
+     .normalizer = entmax(1.25),
+     .q_len = 24,
+     .k_len = 1000,
+     .head_dim = 40,
+     .v_head_dim = 128,
+     .has_sink = true},
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .q_len = 24,
+     .k_len = 5000,
+     .softcap = 2,
+     .has_sink = true},
+    {.pattern = "dense", .normalizer = entmax(1.5), .q_len = 24, .k_len = 5000, .whole = true},
+    {.pattern = "dense",
+     .normalizer = entmax(1.5, 8),
+     .q_len = 24,
+     .k_len = 5000,
+     .has_sink = true,
+     .whole = true},
+    {.pattern = "causal",
+     .normalizer = softmax(64),
+     .q_len = 24,
+     .k_len = 5000,
+     .dtype = DType::f16,
+     .whole = true},
+    // More keys than the lists of a CTA have room for.
+    {.pattern = "dense",
+     .normalizer = entmax(1.5),
+     .q_len = 6,
+     .k_len = 70000,
+     .head_dim = 16,
+     .v_head_dim = 8},
+};
+
+TEST_F(GpuEntmax, RowsThatAScanLeavesAlone) {
+  for (const LeftRows& left : kLeftRows) {
+    SCOPED_TRACE(std::string(left.pattern) + ", " + to_string(left.normalizer) + ", " +
+                 to_string(left.dtype) + ", " + std::to_string(left.q_len) + " queries, " +
+                 std::to_string(left.k_len) + " keys, heads of " + std::to_string(left.head_dim) +
+                 (left.whole ? ", whole" : ""));
+    TwoSides sides;
+    sides.heads = left.heads, sides.kv_heads = left.kv_heads;
+    sides.q_len = left.q_len, sides.k_len = left.k_len;
+    sides.head_dim = left.head_dim, sides.v_head_dim = left.v_head_dim;
+    sides.dtype = left.dtype;
+    sides.options.normalizer = left.normalizer, sides.options.softcap = left.softcap;
+    if (left.whole) sides.options.scale = kExactScale;
+    sides.draw(11, left.whole);
+    if (!left.has_sink) sides.sink.clear();
+    // Of four queries one is zero, so that all its scores are equal. One is near zero, so that all
+    // its keys have weight. One sees the keys in two halves, and all scores of a half are equal.
+    for (int64_t row = 0; row < sides.heads * sides.q_len; ++row) {
+      float* const query = sides.q.data() + row * sides.head_dim;
+      const float factor = row % 4 == 0 ? 0.f : row % 4 == 1 ? 0x1p-10f : 1.f;
+      for (int64_t x = 0; x < sides.head_dim; ++x) {
+        query[x] = row % 4 == 2 ? (x == 0 ? 1.f : 0.f) : factor * query[x];
+      }
+    }
+    for (int64_t key = 0; key < sides.kv_heads * sides.k_len; ++key) {
+      sides.k[size_t(key * sides.head_dim)] = float(key % 2);
+    }
+    sides.round();
+    const Plan made =
+        plan(parse(left.pattern), Shape{1, sides.heads, sides.q_len, sides.k_len, {}});
+    const Results got = sides.on_gpu(made), again = sides.on_gpu(made);
+    sides.expect_agreement(sides.on_cpu(made), got);
+    EXPECT_EQ(got.out, again.out);
+    EXPECT_EQ(got.lse, again.lse);
+    EXPECT_EQ(got.support, again.support);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/entmax_forward_call.h"
+#include "kernels/device/entmax_left_rows.h"
 #include "kernels/device/entmax_rows.h"
 #include "kernels/device/store_plan.h"
 
@@ -32,7 +33,9 @@ Workspace lay_out(const ForwardArgs& args, bool scans) {
   };
   take(w.tiles, int64_t(args.plan.tiles.size()));
   take(w.gathers, int64_t(args.plan.gathers.size()));
-  w.rows = row_scratch_for(sizes, args.launch.num_processors);
+  const int num_processors = args.launch.num_processors;
+  w.rows =
+      scans ? left_row_scratch_for(sizes, num_processors) : row_scratch_for(sizes, num_processors);
   char* lists = nullptr;
   take(lists, w.rows.bytes());
   w.rows.lists = lists;
@@ -83,14 +86,13 @@ void run_entmax_forward(const ForwardArgs& args, BitmapLayout bitmaps,
   EntmaxParams params = params_of(args, w);
   narrow(int64_t{params.sizes.batch} * params.sizes.heads, "attention: batch x heads");
   params.plan = store_plan(args.plan, w.tiles, w.gathers, stream);
-  if (scans) {
-    const size_t rows = size_t(params.sizes.num_heads()) * size_t(params.sizes.q_len);
-    check_cuda(cudaMemsetAsync(params.candidates.count, 0, rows * sizeof(int32_t), stream),
-               "clearing the counts of candidates");
-    launches.scan(params, args.plan.tiles[0], stream);
-    launches.solve(params, dtype, stream);
-  }
-  launch_entmax_rows(params, dtype, bitmaps, w.rows, stream);
+  if (!scans) return launch_entmax_rows(params, dtype, bitmaps, w.rows, stream);
+  const size_t rows = size_t(params.sizes.num_heads()) * size_t(params.sizes.q_len);
+  check_cuda(cudaMemsetAsync(params.candidates.count, 0, rows * sizeof(int32_t), stream),
+             "clearing the counts of candidates");
+  launches.scan(params, args.plan.tiles[0], stream);
+  launches.solve(params, dtype, stream);
+  launch_entmax_left_rows(params, dtype, bitmaps, w.rows, stream);
 }
 
 }  // namespace keyhole::device

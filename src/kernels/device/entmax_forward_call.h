@@ -16,7 +16,7 @@ using LaunchScan = void (*)(const EntmaxParams& params, const TileView& view, cu
 // Queues the solution of all rows that the scan did not leave alone.
 using LaunchSolve = void (*)(const EntmaxParams& params, DType dtype, cudaStream_t stream);
 
-// The launches of a backend; null: every row is left to entmax_rows.h. They are used only for plans
+// The launches of a backend; null: entmax_rows.h computes every row. They are used only for plans
 // of one part of tiles, a scale above 0, and a top_k of at most kSupportKeys.
 struct EntmaxLaunches {
   LaunchScan scan = nullptr;

@@ -6,8 +6,9 @@
 //             have weight
 //   solve     (entmax_solve.cu)            lambda on that list; the support; the values of the
 //             support
-//   rows      (entmax_rows.cu)             one row alone, whatever it is: what a scan left out, or
-//             all rows where no scan was made
+//   rest      (entmax_left_rows.cu)        the rows that the scan or the solution left alone, a CTA
+//             each
+//   rows      (entmax_rows.cu)             all rows, a warp each, where no scan was made
 #pragma once
 
 #include "base/entmax.h"
@@ -26,7 +27,7 @@ struct Candidate {
 // every key of the row that has weight, and may have others.
 struct CandidateLists {
   Candidate* entries = nullptr;   // [rows][capacity]
-  int32_t* count = nullptr;       // [rows]; kAlone: the row is left to entmax_rows.cu
+  int32_t* count = nullptr;       // [rows]; kAlone: the row is left to entmax_left_rows.cu
   float* lambda_bound = nullptr;  // [rows]  lambda of all keys is not below it; -inf: not known
   int32_t capacity = 0;
 };

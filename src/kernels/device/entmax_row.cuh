@@ -32,11 +32,12 @@ struct EntmaxRow {
   RowMemory& memory;
   int32_t batch, head, kv_head, head_index;
   int64_t query;
+  KeyShare share;  // of this warp
   HeadRows<T> k;
 
   __device__ EntmaxRow(const EntmaxParams& params, BitmapLayout of_bitmaps, RowMemory& of_warp,
-                       int64_t row)
-      : p(params), layout(of_bitmaps), memory(of_warp) {
+                       int64_t row, KeyShare of_row = {})
+      : p(params), layout(of_bitmaps), memory(of_warp), share(of_row) {
     head_index = int32_t(row / p.sizes.q_len);
     query = row - head_index * p.sizes.q_len;
     batch = head_index / p.sizes.heads;
@@ -52,7 +53,7 @@ struct EntmaxRow {
     __syncwarp();
   }
 
-  __device__ KeyWalk walk() const { return KeyWalk(p.plan, layout, head_index, query); }
+  __device__ KeyWalk walk() const { return KeyWalk(p.plan, layout, head_index, query, share); }
   template <class Number>
   __device__ Number sink() const {
     return p.sink == nullptr ? -std::numeric_limits<Number>::infinity()

@@ -7,6 +7,12 @@
 
 namespace keyhole::device {
 
+// Several warps may share a walk: each takes every count-th tile. A part of key lists is the first
+// one's alone.
+struct KeyShare {
+  int32_t index = 0, count = 1;
+};
+
 // A part of tiles is followed from its last key to its first. Where the nearest keys have the
 // largest scores, a row meets those early, and drops most others at once.
 struct KeyWalk {
@@ -14,7 +20,9 @@ struct KeyWalk {
   BitmapLayout layout;
   int32_t head_index;
   int64_t query;
+  KeyShare share;
   int32_t parts_opened = 0;
+  int32_t tiles_of_others;  // before the next one of this share
   // In a part of tiles. What is left is counted down: runs, tiles of a run, columns of a tile.
   const TileView* view = nullptr;
   const TileRun* runs = nullptr;
@@ -27,8 +35,13 @@ struct KeyWalk {
   int32_t list_left = 0;
 
   __device__ KeyWalk(const DevicePlan& of_plan, BitmapLayout of_bitmaps, int32_t of_head,
-                     int64_t of_query)
-      : plan(of_plan), layout(of_bitmaps), head_index(of_head), query(of_query) {}
+                     int64_t of_query, KeyShare of_walk = {})
+      : plan(of_plan),
+        layout(of_bitmaps),
+        head_index(of_head),
+        query(of_query),
+        share(of_walk),
+        tiles_of_others(of_walk.index) {}
 
   // The next key of each lane; -1: none. False: there are no more. The whole warp calls.
   __device__ __forceinline__ bool next(int32_t& key) {
@@ -41,9 +54,13 @@ struct KeyWalk {
         list_left -= 32;
         key = list().at(uint32_t(list_left) + threadIdx.x % 32);
         if (__any_sync(~0u, key >= 0)) return true;
-      } else if (tiles_left > 0) {
-        --tiles_left;
+      } else if (tiles_left > tiles_of_others) {
+        tiles_left -= tiles_of_others + 1;
+        tiles_of_others = share.count - 1;
         cols_left = (view->tile.k + 31) / 32 * 32;
+      } else if (tiles_left > 0) {
+        tiles_of_others -= tiles_left;
+        tiles_left = 0;
       } else if (runs_left > 0) {
         run = runs[--runs_left];
         tiles_left = run.count;
@@ -51,7 +68,7 @@ struct KeyWalk {
         open(plan.tiles[parts_opened++]);
       } else if (parts_opened < plan.num_tiles + plan.num_gathers) {
         gather = plan.gathers + (parts_opened++ - plan.num_tiles);
-        list_left = (list().count + 31) / 32 * 32;
+        list_left = share.index == 0 ? (list().count + 31) / 32 * 32 : 0;
       } else {
         return false;
       }

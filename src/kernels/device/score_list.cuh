@@ -5,15 +5,10 @@
 #pragma once
 
 #include "kernels/device/entmax_params.h"
+#include "kernels/device/row_scratch.h"
 #include "kernels/device/top_keys.cuh"
 
 namespace keyhole::device {
-
-template <class Number>
-struct Scored {
-  Number score;  // finite
-  int32_t key;
-};
 
 template <class Number>
 struct ScoreList {
@@ -32,7 +27,7 @@ struct ScoreList {
   }
 
   // Keeps the entries for which keeps(is there, score, key), in their order; returns how many. It
-  // is called by the whole warp.
+  // is called by the whole warp, and may replace the score.
   template <class Keeps>
   __device__ int32_t keep(int32_t count, Keeps keeps) const {
     int32_t kept = 0;

@@ -1,7 +1,7 @@
 // src/kernels/device/top_keys.cuh
-// Which keys top_k takes: the first in the order of base/entmax.h. A warp finds the last of them by
-// digits, from the highest digit on: it counts how many keys have which digit, and goes on with
-// those that share the digit of the one it looks for. Keys are only read, once per digit.
+// Which keys top_k takes: the first in the order of base/entmax.h. A warp or a CTA finds the last
+// of them by digits, from the highest digit on: it counts how many keys have which digit, and goes
+// on with those that share the digit of the one it looks for. Keys are only read, once per digit.
 #pragma once
 
 #include <climits>
@@ -11,7 +11,19 @@
 
 namespace keyhole::device {
 
-inline constexpr int32_t kDigits = 256;  // of a histogram in shared memory, per warp
+inline constexpr int32_t kDigits = 256;  // of a histogram in shared memory
+
+// Threads that search together: all of them call, with the same arguments but for their elements.
+struct WarpTeam {
+  static __device__ int32_t rank() { return int32_t(threadIdx.x % 32); }
+  static __device__ int32_t size() { return 32; }
+  static __device__ void sync() { __syncwarp(); }
+};
+struct CtaTeam {
+  static __device__ int32_t rank() { return int32_t(threadIdx.x); }
+  static __device__ int32_t size() { return int32_t(blockDim.x); }
+  static __device__ void sync() { __syncthreads(); }
+};
 
 // What a search has found: the element of a rank among those with these bits.
 template <class Bits>
@@ -58,22 +70,22 @@ __device__ inline RankedDigit find_digit(const int32_t* histogram, int32_t rank)
 }
 
 // The element of rank `rank` (1: the largest) among the num_bits wide bits of elements. for_each
-// calls its argument with (takes part, bits), by the whole warp.
-template <class Bits, class ForEach>
+// calls its argument with (takes part, bits).
+template <class Bits, class Team, class ForEach>
 __device__ Ranked<Bits> find_rank(int32_t rank, int32_t num_bits, int32_t* histogram,
                                   ForEach for_each) {
   Ranked<Bits> found = {true, 0, rank, 0};
   for (int32_t shift = (num_bits - 1) / 8 * 8; shift >= 0; shift -= 8) {
-    for (int32_t i = int32_t(threadIdx.x % 32); i < kDigits; i += 32) histogram[i] = 0;
-    __syncwarp();
+    for (int32_t i = Team::rank(); i < kDigits; i += Team::size()) histogram[i] = 0;
+    Team::sync();
     for_each([&](bool takes_part, Bits bits) {
       // Twice: a shift by all bits is not defined.
       const bool is_near = (bits ^ found.bits) >> shift >> 8 == 0;
       if (takes_part && is_near) atomicAdd(histogram + (bits >> shift & (kDigits - 1)), 1);
     });
-    __syncwarp();
+    Team::sync();
     const RankedDigit digit = find_digit(histogram, found.taken);
-    __syncwarp();
+    Team::sync();
     if (digit.digit < 0) return {false, 0, 0, 0};
     found.bits |= Bits(digit.digit) << shift;
     found.taken -= digit.above;
@@ -82,7 +94,8 @@ __device__ Ranked<Bits> find_rank(int32_t rank, int32_t num_bits, int32_t* histo
   return found;
 }
 
-// The keys that are taken: those that rank before the last, and the last.
+// The keys that are taken: those that rank before the last, and the last. Each warp of a CTA has
+// its own, for its own keys: none of them may then be another warp's, too.
 template <class Number>
 struct TopKeys {
   bool is_all = true;
@@ -103,24 +116,26 @@ struct TopKeys {
   }
 };
 
-// for_each calls its argument with (is there, score, key), by the whole warp; called once per
-// digit, always with the same keys. No score is NaN.
-template <class Number, class ForEach>
+// for_each calls its argument with (is there, score, key); called once per digit, always with the
+// same keys. No score is NaN.
+template <class Number, class Team = WarpTeam, class ForEach>
 __device__ __noinline__ TopKeys<Number> find_top_keys(int64_t top_k, int64_t k_len,
                                                       int32_t* histogram, ForEach for_each) {
   using Bits = typename OrderedBits<Number>::Bits;
   TopKeys<Number> top;
   if (top_k == 0 || top_k >= INT_MAX) return top;
-  const auto last = find_rank<Bits>(int32_t(top_k), 8 * sizeof(Bits), histogram, [&](auto visit) {
-    for_each([&](bool is_there, Number score, int32_t) { visit(is_there, ordered_bits(score)); });
-  });
+  const auto last =
+      find_rank<Bits, Team>(int32_t(top_k), 8 * sizeof(Bits), histogram, [&](auto visit) {
+        for_each(
+            [&](bool is_there, Number score, int32_t) { visit(is_there, ordered_bits(score)); });
+      });
   if (!last.exists) return top;
   top.is_all = false;
   top.last_score = number_of_bits<Number>(last.bits);
   if (last.taken >= last.equal) return top;
   // Of keys with equal scores the smallest are taken.
   const int32_t largest_key = int32_t(k_len - 1), num_bits = 32 - __clz(largest_key | 1);
-  const auto key = find_rank<uint32_t>(last.taken, num_bits, histogram, [&](auto visit) {
+  const auto key = find_rank<uint32_t, Team>(last.taken, num_bits, histogram, [&](auto visit) {
     for_each([&](bool is_there, Number score, int32_t his_key) {
       visit(is_there && score == top.last_score, uint32_t(largest_key - his_key));
     });

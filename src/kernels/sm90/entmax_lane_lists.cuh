@@ -7,7 +7,7 @@
 // Before a list is full, the bounds are raised by what is in it, and what is above them moves on to
 // the candidates of the rows in global memory. Candidates that do not fit are made fewer by a bound
 // that all of the row's candidates give. A row in which this does not help is lost to the scan: it
-// is left to device/entmax_rows.cu.
+// is left to device/entmax_left_rows.cu.
 //
 //   slot s of the lists    32 x 16 bytes of products, 32 x 4 bytes of places: kSlotBytes
 #pragma once
