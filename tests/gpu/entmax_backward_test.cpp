@@ -4,6 +4,7 @@
 // from the CPU, so nothing here depends on a forward pass of the GPU.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "gpu/gpu_problem.h"
@@ -24,12 +25,32 @@ struct Call {
   double softcap = 0;
   bool has_sink = false, has_dlse = false;
   int64_t batch = 2;
+  // Of the two batch entries: every so many queries are nearly 0, and all their keys have weight.
+  int64_t flat_every[2] = {0, 0};
+  int64_t nan_query = -1;  // of the first head
+  // Not 0: lists of so many entries replace the pattern. Some keys are named often.
+  int64_t entries = 0;
 };
 
 std::string to_string(const Call& call) {
   return say(call.pattern, ", ", to_string(call.normalizer), ", ", to_string(call.dtype),
              ", heads ", call.heads, "/", call.kv_heads, ", lengths ", call.q_len, "/", call.k_len,
-             ", dims ", call.head_dim, "/", call.v_head_dim);
+             ", dims ", call.head_dim, "/", call.v_head_dim, ", flat rows 1 of ",
+             call.flat_every[0], " and ", call.flat_every[1],
+             call.nan_query >= 0 ? ", with a NaN" : "",
+             call.entries > 0 ? say(", ", call.entries, " entries") : "");
+}
+
+// Every seventh list names one key again and again, which no other list does.
+std::vector<int32_t> draw_entries(const Call& call) {
+  Random random(13);
+  std::vector<int32_t> entries(size_t(call.q_len * call.entries));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const int64_t query = int64_t(i) / call.entries;
+    entries[i] = int32_t(query % 7 == 0 ? call.k_len - 1 - query / 7
+                                        : random.between(-1, call.k_len - 2 - call.q_len / 7));
+  }
+  return entries;
 }
 
 // A tensor in both memories. On the host it is f32, with the numbers that the GPU's dtype can hold.
@@ -71,16 +92,23 @@ class Problem {
     dv_ = Both(call.dtype, {b, kv, call.k_len, call.v_head_dim}, 11);
     dsink_ = Both(DType::f32, {h}, 12);
     support_.resize(size_t(b * h * call.q_len * kSupportKeys));
+    bend_queries();
+    if (call.entries == 0) return;
+    entries_ = draw_entries(call);
+    const int64_t bytes = int64_t(entries_.size() * sizeof(int32_t));
+    gpu_entries_ = GpuMemory(kGpu, bytes);
+    gpu_entries_.copy_from_host(entries_.data(), bytes);
+    synchronize(kGpu);
   }
 
   // On the CPU: lambda, the support and the gradients that are wanted.
   void prepare() {
     AttentionOptions options = common_options(Device{});
-    attention_forward(q_.on_host(), k_.on_host(), v_.on_host(), plan_, out_.on_host(),
+    attention_forward(q_.on_host(), k_.on_host(), v_.on_host(), lists(Device{}), out_.on_host(),
                       lse_.on_host(), options);
     lse_.gpu.write(lse_.host);
     attention_backward(dout_.on_host(), q_.on_host(), k_.on_host(), v_.on_host(), out_.on_host(),
-                       lse_.on_host(), plan_, gradients(Device{}), options);
+                       lse_.on_host(), lists(Device{}), gradients(Device{}), options);
   }
 
   int64_t longest_support() const {
@@ -113,7 +141,7 @@ class Problem {
     }
     for (const Both* tensor : {&dq_, &dk_, &dv_, &dsink_}) tensor->gpu.fill(0xff);
     attention_backward(dout_.gpu.view(), q_.gpu.view(), k_.gpu.view(), v_.gpu.view(),
-                       out_.gpu.view(), lse_.gpu.view(), plan_, gradients(kGpu), options);
+                       out_.gpu.view(), lse_.gpu.view(), lists(kGpu), gradients(kGpu), options);
     synchronize(kGpu);
   }
 
@@ -130,6 +158,30 @@ class Problem {
   }
 
  private:
+  void bend_queries() {
+    const size_t cols = size_t(call_.head_dim);
+    for (int64_t row = 0; row < call_.batch * call_.heads * call_.q_len; ++row) {
+      const int64_t query = row % call_.q_len, batch = row / call_.q_len / call_.heads;
+      const int64_t every = call_.flat_every[batch % 2];
+      float* const q = q_.host.data() + size_t(row) * cols;
+      if (every > 0 && query % every == every - 1) {
+        for (size_t x = 0; x < cols; ++x) q[x] *= 0x1p-10f;
+      }
+      if (row == call_.nan_query) std::fill_n(q, cols, std::numeric_limits<float>::quiet_NaN());
+    }
+    q_.gpu.write(q_.host);
+    q_.host = q_.gpu.read();
+  }
+  Lists lists(Device device) const {
+    if (entries_.empty()) return plan_;
+    IndexView view(entries_.data(), {1, 1, call_.q_len, call_.entries});
+    view.shape[0] = call_.batch, view.strides[0] = 0;  // all batch entries share them
+    if (device.kind == Device::Kind::cuda) {
+      view.data = gpu_entries_.data();
+      view.device = device;
+    }
+    return view;
+  }
   AttentionOptions common_options(Device device) {
     const bool is_host = device.kind == Device::Kind::cpu;
     AttentionOptions options;
@@ -163,6 +215,7 @@ class Problem {
     for (const float want : tensor.host) largest = std::max(largest, double(std::abs(want)));
     for (size_t i = 0; i < got.size(); ++i) {
       const double want = tensor.host[i];
+      if (std::isnan(want) && std::isnan(got[i])) continue;
       const double bound =
           1e-4 * largest + 1e-6 + rounding_of(tensor.gpu.view().dtype) * std::abs(want);
       ASSERT_LE(std::abs(double(got[i]) - want), bound)
@@ -173,7 +226,8 @@ class Problem {
   Call call_;
   Plan plan_;
   Both q_, k_, v_, dout_, out_, lse_, dlse_, sink_, dq_, dk_, dv_, dsink_;
-  std::vector<int32_t> support_;
+  std::vector<int32_t> support_, entries_;
+  GpuMemory gpu_entries_;
 };
 
 const Call kCalls[] = {
@@ -199,19 +253,114 @@ const Call kCalls[] = {
     {"dense", entmax(1.5), DType::bf16, 2, 1, 0, 40},
 };
 
-TEST_F(EntmaxBackward, AgreesWithTheCpu) {
-  for (const Call& call : kCalls) {
-    Problem problem(call);
-    problem.prepare();
-    for (const Supports supports : {Supports::all, Supports::some, Supports::none}) {
-      for (const bool is_deterministic : {false, true}) {
-        problem.run(supports, is_deterministic);
-        problem.expect_agreement(say(to_string(call), ", support of ",
-                                     kSupportNames[size_t(supports)],
-                                     is_deterministic ? ", in order" : ""));
-      }
+// Rows with more keys than a support has room for, among others: few, so that the pass makes lists
+// of them; and so many that there is no room for these lists, in all units or in some.
+const Call kLongCalls[] = {
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .q_len = 600,
+     .k_len = 600,
+     .flat_every = {50, 50}},
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .q_len = 600,
+     .k_len = 600,
+     .flat_every = {3, 3}},
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .dtype = DType::bf16,
+     .heads = 4,
+     .kv_heads = 2,
+     .q_len = 600,
+     .k_len = 600,
+     .flat_every = {50, 3}},
+    // One list is longer than a CTA stages.
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .dtype = DType::f16,
+     .heads = 6,
+     .kv_heads = 2,
+     .q_len = 2000,
+     .k_len = 2000,
+     .head_dim = 128,
+     .v_head_dim = 96,
+     .flat_every = {1999, 0}},
+    {.pattern = "dense",
+     .normalizer = entmax(2),
+     .q_len = 130,
+     .k_len = 100,
+     .has_dlse = true,
+     .flat_every = {40, 20}},
+    {.pattern = "causal",
+     .normalizer = entmax(1.5, 100),
+     .q_len = 300,
+     .k_len = 300,
+     .softcap = 4,
+     .has_sink = true,
+     .has_dlse = true,
+     .flat_every = {40, 5}},
+    {.pattern = "window(40) | sinks(60)",
+     .normalizer = softmax(70),
+     .dtype = DType::bf16,
+     .heads = 4,
+     .q_len = 200,
+     .k_len = 200,
+     .head_dim = 40,
+     .v_head_dim = 17},
+    {.pattern = "strided(8)",
+     .normalizer = entmax(1.5),
+     .q_len = 700,
+     .k_len = 700,
+     .flat_every = {100, 0}},
+    {.pattern = "dense",
+     .normalizer = entmax(1.5),
+     .heads = 4,
+     .kv_heads = 2,
+     .q_len = 140,
+     .k_len = 180,
+     .flat_every = {20, 9},
+     .entries = 100},
+    // One row names a key more often than a slot has numbers.
+    {.pattern = "dense",
+     .normalizer = entmax(1.5),
+     .kv_heads = 2,
+     .q_len = 140,
+     .k_len = 180,
+     .entries = 100},
+    {.pattern = "dense",
+     .normalizer = softmax(20),
+     .kv_heads = 2,
+     .q_len = 140,
+     .k_len = 180,
+     .entries = 100},
+    // What has a NaN is followed over the plan, and the long rows by their lists.
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .q_len = 400,
+     .k_len = 400,
+     .flat_every = {50, 50},
+     .nan_query = 90},
+};
+
+void expect_agreement_with_every_support(const Call& call) {
+  Problem problem(call);
+  problem.prepare();
+  for (const Supports supports : {Supports::all, Supports::some, Supports::none}) {
+    for (const bool is_deterministic : {false, true}) {
+      problem.run(supports, is_deterministic);
+      problem.expect_agreement(say(to_string(call), ", support of ",
+                                   kSupportNames[size_t(supports)],
+                                   is_deterministic ? ", in order" : ""));
     }
   }
+}
+
+TEST_F(EntmaxBackward, AgreesWithTheCpu) {
+  for (const Call& call : kCalls) expect_agreement_with_every_support(call);
+}
+
+TEST_F(EntmaxBackward, LongRowsAgreeWithTheCpu) {
+  for (const Call& call : kLongCalls) expect_agreement_with_every_support(call);
 }
 
 // Every row lists key 0: its entries are split among CTAs, and their sums combined.
@@ -229,15 +378,18 @@ TEST_F(EntmaxBackward, AddsUpAKeyThatEveryRowLists) {
 }
 
 TEST_F(EntmaxBackward, HasTheSameBitsEveryTime) {
-  const Call calls[] = {
+  std::vector<Call> calls = {
       {"causal", entmax(1.5), DType::bf16, 4, 2, 700, 700},
       {"window(2) | sinks(1)", softmax(8), DType::f32, 4, 1, 2500, 2500, 32, 32},
       {"dense", entmax(1.5, 20), DType::f32, 4, 1, 900, 40, 64, 64, 0, true, true},  // busy keys
   };
+  for (const Call& call : kLongCalls) {
+    if (call.nan_query < 0) calls.push_back(call);  // a NaN is not equal to itself
+  }
   for (const Call& call : calls) {
     Problem problem(call);
     problem.prepare();
-    for (const Supports supports : {Supports::all, Supports::some}) {
+    for (const Supports supports : {Supports::all, Supports::some, Supports::none}) {
       problem.run(supports, true);
       const auto first = problem.results();
       for (int again = 0; again < 5; ++again) {

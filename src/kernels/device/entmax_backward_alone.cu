@@ -5,7 +5,6 @@
 #include "kernels/device/entmax_backward_alone.h"
 #include "kernels/device/entmax_pair.cuh"
 #include "kernels/device/gather_rows.cuh"
-#include "kernels/device/last_rank.cuh"
 #include "kernels/device/partner_walk.cuh"
 
 namespace keyhole::device {
@@ -13,20 +12,6 @@ namespace {
 
 constexpr int32_t kWarps = 4;     // per CTA
 constexpr int32_t kWidest = 576;  // columns of a row
-
-// Weight and slope of a pair of a row alone. A NaN of the row reaches all its keys.
-__device__ __forceinline__ EntmaxTerms<float> terms_of(const EntmaxPairRule& rule, float product,
-                                                       float lambda, int32_t key,
-                                                       const LastRank& last) {
-  if (isnan(lambda)) return {lambda, lambda};
-  if (lambda == -INFINITY) return {0, 0};  // no key has weight
-  const float score = rule.score(product);
-  const uint64_t rank = rank_of(score, key);
-  if (rank > last.rank) return {0, 0};
-  const EntmaxTerms<float> terms = rule.terms(score - lambda);
-  const float share = rank == last.rank ? last.share : 1.f;
-  return {share * terms.weight, share * terms.slope};
-}
 
 // Adds a batch to a row of sums in shared memory.
 template <class G, class RowAt>
@@ -76,7 +61,7 @@ struct AloneRow {
 
   __device__ LastRank find_last_taken(float lambda) const {
     if (p.top_k == 0 || !is_finite(lambda)) return {};
-    return find_last_rank(p.top_k, room.counts, [&](auto visit) {
+    return find_last_rank<SearchingWarp>(p.top_k, room.counts, [&](auto visit) {
       for_each_product([&](int32_t key, float product, int32_t) {
         visit(key >= 0, rank_of(rule.score(product), key));
       });
@@ -149,19 +134,12 @@ __global__ void __launch_bounds__(32 * kWarps)
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
   const int32_t warp = int32_t(threadIdx.x / 32);
   const int64_t step = int64_t{gridDim.x} * kWarps;
-  for (int64_t row = int64_t{blockIdx.x} * kWarps + warp; row < p.num_rows(); row += step) {
+  const int64_t num_queued = int64_t(p.counters->num_queued);
+  for (int64_t i = int64_t{blockIdx.x} * kWarps + warp; i < num_queued; i += step) {
+    const int64_t row = p.long_rows.queue[i].row;
     if (!p.is_alone[row]) continue;
-    const int32_t head_index = int32_t(row / p.sizes.q_len);
-    const int32_t batch = head_index / p.sizes.heads;
-    AloneRow<G>{p,
-                plan,
-                layout,
-                rule,
-                batch,
-                head_index - batch * p.sizes.heads,
-                row - head_index * p.sizes.q_len,
-                rooms[warp]}
-        .follow();
+    const RowAddress at = p.address_of(row);
+    AloneRow<G>{p, plan, layout, rule, at.batch, at.head, at.query, rooms[warp]}.follow();
   }
 }
 

@@ -1,6 +1,6 @@
 // src/kernels/device/entmax_backward_alone.h
-// Rows without a usable support: it was not given, the row has more keys than it has room for, or
-// the row has a NaN. Their keys are found again, over the whole plan.
+// Rows without a list: those with a NaN, and those without a usable support whose unit has no room
+// for their lists. Their keys are found again, over the whole plan.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -8,8 +8,10 @@
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/entmax_backward_alone.h"
 #include "kernels/device/entmax_backward_call.h"
+#include "kernels/device/entmax_backward_collect.h"
 #include "kernels/device/entmax_backward_count.h"
 #include "kernels/device/entmax_backward_keys.h"
+#include "kernels/device/entmax_backward_long.h"
 #include "kernels/device/entmax_backward_rows.h"
 #include "kernels/device/entmax_sink_gradient.h"
 #include "kernels/device/invert_lists.h"
@@ -38,6 +40,9 @@ EntryPlaces places_of(const Sizes& sizes) {
                 " bits; split the queries");
   return places;
 }
+
+// Entries of keys, per pair of a list that this pass makes, for calls with a support.
+constexpr int64_t kEntriesPerLongPair = 4;
 
 // The layout of the workspace. Without memory only the sizes are meaningful.
 struct Layout {
@@ -73,19 +78,27 @@ Layout lay_out(const BackwardArgs& args) {
   if (args.rule.normalizer.top_k > 0) take(p.last_rank, rows);
   take(p.dk_alone, checked_mul(keys, sizes.head_dim, "workspace"));
   take(p.dv_alone, checked_mul(keys, sizes.v_head_dim, "workspace"));
-  if (has_support) {
-    const int64_t entries = checked_mul(rows, kSupportKeys, "workspace");
-    take(p.keys.entries, entries);
-    take(p.keys.end, keys);
-    // A busy key has at most this share of all entries per item, and per slot.
-    take(p.keys.busy, entries / kMostOfWarp + 1);
-    const int64_t slots = 2 * entries / kBusyChunk + 1;
-    take(p.keys.busy_sums, checked_mul(slots, sizes.head_dim + sizes.v_head_dim, "workspace"));
-  }
+  const int64_t entries = checked_mul(rows, kSupportKeys, "workspace");
+  take(p.keys.entries, entries);
+  take(p.keys.end, keys);
+  // A busy key has at most this share of all entries per item, and per slot.
+  take(p.keys.busy, entries / kMostOfWarp + 1);
+  const int64_t slots = 2 * entries / kBusyChunk + 1;
+  take(p.keys.busy_sums, checked_mul(slots, sizes.head_dim + sizes.v_head_dim, "workspace"));
+  // Rows with a support of their own leave few to the lists that this pass makes.
+  const int64_t pairs = has_support ? entries / kEntriesPerLongPair : entries;
+  LongRows& long_rows = p.long_rows;
+  long_rows.pairs_of_unit = p.num_units() > 0 ? pairs / p.num_units() : 0;
+  take(long_rows.queue, rows);
+  take(long_rows.pairs, pairs);
+  take(long_rows.dvalue, pairs);
   w.zeros_begin = w.bytes;
   take(p.counters, 1);
   take(p.keys.taken, p.num_units());
   take(p.keys.count, keys);
+  take(long_rows.listed, p.num_units());
+  take(long_rows.taken, p.num_units());
+  take(long_rows.count, keys);
   w.zeros_end = w.bytes;
   return w;
 }
@@ -156,7 +169,10 @@ void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout) {
              "clearing the counts of a backward pass");
   const DevicePlan plan = store_plan_with_keys(args, w, stream);
   launch_entmax_backward_count(p, stream);
+  launch_entmax_backward_collect(p, plan, layout, dtype, in_vectors, num_processors, stream);
+  launch_entmax_backward_room(p, stream);
   if (p.support.data != nullptr) launch_entmax_backward_rows(p, dtype, in_vectors, stream);
+  launch_entmax_backward_long(p, dtype, in_vectors, num_processors, stream);
   launch_entmax_backward_alone(p, plan, layout, dtype, in_vectors, num_processors, stream);
   launch_entmax_backward_keys(p, dtype, in_vectors, num_processors, stream);
   if (args.dsink.is_given()) {

@@ -1,7 +1,7 @@
 // src/kernels/device/entmax_backward_call.h
 // The backward pass of entmax and top_k on any GPU: all its launches, for every backend. It follows
-// the support of each row, which the forward pass wrote. Rows without one are followed over the
-// whole plan, which is slow.
+// the support of each row, which the forward pass wrote. Rows without one get a list first, where
+// there is memory for it; the rest is followed over the whole plan, which is slow.
 #pragma once
 
 #include "kernels/contract.h"

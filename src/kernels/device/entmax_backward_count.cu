@@ -12,6 +12,16 @@ namespace {
 constexpr int32_t kThreads = 256;
 constexpr int32_t kRowsOfWarp = kBlockRows / (kThreads / 32);
 
+// rows: of kRowsOfWarp from first_row on, by bit. The whole warp calls.
+__device__ void queue_rows(const EntmaxBackwardParams& p, int64_t first_row, uint32_t rows) {
+  const int32_t lane = int32_t(threadIdx.x % 32);
+  unsigned long long at = 0;
+  if (lane == 0) at = atomicAdd(&p.counters->num_queued, uint64_t(__popc(rows)));
+  at = __shfl_sync(~0u, at, 0);
+  if ((rows >> lane & 1) == 0) return;
+  p.long_rows.queue[at + __popc(rows & ((1u << lane) - 1))] = {first_row + lane, 0, 0};
+}
+
 // One CTA per block of rows. A warp loads all its rows before it counts the first.
 __global__ void __launch_bounds__(kThreads)
     count_rows(const __grid_constant__ EntmaxBackwardParams p) {
@@ -20,6 +30,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
   const bool has_support = p.support.data != nullptr;
   uint32_t* const count = p.keys.count + unit * p.sizes.k_len;
+  const int64_t first_row = block.head_index * p.sizes.q_len + block.first;
   int32_t key[kRowsOfWarp][2];
   float lambda[kRowsOfWarp];
 #pragma unroll
@@ -35,6 +46,7 @@ __global__ void __launch_bounds__(kThreads)
     key[i][0] = keys[lane];
     key[i][1] = keys[lane + 32];
   }
+  uint32_t alone = 0, listed = 0;  // rows of the warp, by bit; entries of this lane
 #pragma unroll
   for (int32_t i = 0; i < kRowsOfWarp; ++i) {
     const int32_t index = warp * kRowsOfWarp + i;
@@ -42,16 +54,19 @@ __global__ void __launch_bounds__(kThreads)
     // Rows without weights have nothing to give; the launch that follows lists clears their dq.
     const bool is_alone = !has_support || (!is_listed && lambda[i] != -INFINITY);
     if (index >= block.count) continue;
-    if (lane == 0) {
-      p.is_alone[block.head_index * p.sizes.q_len + block.first + index] = is_alone;
-      if (is_alone) p.counters->any_alone = 1;
-    }
+    if (lane == 0) p.is_alone[first_row + index] = is_alone;
+    if (is_alone) alone |= 1u << i;
     if (!is_listed) continue;
 #pragma unroll
     for (const int32_t each : key[i]) {
-      if (uint64_t(uint32_t(each)) < uint64_t(p.sizes.k_len)) atomicAdd(count + each, 1u);
+      if (uint64_t(uint32_t(each)) >= uint64_t(p.sizes.k_len)) continue;
+      atomicAdd(count + each, 1u);
+      ++listed;
     }
   }
+  listed = warp_sum(listed);
+  if (lane == 0 && listed > 0) atomicAdd(p.long_rows.listed + unit, listed);
+  if (alone != 0) queue_rows(p, first_row + warp * kRowsOfWarp, alone);
 }
 
 constexpr int32_t kKeysOfThread = 4, kKeysOfCta = kThreads * kKeysOfThread;
@@ -98,10 +113,17 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first = int64_t{blockIdx.x - uint32_t(unit) * ctas_per_unit} * kKeysOfCta +
                         int64_t{threadIdx.x} * kKeysOfThread;
   const int64_t base = unit * p.sizes.k_len;
+  const bool adds_long_rows = p.counters->num_queued > 0 && p.has_room(unit);
   uint32_t count[kKeysOfThread], own = 0;
 #pragma unroll
   for (int32_t i = 0; i < kKeysOfThread; ++i) {
-    count[i] = first + i < p.sizes.k_len ? p.keys.count[base + first + i] : 0;
+    count[i] = 0;
+    if (first + i >= p.sizes.k_len) continue;
+    count[i] = p.keys.count[base + first + i];
+    if (adds_long_rows) {
+      count[i] += p.long_rows.count[base + first + i];
+      p.keys.count[base + first + i] = count[i];
+    }
     own += count[i];
   }
   const Scan scan = scan_cta(own);
@@ -125,7 +147,10 @@ void launch_entmax_backward_count(const EntmaxBackwardParams& params, cudaStream
     count_rows<<<ctas, kThreads, 0, stream>>>(params);
     check_cuda(cudaGetLastError(), "launching the count of listed keys");
   }
-  if (params.support.data == nullptr) return;  // nothing is listed
+}
+
+void launch_entmax_backward_room(const EntmaxBackwardParams& params, cudaStream_t stream) {
+  const Sizes& sizes = params.sizes;
   const int64_t per_unit = ceil_div(sizes.k_len, int64_t{kKeysOfCta});
   const int32_t ctas = narrow(checked_mul(params.num_units(), per_unit, "attention: CTAs"),
                               "attention: CTAs over all keys");

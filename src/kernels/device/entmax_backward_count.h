@@ -8,7 +8,10 @@
 
 namespace keyhole::device {
 
-// Expects count, taken and the counters to be 0. Gives is_alone, count, end and the busy keys.
+// Both expect what is to be cleared before the launches to be 0.
+// Gives is_alone, the queue of rows without a usable support, and count and listed of all others.
 void launch_entmax_backward_count(const EntmaxBackwardParams& params, cudaStream_t stream);
+// Adds what the collected lists name to count. Gives end and the busy keys.
+void launch_entmax_backward_room(const EntmaxBackwardParams& params, cudaStream_t stream);
 
 }  // namespace keyhole::device

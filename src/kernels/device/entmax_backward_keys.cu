@@ -229,7 +229,7 @@ void launch(const EntmaxBackwardParams& p, uint32_t ctas, int32_t num_processors
     follow_keys<G, false><<<ctas, 32 * kWarps, 0, stream>>>(p);
   }
   check_cuda(cudaGetLastError(), "launching the backward pass of entmax, by key");
-  if (p.support.data == nullptr || p.num_rows() == 0) return;  // nothing is listed
+  if (p.num_rows() == 0) return;
   // They exit at once unless there are busy keys.
   const unsigned busy_ctas = 4 * unsigned(std::max(num_processors, 1));
   follow_busy_keys<G><<<busy_ctas, 32 * kWarps, 0, stream>>>(p);
@@ -247,8 +247,8 @@ void launch_entmax_backward_keys(const EntmaxBackwardParams& params, DType dtype
   if (ctas == 0) return;
   const int32_t widest = std::max(sizes.head_dim, sizes.v_head_dim);
   KEYHOLE_ASSERT(widest <= kWidest, "entmax with head_dim ", widest);
-  const bool has_lists = params.support.data != nullptr && params.num_rows() > 0;
-  if (params.keys.is_ordered && has_lists) order_busy_keys(params, num_processors, stream);
+  if (params.keys.is_ordered && params.num_rows() > 0)
+    order_busy_keys(params, num_processors, stream);
   with_row_gather(dtype, widest, is_in_vectors,
                   [&](auto g) { launch<decltype(g)>(params, ctas, num_processors, stream); });
 }

@@ -2,11 +2,15 @@
 // What the launches of the backward pass of entmax and top_k share, on every GPU backend: plain
 // structs, by value; every pointer is a device pointer.
 //
-//   count    (entmax_backward_count.cu)   how many rows list each key; room for them; rows without
-//            a usable list
+//   count    (entmax_backward_count.cu)   how many rows list each key; a queue of the rows without
+//   a
+//            usable support
+//   collect  (entmax_backward_collect.cu) lists of the queued rows, over the plan
+//   room     (entmax_backward_count.cu)   where the entries of each key go
 //   rows     (entmax_backward_rows.cu)    by the support of a row: delta, dq, and an entry for each
 //            of its keys
-//   alone    (entmax_backward_alone.cu)   rows without a usable list, over the plan
+//   long     (entmax_backward_long.cu)    the same by the collected list of a row
+//   alone    (entmax_backward_alone.cu)   rows that still have no list, over the plan
 //   keys     (entmax_backward_keys.cu)    by the entries of a key: dk and dv
 //
 // A row is (batch * heads + head) * q_len + query. A unit is batch * kv_heads + kv_head: all rows
@@ -58,6 +62,7 @@ struct alignas(16) BusyItem {
 
 // Cleared before the launches.
 struct EntmaxCounters {
+  unsigned long long num_queued;  // rows
   int32_t any_alone;
   uint32_t num_busy;  // items
   uint32_t num_slots;
@@ -74,6 +79,32 @@ struct KeyEntries {
   bool is_ordered = false;  // entries are added in ascending order of their rows
 };
 
+// A row without a usable support. begin, count: of its pairs in those of its unit, if the unit has
+// room for them.
+struct alignas(16) QueuedRow {
+  int64_t row;
+  uint32_t begin, count;
+};
+// A key of such a row that has weight or slope.
+struct alignas(16) LongPair {
+  int32_t key;
+  float product, weight, slope;
+};
+
+// Lists that this pass makes itself. A unit has room for the lists of all its queued rows, or its
+// queued rows stay alone: room for some of them would depend on who comes first.
+struct LongRows {
+  QueuedRow* queue = nullptr;  // [rows]  as many as counters->num_queued, in any order
+  LongPair* pairs = nullptr;   // [units][pairs_of_unit]
+  float* dvalue = nullptr;     // [units][pairs_of_unit]  dout . v, and then the score's gradient
+  int64_t pairs_of_unit = 0;
+  // Cleared before the launches.
+  unsigned long long* listed = nullptr;  // [units]  entries of the rows that have a support
+  unsigned long long* taken = nullptr;   // [units]  pairs of queued rows; once there is no room for
+                                         // them the sum need not be complete
+  uint32_t* count = nullptr;             // [units][k_len]  lists of queued rows that name a key
+};
+
 // The last key of a row that top_k takes (last_rank.cuh). A list may name a key several times, and
 // all mentions have the same rank: if top_k takes some of them, each has a share of their weight.
 struct LastRank {
@@ -81,22 +112,28 @@ struct LastRank {
   float share = 1;               // of those with this rank
 };
 
+struct RowAddress {
+  int32_t batch, head, unit;
+  int64_t query;
+};
+
 struct EntmaxBackwardParams {
   Sizes sizes;
   DeviceTensor dout, q, k, v, dq, dk, dv;
   DeviceVector lambda;          // f32
   DeviceVector dlse;            // f32; data null: none
-  DeviceTensor support;         // int32 rows of kSupportKeys; data null: every row is alone
+  DeviceTensor support;         // int32 rows of kSupportKeys; data null: every row is queued
   const float* sink = nullptr;  // [heads], or null
   int64_t sink_stride = 1;
   EntmaxPower power;
   int64_t top_k = 0;
 
   float* delta = nullptr;         // [rows]
-  uint8_t* is_alone = nullptr;    // [rows]  the row has no usable list
+  uint8_t* is_alone = nullptr;    // [rows]  the row has no list
   LastRank* last_rank = nullptr;  // [rows]  of rows alone; null: there is no top_k
   EntmaxCounters* counters = nullptr;
   KeyEntries keys;
+  LongRows long_rows;
   float* dk_alone =
       nullptr;  // [units][k_len][head_dim]  sums over the rows alone, if there are any
   float* dv_alone = nullptr;  // [units][k_len][v_head_dim]
@@ -106,6 +143,19 @@ struct EntmaxBackwardParams {
   __host__ __device__ int64_t num_rows() const { return sizes.num_heads() * sizes.q_len; }
   __host__ __device__ int64_t entries_of_unit() const {
     return group() * sizes.q_len * kSupportKeys;
+  }
+  __device__ RowAddress address_of(int64_t row) const {
+    const int32_t head_index = int32_t(row / sizes.q_len);
+    const int32_t batch = head_index / sizes.heads, head = head_index - batch * sizes.heads;
+    return {batch, head, batch * sizes.kv_heads + sizes.kv_head_of(head),
+            row - head_index * sizes.q_len};
+  }
+  // Whether the queued rows of a unit get lists. Sums only grow: what is false stays false, and
+  // after the launch that collects the lists the answer is the same on every run.
+  __device__ bool has_room(int32_t unit) const {
+    const unsigned long long taken = __ldcg(long_rows.taken + unit);
+    return taken <= uint64_t(long_rows.pairs_of_unit) &&
+           taken + long_rows.listed[unit] <= uint64_t(entries_of_unit());
   }
 };
 

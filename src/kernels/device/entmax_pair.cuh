@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/device/entmax_backward_params.h"
+#include "kernels/device/last_rank.cuh"
 #include "kernels/device/pair_gradient.cuh"
 
 namespace keyhole::device {
@@ -46,6 +47,21 @@ struct EntmaxPairRule {
 // have one, and not for a row without weights, whose lambda is -inf.
 __device__ __forceinline__ bool is_usable(int32_t first_of_support, float lambda) {
   return first_of_support != kLongSupport && is_finite(lambda);
+}
+
+// Weight and slope of a pair of a row without a usable support. A NaN of the row reaches all its
+// keys.
+__device__ __forceinline__ EntmaxTerms<float> terms_of(const EntmaxPairRule& rule, float product,
+                                                       float lambda, int32_t key,
+                                                       const LastRank& last) {
+  if (isnan(lambda)) return {lambda, lambda};
+  if (lambda == -INFINITY) return {0, 0};  // no key has weight
+  const float score = rule.score(product);
+  const uint64_t rank = rank_of(score, key);
+  if (rank > last.rank) return {0, 0};
+  const EntmaxTerms<float> terms = rule.terms(score - lambda);
+  const float share = rank == last.rank ? last.share : 1.f;
+  return {share * terms.weight, share * terms.slope};
 }
 
 // slope_times_dvalue: the sum of slope * (dout . v); slopes: with the sink's.

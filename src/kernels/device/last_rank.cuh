@@ -1,15 +1,27 @@
 // src/kernels/device/last_rank.cuh
 // Which keys top_k takes. A key has a rank: a number that is smaller the earlier the key is taken
-// (base/entmax.h: larger scores first, then smaller keys). A warp finds the last rank that is taken
-// digit by digit: it counts how many keys have which digit, and goes on with those that share the
-// digit of the one it looks for.
+// (base/entmax.h: larger scores first, then smaller keys). A warp or a CTA finds the last rank that
+// is taken digit by digit: it counts how many keys have which digit, and goes on with those that
+// share the digit of the one it looks for.
 #pragma once
 
 #include "kernels/device/entmax_backward_params.h"
 
 namespace keyhole::device {
 
-inline constexpr int32_t kRankDigits = 256;  // counts in shared memory, per warp
+inline constexpr int32_t kRankDigits = 256;  // counts in shared memory, of those who search
+
+// Who searches: the threads that share the counts.
+struct SearchingWarp {
+  static __device__ uint32_t thread() { return threadIdx.x % 32; }
+  static __device__ uint32_t num_threads() { return 32; }
+  static __device__ void wait() { __syncwarp(); }
+};
+struct SearchingCta {
+  static __device__ uint32_t thread() { return threadIdx.x; }
+  static __device__ uint32_t num_threads() { return blockDim.x; }
+  static __device__ void wait() { __syncthreads(); }
+};
 
 __device__ __forceinline__ uint64_t rank_of(float score, int32_t key) {
   const uint32_t bits = __float_as_uint(score + 0.f);  // -0 becomes 0
@@ -49,24 +61,26 @@ __device__ inline FoundDigit find_digit(const uint32_t* counts, uint32_t wanted)
           __shfl_sync(~0u, found.count, from)};
 }
 
-// The last among the first top_k. for_each calls its argument with (is there, rank), by the
-// whole warp; it is called once per digit, always with the same ranks.
-template <class ForEach>
+// The last among the first top_k, the same for all who search. for_each calls its argument with (is
+// there, rank), by whole warps; it is called once per digit, always with the same ranks.
+template <class Searching, class ForEach>
 __device__ LastRank find_last_rank(int64_t top_k, uint32_t* counts, ForEach for_each) {
   if (top_k >= INT32_MAX) return {};
   uint64_t prefix = 0;
   uint32_t wanted = uint32_t(top_k), equal = 1;
   for (int32_t shift = 56; shift >= 0; shift -= 8) {
-    for (int32_t i = int32_t(threadIdx.x % 32); i < kRankDigits; i += 32) counts[i] = 0;
-    __syncwarp();
+    for (uint32_t i = Searching::thread(); i < kRankDigits; i += Searching::num_threads()) {
+      counts[i] = 0;
+    }
+    Searching::wait();
     for_each([&](bool is_there, uint64_t rank) {
       // Twice: a shift by all bits is not defined.
       const bool is_near = (rank ^ prefix) >> shift >> 8 == 0;
       if (is_there && is_near) atomicAdd(counts + (rank >> shift & (kRankDigits - 1)), 1u);
     });
-    __syncwarp();
+    Searching::wait();
     const FoundDigit found = find_digit(counts, wanted);
-    __syncwarp();
+    Searching::wait();
     if (found.digit < 0) return {};
     wanted -= found.before;
     prefix |= uint64_t(found.digit) << shift;

@@ -9,8 +9,9 @@ namespace keyhole::device {
 
 inline constexpr int32_t kMostOfLane = int32_t(kMostOfWarp) / 32;
 
-// Calls visit(rank, index) for each of `count` <= kMostOfWarp numbers, which are all different.
-// numbers: in shared memory, room for kMostOfWarp, a multiple of 16 bytes. The whole warp calls.
+// Calls visit(rank, index) for each of `count` <= kMostOfWarp numbers; equal ones follow each other
+// by index. numbers: in shared memory, room for kMostOfWarp, a multiple of 16 bytes. The whole warp
+// calls.
 template <class Visit>
 __device__ __forceinline__ void rank_numbers(uint32_t* numbers, uint32_t count, Visit visit) {
   const uint32_t lane = threadIdx.x % 32;
@@ -32,10 +33,21 @@ __device__ __forceinline__ void rank_numbers(uint32_t* numbers, uint32_t count, 
                  uint32_t(four.w < own[i]);
     }
   }
+  // Different numbers have the ranks 0 to count - 1, equal ones share the first of theirs.
+  uint32_t sum = 0;
+#pragma unroll
+  for (int32_t i = 0; i < kMostOfLane; ++i) {
+    if (lane + 32 * uint32_t(i) < count) sum += rank[i];
+  }
+  const bool has_equals = warp_sum(sum) != count * (count - 1) / 2;
 #pragma unroll
   for (int32_t i = 0; i < kMostOfLane; ++i) {
     const uint32_t index = lane + 32 * uint32_t(i);
-    if (index < count) visit(rank[i], index);
+    if (index >= count) continue;
+    if (has_equals) {
+      for (uint32_t n = 0; n < index; ++n) rank[i] += uint32_t(numbers[n] == own[i]);
+    }
+    visit(rank[i], index);
   }
   __syncwarp();
 }
