@@ -1,11 +1,16 @@
 # cmake/compiler.cmake
 # keyhole_compile_options(target): warnings, hardening and sanitizers for our own code, private to it.
-# No -march anywhere: Highway chooses the instructions at run time.
+# No -march in what is shipped: Highway chooses the instructions at run time.
 
 # Sanitizers must see every file of a program, so they are set for the whole directory.
 if(KEYHOLE_SANITIZE)
   add_compile_options(-fsanitize=${KEYHOLE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${KEYHOLE_SANITIZE})
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+    # The presets compile kernels for one instruction set, the compiler's own (HWY_COMPILE_ONLY_STATIC). Without these it
+    # is one that Highway emulates number by number: slow to compile and to run, and nothing that is shipped.
+    add_compile_options(-msse4.2 -maes -mpclmul)
+  endif()
 endif()
 
 function(keyhole_compile_options target)

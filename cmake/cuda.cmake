@@ -125,9 +125,15 @@ function(keyhole_add_cuda_objects target lowest)
   add_library(${target} OBJECT ${ARGN})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}" POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
+  set(effort -lineinfo)
+  if(KEYHOLE_CUDA_OLDEST_ONLY AND lowest LESS 90)
+    # Nothing runs or measures these. ptxas still reads every instruction; optimising them would take twice the time.
+    # Hopper's are optimised: that they do not spill and do not serialise products is checked without a GPU.
+    set(effort --Ofast-compile=max)
+  endif()
   target_compile_options(
     # -std: CMake 3.25 does not know C++20 for this compiler.
-    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -lineinfo
+    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr ${effort}
                       -Xcompiler=-Wall,-Wextra>)
   if(KEYHOLE_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)

@@ -1,5 +1,5 @@
 // src/reference/sparse_weights.h
-// The weights of one row by entmax and top_k: keys are sorted, lambda is bisected. It shares no
+// The weights of one row by entmax and top_k: keys are sorted, lambda is bracketed. It shares no
 // solver with the kernels (base/entmax.h), so that an error cannot hide in both.
 #pragma once
 
@@ -21,19 +21,51 @@ struct SparseWeights {
 };
 
 // x = 1 + (alpha - 1) (score - lambda), weight = x^r, slope = x^(r - 1) with r = 1 / (alpha - 1).
+// The logarithm is -inf for a key without weight.
 template <class Sum>
-void weigh(double alpha, Sum score, Sum lambda, Sum& weight, Sum& slope) {
+Sum log_weight(double alpha, Sum score, Sum lambda) {
+  if (alpha == 1) return score - lambda;
   const Sum bend = Sum(alpha) - 1, bent = bend * (score - lambda);
   // A score at the threshold weighs nothing; lambda is known up to rounding.
   const Sum rounding = 16 * std::numeric_limits<Sum>::epsilon() *
                        (1 + bend * std::max(std::abs(score), std::abs(lambda)));
-  if (alpha == 1) {
-    weight = slope = std::exp(score - lambda);
-  } else if (!(1 + bent > rounding)) {
-    weight = slope = 0;
-  } else {
-    weight = std::exp(std::log1p(bent) / bend);
-    slope = std::exp(std::log1p(bent) * (1 / bend - 1));
+  return 1 + bent > rounding ? std::log1p(bent) / bend : -std::numeric_limits<Sum>::infinity();
+}
+template <class Sum>
+void weigh(double alpha, Sum score, Sum lambda, Sum& weight, Sum& slope) {
+  const Sum logarithm = log_weight(alpha, score, lambda);
+  weight = std::exp(logarithm);
+  const bool is_0 = logarithm == -std::numeric_limits<Sum>::infinity();
+  slope = is_0 ? 0 : std::exp((2 - Sum(alpha)) * logarithm);  // (r - 1) / r = 2 - alpha
+}
+
+// Where a falling function that is not below 0 at `low` and below it at `high` is 0, by regula
+// falsi: the line through both ends of the bracket says where to look. An end that stays counts
+// half, so that both move (the Illinois rule). As close as Sum can tell, or as matters beside 1.
+template <class Sum, class Function>
+Sum falling_root(const Function& value_at, Sum low, Sum high) {
+  const Sum close = std::numeric_limits<Sum>::epsilon() / 8;
+  Sum at_low = value_at(low), at_high = value_at(high);
+  if (at_low == 0) return low;
+  int moved = 0;  // last: 1 low, -1 high
+  while (true) {
+    const Sum middle = low + (high - low) / 2;
+    if (high - low <= close || middle <= low || middle >= high) return middle;
+    // The step beside an end catches a root that the line sees at that end.
+    const Sum beside = std::max(close, 2 * std::numeric_limits<Sum>::epsilon() * std::abs(middle));
+    Sum next = low + (high - low) * (at_low / (at_low - at_high));
+    next = std::min(std::max(next, low + beside), high - beside);
+    if (!(next > low && next < high)) next = middle;
+    const Sum value = value_at(next);
+    if (value > 0) {
+      low = next, at_low = value;
+      if (moved > 0) at_high /= 2;
+      moved = 1;
+    } else {
+      high = next, at_high = value;
+      if (moved < 0) at_low /= 2;
+      moved = -1;
+    }
   }
 }
 
@@ -66,22 +98,16 @@ SparseWeights<Sum> sparse_weights(const Normalizer& normalizer, const std::vecto
     row.lambda = -kInfinity;
     return row;
   }
-  const auto total_at = [&](Sum lambda) {
-    Sum weight = 0, slope = 0, total = 0;
+  const auto excess_at = [&](Sum lambda) {
+    Sum total = std::exp(log_weight(normalizer.alpha, sink, lambda));
     for (const size_t j : chosen) {
-      weigh(normalizer.alpha, scores[j], lambda, weight, slope);
+      const Sum weight = std::exp(log_weight(normalizer.alpha, scores[j], lambda));
       if (weight == 0) break;  // sorted: all others weigh nothing, too
       total += weight;
     }
-    weigh(normalizer.alpha, sink, lambda, weight, slope);
-    return total + weight;
+    return total - 1;
   };
-  Sum low = top, high = top + std::log(Sum(chosen.size() + 1)) + 1;
-  while (true) {
-    row.lambda = low + (high - low) / 2;
-    if (row.lambda <= low || row.lambda >= high) break;
-    (total_at(row.lambda) > 1 ? low : high) = row.lambda;
-  }
+  row.lambda = falling_root(excess_at, top, top + std::log(Sum(chosen.size() + 1)) + 1);
   for (const size_t j : chosen) {
     weigh(normalizer.alpha, scores[j], row.lambda, row.weight[j], row.slope[j]);
   }

@@ -109,7 +109,7 @@ TEST(Kernels, AgreeWithTheReferenceOnTheHostileTableWithEntmaxAndTopK) {
   int number = 0;
   for (const char* line : kHostileCases) {
     Case c = parse_case(line);
-    // Dtypes take turns as well: the reference bisects every row.
+    // Dtypes take turns as well: the reference sorts and solves every row.
     c.dtype = dtypes[size_t(number) % dtypes.size()];
     c.normalizer = sparse_in_turn(number / 4 + number);
     c.forms = number++ % 5;

@@ -34,26 +34,38 @@ void open(Expected& expected, size_t element) {
   expected.is_open[element] = true;
 }
 
-Around around(const CaseWalk& walk, double score, double lambda, double error, bool of_slope) {
+// Of one key.
+struct Weighed {
+  Around weight, slope;
+};
+
+Weighed weigh_around(const CaseWalk& walk, double score, double lambda, double error) {
   const double alpha = walk.c.normalizer.alpha, unit = walk.rules.unit();
-  const auto at = [&](double distance) {
+  struct Pair {
     double weight = 0, slope = 0;
-    weigh(alpha, distance, 0., weight, slope);
-    return of_slope ? slope : weight;
   };
-  const double here = at(score - lambda);
+  const auto at = [&](double distance) {
+    Pair pair;
+    weigh(alpha, distance, 0., pair.weight, pair.slope);
+    return pair;
+  };
   // 1 + (alpha - 1) (score - lambda) is rounded as well.
   const double rounding = 4 * unit * (1 + std::abs(score - lambda)) +
                           (alpha > 1 ? 4 * unit / std::max(alpha - 1, 0.02) : 0);
-  const double low = at(score - lambda - error - rounding);
-  const double high = at(score - lambda + error + rounding);
-  // Powers by logarithms are off by what their argument is.
-  const double power = 8 * unit * here * (1 + std::abs(std::log(std::max(here, 1e-300))));
-  // One too small to be represented is lost as a whole; a slope, which is weight / x, with its
-  // weight.
-  const double x = alpha > 1 && of_slope ? std::min(1., 1 + (alpha - 1) * (score - lambda)) : 1;
-  const double lost = here > 0 && x > 0 ? smallest_step(walk.rules.sum_dtype()) / x : 0;
-  return {here, std::max(high - here, here - low) + power + lost};
+  const Pair here = at(score - lambda);
+  const Pair low = at(score - lambda - error - rounding);
+  const Pair high = at(score - lambda + error + rounding);
+  // One too small to be represented, over x, is lost as a whole.
+  const auto around = [&](double value, double from, double to, double x) {
+    // Powers by logarithms are off by what their argument is.
+    const double power = 8 * unit * value * (1 + std::abs(std::log(std::max(value, 1e-300))));
+    const double lost = value > 0 && x > 0 ? smallest_step(walk.rules.sum_dtype()) / x : 0;
+    return Around{value, std::max(to - value, value - from) + power + lost};
+  };
+  // A slope, which is weight / x, is lost with its weight.
+  const double x = alpha > 1 ? std::min(1., 1 + (alpha - 1) * (score - lambda)) : 1;
+  return {around(here.weight, low.weight, high.weight, 1),
+          around(here.slope, low.slope, high.slope, x)};
 }
 
 template <class Compute>
@@ -98,9 +110,8 @@ Row row_of(const CaseWalk& walk, int64_t b, int64_t h, int64_t i) {
     std::nth_element(sorted.begin(), sorted.begin() + (c.normalizer.top_k - 1), sorted.end(),
                      std::greater<>());
     last = sorted[size_t(c.normalizer.top_k - 1)];
-    const bool has_weight = around(walk, last, row.lambda, error, false).value +
-                                around(walk, last, row.lambda, error, false).error >
-                            0;
+    const Around of_last = weigh_around(walk, last, row.lambda, error).weight;
+    const bool has_weight = of_last.value + of_last.error > 0;
     int64_t near = 0;
     for (const double score : all.score) near += score >= last - 2 * row.score_error ? 1 : 0;
     row.is_open = has_weight && row.score_error > 0 && near > c.normalizer.top_k;
@@ -109,8 +120,7 @@ Row row_of(const CaseWalk& walk, int64_t b, int64_t h, int64_t i) {
   int64_t num_equal = c.normalizer.top_k;
   for (const double score : all.score) num_equal -= score > last ? 1 : 0;
   for (size_t j = 0; j < all.keys.size(); ++j) {
-    Around w = around(walk, all.score[j], row.lambda, error, false);
-    Around u = around(walk, all.score[j], row.lambda, error, true);
+    auto [w, u] = weigh_around(walk, all.score[j], row.lambda, error);
     // Left out, not only without weight: behind the last, or equal to it with a larger key.
     const bool is_equal = cuts && all.score[j] == last;
     if (cuts && (all.score[j] < last || (is_equal && num_equal <= 0))) w = u = {};
@@ -123,8 +133,9 @@ Row row_of(const CaseWalk& walk, int64_t b, int64_t h, int64_t i) {
     row.slope.push_back(u);
   }
   if (c.has_sink) {
-    row.sink_weight = around(walk, sink, row.lambda, error, false);
-    row.sink_slope = around(walk, sink, row.lambda, error, true);
+    const Weighed weighed = weigh_around(walk, sink, row.lambda, error);
+    row.sink_weight = weighed.weight;
+    row.sink_slope = weighed.slope;
   }
   return row;
 }
