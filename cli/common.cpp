@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "render/text.h"
 
 namespace keyhole::cli {
 namespace {
@@ -63,6 +64,15 @@ std::string paint(Ink ink, std::string_view text) {
   if (!colours_on() || ink == Ink::plain) return std::string(text);
   static constexpr const char* kCodes[] = {"0", "1", "2", "31", "32", "33", "36"};
   return fmt::format("\x1b[{}m{}\x1b[0m", kCodes[size_t(ink)], text);
+}
+
+std::string coloured_text(const Picture& picture) {
+  const bool has_kept = picture.has_kept();
+  return picture_text(picture, [has_kept](char glyph, const std::string& stretch) {
+    if (glyph == '.') return paint(Ink::dim, stretch);
+    if (has_kept) return paint(glyph == '-' ? Ink::cyan : Ink::yellow, stretch);
+    return paint(glyph == '#' ? Ink::cyan : Ink::yellow, stretch);
+  });
 }
 
 Progress::Progress(std::string_view label, int64_t total)

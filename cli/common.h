@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "keyhole/keyhole.h"
+#include "render/picture.h"
 
 namespace CLI {
 class App;
@@ -50,6 +51,7 @@ void finish_output();
 enum class Ink { plain, bold, dim, red, green, yellow, cyan };
 bool colours_on();                                  // stdout is a terminal that wants colours
 std::string paint(Ink ink, std::string_view text);  // the text itself when colours are off
+std::string coloured_text(const Picture& picture);
 
 // One line on stderr that overwrites itself; nothing at all when stderr is not a terminal.
 class Progress {

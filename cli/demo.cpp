@@ -7,7 +7,6 @@
 #include "cli/bench/machine.h"
 #include "cli/bench/measure.h"
 #include "cli/check/trials.h"
-#include "cli/coloured_text.h"
 #include "cli/device.h"
 #include "cli/gpu/stopwatch.h"
 #include "cli/verbs.h"

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "cli/common.h"
 #include "runtime/gpu.h"
+#include "runtime/list_facts.h"
 #include "runtime/registry.h"
 
 namespace keyhole::cli {
@@ -75,6 +76,12 @@ Request request_for(const Device& device, Operation operation, DType dtype, int6
     request.shared_bytes = gpu(device).shared_bytes;
   }
   return request;
+}
+
+Choice choice_for(Request request, const Lists& lists) {
+  const FactsOf facts(lists);
+  request.lists = &facts.get();
+  return choose_call(kernel_table(), request);
 }
 
 }  // namespace keyhole::cli

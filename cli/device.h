@@ -7,7 +7,9 @@
 #include <string_view>
 
 #include "kernels/contract.h"
+#include "keyhole/lists.h"
 #include "keyhole/tensor.h"
+#include "runtime/dispatch.h"
 
 namespace CLI {
 class App;
@@ -35,5 +37,7 @@ class DeviceOption {
 // What a call of that kind asks of a kernel; rows are aligned.
 Request request_for(const Device& device, Operation operation, DType dtype, int64_t head_dim,
                     int64_t v_head_dim);
+// What runs for it on these lists: kernel, tile, schedule.
+Choice choice_for(Request request, const Lists& lists);
 
 }  // namespace keyhole::cli

@@ -3,9 +3,11 @@
 #include "cli/measured_support.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "base/check.h"
-#include "cli/check/hostile.h"  // Random
+#include "base/random.h"
 #include "keyhole/attention.h"
 
 namespace keyhole::cli {
@@ -19,7 +21,10 @@ KeptPairs measured_support(const Pattern& pattern, const Shape& shape, int64_t b
   Random random{uint64_t(seed)};
   const auto normals = [&](int64_t count) {
     std::vector<float> numbers(static_cast<size_t>(count));
-    for (float& number : numbers) number = float(random.normal());
+    for (float& number : numbers) {
+      const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
+      number = float(radius * std::cos(2 * std::numbers::pi * random.uniform()));
+    }
     return numbers;
   };
   const std::vector<float> q = normals(q_len * head_dim), k = normals(k_len * head_dim);

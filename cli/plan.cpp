@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "base/check.h"
+#include "cli/device.h"
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/normalizer_option.h"
-#include "cli/plan_tile.h"
 #include "cli/verbs.h"
 #include "pattern/node.h"
 #include "pattern/smallest_shape.h"
@@ -33,26 +33,27 @@ struct Report {
   PlanReport report;
 };
 
+// What would run on the CPU.
+Choice choice_of(const Plan& plan, Operation operation, const Options& options) {
+  Request request =
+      request_for({}, operation, dtype_from(options.dtype), options.head_dim, options.head_dim);
+  request.normalizer = options.normalizer.settle("plan");
+  return choice_for(request, plan);
+}
+
 Report explain(const Plan& plan, const Options& options) {
   KEYHOLE_CHECK(options.head_dim >= 1 && options.head_dim <= 65536, "plan: --head-dim is ",
                 options.head_dim, "; accepted are 1 to 65536");
   const DType dtype = dtype_from(options.dtype);
   TileShape tile = tile_from(options.tile);
-  if (tile.q == 0)
-    tile = tile_for(plan, dtype, options.head_dim, options.normalizer.settle("plan"));
+  if (tile.q == 0) tile = choice_of(plan, Operation::forward, options).tile;
   return {plan, plan.explain(tile, options.head_dim, bytes_of(dtype))};
-}
-
-// Kernel, tiles and schedule of a call on the CPU.
-std::string what_runs(const Plan& plan, Operation operation, const Options& options) {
-  return to_string(choice_for(plan, operation, dtype_from(options.dtype), options.head_dim,
-                              options.normalizer.settle("plan")));
 }
 
 // Where the tile is given, nothing runs: it is a question of cost.
 void print_what_runs(const Plan& plan, const Options& options) {
   for (const Operation operation : {Operation::forward, Operation::backward}) {
-    print("{:<9} {}\n", to_string(operation), what_runs(plan, operation, options));
+    print("{:<9} {}\n", to_string(operation), to_string(choice_of(plan, operation, options)));
   }
 }
 
@@ -109,8 +110,8 @@ void report_json(const Report& made, const Options& options) {
   Json json = Json::parse(made.report.json());
   SparseCost(made, normalizer, options.head_dim).add_to(json);
   if (tile_from(options.tile).q == 0) {
-    json["forward"] = what_runs(made.plan, Operation::forward, options);
-    json["backward"] = what_runs(made.plan, Operation::backward, options);
+    json["forward"] = to_string(choice_of(made.plan, Operation::forward, options));
+    json["backward"] = to_string(choice_of(made.plan, Operation::backward, options));
   }
   print_json(json);
 }
@@ -213,9 +214,8 @@ int plan_verb(const Options& options, const Context& context) {
   if (options.environment.verifies) made.verify();
   if (!options.save.empty()) {
     // The lists that the kernels will ask for, whatever tile was explained.
-    const DType dtype = dtype_from(options.dtype);
-    made.explain(tile_for(made, dtype, options.head_dim, options.normalizer.settle("plan")),
-                 options.head_dim, bytes_of(dtype));
+    made.explain(choice_of(made, Operation::forward, options).tile, options.head_dim,
+                 bytes_of(dtype_from(options.dtype)));
     const std::vector<std::byte> bytes = plan_file_bytes(made);
     write_file(options.save, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     if (is_to_stdout) return kDone;

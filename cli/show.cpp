@@ -5,11 +5,10 @@
 #include <memory>
 
 #include "base/check.h"
-#include "cli/coloured_text.h"
+#include "cli/device.h"
 #include "cli/files.h"
 #include "cli/measured_support.h"
 #include "cli/normalizer_option.h"
-#include "cli/plan_tile.h"
 #include "cli/png.h"
 #include "cli/verbs.h"
 #include "render/html.h"
@@ -60,7 +59,11 @@ void write_pictures(const Options& options, const Pattern& pattern, const Shape&
   if (!options.svg.empty()) write_file(options.svg, picture_svg(picture(kSvgCells)));
   if (!options.png.empty()) write_file(options.png, picture_png(picture(kPngCells)));
   if (!options.html.empty()) {
-    const std::string explain = explain_text(pattern, shape);
+    const Plan made = plan(pattern, shape);
+    const TileShape tile =
+        choice_for(request_for({}, Operation::forward, DType::f32, 128, 128), made).tile;
+    const std::string explain =
+        say("tile      ", to_string(tile), ", queries x keys\n", made.explain(tile).text());
     write_file(options.html, picture_html(pattern, picture(html_cells(shape)), explain));
   }
 }

@@ -5,14 +5,19 @@
 
 #include "cli/bench/inputs.h"
 #include "keyhole/attention.h"
+#include "runtime/dispatch.h"
 
 namespace keyhole::bench {
 
 struct CheckEffort {
-  int64_t all_rows_up_to = 4096;            // longer sequences are sampled
+  int64_t all_rows_up_to = 1024;            // longer sequences are sampled
   int64_t sampled_keys = int64_t{1} << 22;  // rows are drawn until they have met this many keys ...
   int64_t min_rows = 16, max_rows = 256;    // ... over all heads, within these bounds per head
 };
+
+// What a pass of a case runs.
+Choice choice_for(const Case& c, Operation operation, const Lists& lists,
+                  const AttentionOptions& options);
 
 struct CheckResult {
   bool is_passed = false;

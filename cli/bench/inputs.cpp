@@ -9,29 +9,10 @@
 #include "base/dtype.h"
 #include "base/int_math.h"
 #include "base/parallel.h"
+#include "base/random.h"
 #include "plan/plan_state.h"
 
 namespace keyhole::bench {
-namespace {
-
-// A well-mixed 64-bit value for each counter (splitmix64).
-uint64_t mix(uint64_t counter) {
-  uint64_t x = counter * 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
-// The sum of four 16-bit uniforms has mean 2 and variance 1/3: near enough to a normal, and a
-// hundred million of them take no noticeable time.
-float normal(uint64_t counter) {
-  const uint64_t bits = mix(counter);
-  const uint64_t sum =
-      (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);
-  return (float(sum) * 0x1p-16f - 2.0f) * 1.7320508f;
-}
-
-}  // namespace
 
 Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape, const Device& device)
     : host_(nullptr, dtype, shape) {
@@ -61,7 +42,7 @@ void Tensor::fill_normal(uint64_t seed) {
     parallel_for(ceil_div(count, kPiece), /*threads=*/0, [&](int64_t piece, int) {
       const int64_t end = std::min(count, (piece + 1) * kPiece);
       for (int64_t i = piece * kPiece; i < end; ++i) {
-        data[i] = Traits<Storage>::from(normal((seed << 40) + uint64_t(i) + 1));
+        data[i] = Traits<Storage>::from(float(Random::at(seed << 40, i).quick_normal()));
       }
     });
   });
@@ -80,21 +61,6 @@ void Tensor::fill_nan() { fill_bytes(0xff); }
 void Tensor::begin_with_nan() {
   std::memset(host_.data, 0xff, size_t(bytes_of(host_.dtype)));
   send();
-}
-
-TensorView head_of(const TensorView& tensor, int64_t head) {
-  TensorView view = tensor;
-  view.data =
-      static_cast<std::byte*>(tensor.data) + head * tensor.strides[1] * bytes_of(tensor.dtype);
-  view.shape[0] = view.shape[1] = 1;
-  return view;
-}
-
-double read(const TensorView& tensor, int64_t head, int64_t row, int64_t column) {
-  return with_storage(tensor.dtype, [&](auto storage) -> double {
-    const auto* data = static_cast<const decltype(storage)*>(tensor.data);
-    return to_f32(data[head * tensor.strides[1] + row * tensor.strides[2] + column]);
-  });
 }
 
 KeyIndices::KeyIndices(const Case& c, const Plan& plan, bool is_wide) {

@@ -30,7 +30,7 @@ class Tensor {
   void send() const;                                // host to GPU, where there is one
   void bring_back() const;                          // GPU to host; waits for the kernels before it
 
-  void fill_normal(uint64_t seed);  // standard normal, the same on every machine
+  void fill_normal(uint64_t seed);  // nearly standard normal, the same on every machine
   void fill_zero();
   void fill_nan();  // so that what a kernel forgets to write shows
   void begin_with_nan();
@@ -48,10 +48,6 @@ class Tensor {
   GpuMemory gpu_memory_;  // empty where the tensor lies on the host
   TensorView host_, view_;
 };
-
-// One head of batch entry 0, as a tensor of one head.
-TensorView head_of(const TensorView& tensor, int64_t head);
-double read(const TensorView& tensor, int64_t head, int64_t row, int64_t column);
 
 // The lists of a plan of key lists as an index tensor that all heads share.
 class KeyIndices {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/choice.h"
 #include "cli/device.h"
 #include "cli/gpu/memory_watch.h"
 #include "keyhole/attention.h"

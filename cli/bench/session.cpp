@@ -40,8 +40,6 @@ Effort effort_of(const SessionOptions& options) {
   }
   effort.timing.is_cpu_time = options.is_cpu_time;
   if (cli::is_gpu(options.device)) {
-    // It has more heads at a time, and the reference is the CPU's.
-    effort.check.all_rows_up_to = std::min<int64_t>(effort.check.all_rows_up_to, 1024);
     effort.timing.stopwatch = gpu_stopwatch(options.device, options.is_cold);
     if (options.is_cold) effort.timing.most_calls_per_run = 1;
   }
@@ -158,11 +156,7 @@ std::string Session::place() const {
 }
 
 std::optional<Subject> Session::prepare(const Case& c, std::shared_ptr<Inputs>& inputs) {
-  Effort effort = effort_;
-  if (c.is_sparse()) {  // the reference is asked three times (check.cpp)
-    effort.check.all_rows_up_to = std::min<int64_t>(effort.check.all_rows_up_to, 1024);
-  }
-  Subject subject(c, inputs_for(c, inputs), effort);
+  Subject subject(c, inputs_for(c, inputs), effort_);
   if (subject.check_result().is_passed) return subject;
   fail("check failed", c, say(subject.kernel(), ": ", subject.check_result().complaint));
   return std::nullopt;

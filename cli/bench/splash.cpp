@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 #include "base/parallel.h"
 #include "cli/bench/memory.h"
 #include "cli/bench/tables.h"
+#include "reference/attention.h"
 
 namespace keyhole::bench {
 namespace {
@@ -22,32 +22,19 @@ struct Kept {
   bool is_sampled = false;  // rows of more than kSupportKeys keys were counted on a sample
 };
 
-// The keys of one row whose score is above its threshold; the kernel's lambda, scores in fp64.
-int64_t count_above_threshold(const Case& c, const Inputs& inputs, const HeadPattern& pattern,
-                              int64_t head, int64_t row) {
-  const double alpha = c.normalizer.alpha;
-  const double lambda = read(inputs.lse.host(), head, row, 0);
-  const double lowest = alpha > 1 ? lambda - 1 / (alpha - 1) : -INFINITY;
-  const double scale = 1 / std::sqrt(double(c.head_dim));
-  const int64_t kv_head = head / (c.heads / c.kv_heads);
-  std::vector<double> q;
-  for (int64_t x = 0; x < c.head_dim; ++x) q.push_back(read(inputs.q.host(), head, row, x));
-  int64_t count = 0;
-  for (int64_t key = 0; key < c.k_len; ++key) {
-    if (!pattern.allows(row, key)) continue;
-    double sum = 0;
-    for (int64_t x = 0; x < c.head_dim; ++x)
-      sum += q[size_t(x)] * read(inputs.k.host(), kv_head, key, x);
-    count += scale * sum > lowest;
-  }
-  return c.normalizer.top_k > 0 ? std::min(count, c.normalizer.top_k) : count;
+// By the definition, for a row that has more keys than fit its support.
+int64_t count_kept_keys(const Case& c, const Inputs& inputs, int64_t head, int64_t row) {
+  AttentionOptions options;
+  options.normalizer = c.normalizer;
+  const ReferenceRow all =
+      reference_row(c.pattern, inputs.q.host(), inputs.k.host(), /*batch=*/0, head, row, options);
+  return std::ranges::count_if(all.weights, [](double weight) { return weight > 0; });
 }
 
-// From what the last forward pass left: its support, and lambda where a row has more keys than fit.
+// From the support that the last forward pass left.
 Kept count_kept(const Case& c, const Inputs& inputs, SupportKeys& support, int threads) {
   constexpr int64_t kMostCounted = 512;  // long rows, of all heads
   const std::vector<int32_t>& keys = support.bring_back();
-  inputs.lse.bring_back();
   Kept kept;
   std::vector<int64_t> long_rows;  // head * q_len + row
   for (int64_t i = 0; i < c.heads * c.q_len; ++i) {
@@ -65,8 +52,7 @@ Kept count_kept(const Case& c, const Inputs& inputs, SupportKeys& support, int t
   std::vector<int64_t> counts(static_cast<size_t>(counted));
   parallel_for(counted, threads, [&](int64_t i, int) {
     const int64_t row = long_rows[size_t(i * num_long / counted)], head = row / c.q_len;
-    counts[size_t(i)] = count_above_threshold(c, inputs, c.pattern.for_head(c.shape(), 0, head),
-                                              head, row % c.q_len);
+    counts[size_t(i)] = count_kept_keys(c, inputs, head, row % c.q_len);
   });
   const double share = double(num_long) / double(counted);
   for (const int64_t count : counts) {

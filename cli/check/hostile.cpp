@@ -1,9 +1,7 @@
 // cli/check/hostile.cpp
 #include "cli/check/hostile.h"
 
-#include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "base/dtype.h"
 #include "base/int_math.h"
@@ -15,19 +13,6 @@ constexpr int64_t kMoatBytes = 4096;
 constexpr std::byte kNan{0xff};  // all ones is NaN in every dtype
 
 }  // namespace
-
-uint64_t Random::next() {
-  uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-  return z ^ z >> 31;
-}
-double Random::uniform() { return double(next() >> 11) * 0x1p-53; }
-double Random::normal() {
-  const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-  return radius * std::cos(2 * std::numbers::pi * uniform());
-}
-int64_t Random::below(int64_t count) { return int64_t(next() % uint64_t(count)); }
 
 HostileTensor::HostileTensor(DType dtype, std::vector<int64_t> shape, bool swaps, bool is_aligned)
     : dtype_(dtype) {

@@ -8,22 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "base/random.h"
 #include "keyhole/tensor.h"
 
 namespace keyhole::cli {
-
-// splitmix64: the same numbers on every machine.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next();
-  double uniform();  // [0, 1)
-  double normal();
-  int64_t below(int64_t count);  // [0, count)
-
- private:
-  uint64_t state_;
-};
 
 class HostileTensor {
  public:

@@ -1,31 +1,19 @@
 // cli/check/problem.cpp
 #include "cli/check/problem.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <sstream>
 
 #include "base/check.h"
-#include "base/dtype.h"
 #include "cli/device_copies.h"
 #include "runtime/dispatch.h"
 
 namespace keyhole::cli {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 DType lse_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
-
-// Infinite for anything and a NaN; nothing for two NaNs, which is what the reference asked for.
-double difference(double got, double want) {
-  if (std::isnan(want) && std::isnan(got)) return 0;
-  if (got == want) return 0;
-  const double distance = std::abs(got - want);
-  return std::isnan(distance) ? kInfinity : distance;
-}
 
 }  // namespace
 
@@ -54,6 +42,7 @@ Problem::Problem(const Subject& s, const KernelEntry& entry)
   }
   options.normalizer = s.normalizer;
   options.scale = 1 / std::sqrt(double(s.head_dim));
+  options.threads = s.q_len > kLongestFullyChecked ? 0 : 1;  // the reference is soon done
 }
 
 SupportRows Problem::support_rows(const TensorView& view) {
@@ -124,45 +113,22 @@ void Problem::run_backward(TileShape tile) {
   copies.finish();
 }
 
-Finding compare(const std::vector<Comparison>& results) {
-  Finding worst;
-  for (const Comparison& result : results) {
-    KEYHOLE_ASSERT(
-        result.got.size() == result.want.size() && result.want.size() == result.rough.size(),
-        "check: ", result.name, " has ", result.got.size(), " numbers, the reference ",
-        result.want.size());
-    double largest = 0, cost = 0;
-    for (size_t i = 0; i < result.want.size(); ++i) {
-      if (!std::isfinite(result.want[i])) continue;
-      largest = std::max(largest, std::abs(result.want[i]));
-      cost = std::max(cost, difference(result.rough[i], result.want[i]));
-    }
-    // Twice what rounding costs here, and the rounding of the result itself. Few numbers, such as a
-    // dsink for each head, are a small sample of what it may cost.
-    constexpr size_t kFew = 16;
-    const double times = result.want.size() < kFew ? 6 : 2;
-    const double allowed = times * cost + 2 * result.rounding * largest + 1e-30;
-    for (size_t i = 0; i < result.want.size(); ++i) {
-      expect(worst, result.got[i], result.want[i], allowed,
-             [&] { return say(result.name, " ", i); });
-    }
-  }
-  return worst;
-}
-
-bool is_worse(Finding& finding, double got, double want, double allowed) {
-  Finding here;
-  here.error = difference(got, want), here.allowed = allowed;
-  if (here.ratio() <= finding.ratio() && finding.allowed > 0) return false;
-  finding.error = here.error, finding.allowed = allowed;
-  return here.error > allowed;
-}
-
-void complain(Finding& finding, double got, double want, const std::string& where) {
-  std::ostringstream text;
-  text.precision(10);  // what differs is often in the last digits
-  text << where << " is " << got << ", expected " << want;
-  finding.complaint = text.str();
+Answer Problem::answer() {
+  Answer answer{.pattern = subject.pattern,
+                .q = q.view(),
+                .k = k.view(),
+                .v = v.view(),
+                .out = out.view(),
+                .lse = lse.view(),
+                .dout = dout.view(),
+                .dq = dq.view(),
+                .dk = dk.view(),
+                .dv = dv.view(),
+                .options = options,
+                .offset = subject.plan.shape().offset,
+                .seed = subject.seed + 1};
+  if (options.sink.is_given()) answer.dsink = dsink.view();
+  return answer;
 }
 
 void expect_intact(Finding& finding, const Problem& problem) {
@@ -178,50 +144,10 @@ void expect_intact(Finding& finding, const Problem& problem) {
                                      {"dout", &problem.dout},
                                      {"support", &problem.support}}) {
     if (!tensor->is_moat_intact()) {
-      finding.error = kInfinity;
+      finding.error = INFINITY;
       finding.complaint = say("something was written beside ", name);
     }
   }
-}
-
-Disturbed::Disturbed(const Problem& problem, double relative) {
-  Random random(problem.subject.seed + 1);
-  const auto disturb = [&](const HostileTensor& from, std::vector<double>& to, TensorView& view) {
-    to = from.values();
-    for (double& value : to) value *= 1 + relative * (2 * random.uniform() - 1);
-    const int64_t* shape = from.view().shape;
-    view = TensorView(to.data(), DType::f64, {shape[0], shape[1], shape[2], shape[3]});
-  };
-  disturb(problem.q, q, q_view), disturb(problem.k, k, k_view), disturb(problem.v, v, v_view);
-  if (std::isfinite(problem.dout.size() > 0 ? problem.dout.get(0) : 0))
-    disturb(problem.dout, dout, dout_view);
-}
-
-std::vector<double> farther(const std::vector<double>& want, std::vector<double> rough,
-                            const std::vector<double>& other) {
-  for (size_t i = 0; i < rough.size(); ++i) {
-    if (difference(other[i], want[i]) > difference(rough[i], want[i])) rough[i] = other[i];
-  }
-  return rough;
-}
-
-double working_precision(const KernelEntry& kernel, Operation operation, const Subject& subject) {
-  const bool is_backward = operation == Operation::backward;
-  // A sum of n terms is off by about sqrt(n) roundings; the factors, the exponential and, in the
-  // backward pass, a stored lse of several units cost a few more.
-  const int64_t group = subject.heads / subject.kv_heads;
-  const int64_t longest_sum = std::max({subject.head_dim, subject.v_head_dim, subject.k_len,
-                                        is_backward ? group * subject.q_len : 0});
-  double roundings = (is_backward ? 8 : 4) + std::sqrt(double(longest_sum));
-  // x ** (1 / (alpha - 1)) multiplies the rounding of x.
-  const double alpha = subject.normalizer.alpha;
-  if (alpha > 1) roundings += 4 / std::max(alpha - 1, 0.02);
-  if (kernel.dtype == DType::f64) return roundings * rounding_unit(DType::f64);
-  // The backward pass of softmax is handed an `out` that was rounded to the dtype, and uses it.
-  const bool uses_out = is_backward && kernel.weights == Weights::softmax;
-  const bool is_rounded = uses_out || kernel.rounds_weights;
-  return std::max(roundings * rounding_unit(DType::f32),
-                  is_rounded ? 2 * rounding_unit(kernel.dtype) : 0);
 }
 
 }  // namespace keyhole::cli

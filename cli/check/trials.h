@@ -1,15 +1,13 @@
 // cli/check/trials.h
 // The trials that `keyhole check` puts every kernel to. Each runs a kernel once on hostile inputs
-// and compares with the fp64 reference, or with numbers that are known exactly.
+// and compares with the fp64 reference.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
 
+#include "cli/check/judge.h"
 #include "kernels/contract.h"
-#include "keyhole/normalizer.h"
 #include "keyhole/plan.h"
 
 namespace keyhole::cli {
@@ -25,12 +23,6 @@ struct Subject {
   Normalizer normalizer = {};
   Device gpu = {};          // where kernels of a GPU run
   bool is_aligned = false;  // every row begins at a multiple of 16 bytes
-};
-
-struct Finding {
-  double error = 0, allowed = 0;  // at the place where error / allowed is worst
-  std::string complaint;          // empty: passed
-  double ratio() const { return allowed > 0 ? error / allowed : error > 0 ? 1e300 : 0; }
 };
 
 struct Trial {

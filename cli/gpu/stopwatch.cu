@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 
-#include "cli/gpu/event.h"
 #include "cli/gpu/stopwatch.h"
 #include "kernels/device/check_cuda.h"
 #include "runtime/cuda/call.h"  // OnGpu
@@ -21,6 +20,27 @@ __global__ void wait_cycles(int64_t cycles) {
   while (clock64() - begin < cycles) {
   }
 }
+
+// A mark in the default stream of the GPU that is current when it is made.
+class Event {
+ public:
+  Event() { check_cuda(cudaEventCreate(&event_), "making an event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record() const { check_cuda(cudaEventRecord(event_, nullptr), "recording an event"); }
+  // Waits for this one.
+  float ms_since(const Event& begin) const {
+    check_cuda(cudaEventSynchronize(event_), "waiting for a timed call");
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, begin.event_, event_), "reading a clock of the GPU");
+    return ms;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
 
 class GpuClock {
  public:

@@ -11,6 +11,8 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/int_math.h"
+#include "base/parallel.h"
+#include "base/random.h"
 #include "base/weight_rule.h"
 #include "reference/sparse_weights.h"
 
@@ -25,10 +27,13 @@ bool needs_long_sums(const TensorView& q, const TensorView& k) {
 }
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+enum class Salt : uint64_t { q, k, v, dout };  // tensors are not disturbed alike
+
 // One head of a tensor as fp64 rows, [length][columns].
 class HeadRows {
  public:
-  HeadRows(const TensorView& tensor, int64_t batch, int64_t head)
+  HeadRows(const TensorView& tensor, int64_t batch, int64_t head, const Disturbance& disturbance,
+           Salt salt)
       : columns_(tensor.shape[3]), values_(size_t(tensor.shape[2] * tensor.shape[3])) {
     with_storage(tensor.dtype, [&](auto storage) {
       const auto* data = static_cast<const decltype(storage)*>(tensor.data);
@@ -39,6 +44,11 @@ class HeadRows {
         for (int64_t x = 0; x < columns_; ++x) *value++ = to_f32(data[row + x]);
       }
     });
+    if (disturbance.relative == 0) return;
+    Random random(disturbance.seed + uint64_t(salt) + 4 * uint64_t(batch * tensor.shape[1] + head));
+    for (double& value : values_) {
+      value *= 1 + disturbance.relative * (2 * random.uniform() - 1);
+    }
   }
   const double* row(int64_t i) const { return values_.data() + i * columns_; }
 
@@ -53,12 +63,15 @@ struct Problem {
   WeightRule rule;
   const float* sink;  // [q_heads], or null
   int64_t sink_stride;
+  int threads;
+  Disturbance disturbance;
 
   int64_t kv_head_of(int64_t head) const { return head / (shape.heads / kv_heads); }
 };
 
 Problem describe(const TensorView& q, const TensorView& k, const TensorView& v,
-                 const AttentionOptions& options, std::optional<int64_t> offset) {
+                 const AttentionOptions& options, std::optional<int64_t> offset,
+                 const Disturbance& disturbance) {
   for (const TensorView* tensor : {&q, &k, &v}) {
     KEYHOLE_CHECK(tensor->rank == 4, "reference: got a tensor ", to_string(*tensor),
                   "; expected 4 dimensions: [batch, heads, length, head_dim]");
@@ -83,7 +96,9 @@ Problem describe(const TensorView& q, const TensorView& k, const TensorView& v,
                    .scale = options.scale.value_or(1 / std::sqrt(double(q.shape[3]))),
                    .softcap = options.softcap},
           .sink = has_sink ? static_cast<const float*>(options.sink.data) : nullptr,
-          .sink_stride = has_sink ? options.sink.strides[0] : 0};
+          .sink_stride = has_sink ? options.sink.strides[0] : 0,
+          .threads = options.threads,
+          .disturbance = disturbance};
 }
 
 template <class Sum>
@@ -161,28 +176,31 @@ template <class Sum>
 ReferenceOutput forward(const Problem& problem, const Pattern& pattern, const TensorView& q,
                         const TensorView& k, const TensorView& v,
                         const std::vector<int64_t>& queries) {
+  const int64_t heads = problem.shape.heads, all_heads = problem.shape.batch * heads;
   ReferenceOutput output;
-  Row<Sum> row;
-  std::vector<Sum> out(size_t(problem.v_head_dim));
-  for (int64_t batch = 0; batch < problem.shape.batch; ++batch) {
-    for (int64_t head = 0; head < problem.shape.heads; ++head) {
-      const HeadPattern head_pattern = pattern.for_head(problem.shape, batch, head);
-      const HeadRows q_rows(q, batch, head);
-      const HeadRows k_rows(k, batch, problem.kv_head_of(head));
-      const HeadRows v_rows(v, batch, problem.kv_head_of(head));
-      for (const int64_t query : queries) {
-        attend(problem, head_pattern, head, query, q_rows.row(query), k_rows, row);
-        std::fill(out.begin(), out.end(), Sum(0));
-        for (size_t j = 0; j < row.keys.size(); ++j) {
-          if (is_left_out(problem, row.weight[j])) continue;
-          const double* value = v_rows.row(row.keys[j]);
-          for (size_t x = 0; x < out.size(); ++x) out[x] += row.weight[j] * Sum(value[x]);
-        }
-        output.out.insert(output.out.end(), out.begin(), out.end());
-        output.lse.push_back(double(row.lse));
+  output.lse.resize(size_t(all_heads) * queries.size());
+  output.out.resize(output.lse.size() * size_t(problem.v_head_dim));
+  parallel_for(all_heads, problem.threads, [&](int64_t item, int) {
+    const int64_t batch = item / heads, head = item % heads, kv_head = problem.kv_head_of(head);
+    const HeadPattern head_pattern = pattern.for_head(problem.shape, batch, head);
+    const HeadRows q_rows(q, batch, head, problem.disturbance, Salt::q);
+    const HeadRows k_rows(k, batch, kv_head, problem.disturbance, Salt::k);
+    const HeadRows v_rows(v, batch, kv_head, problem.disturbance, Salt::v);
+    Row<Sum> row;
+    std::vector<Sum> out(size_t(problem.v_head_dim));
+    for (size_t i = 0; i < queries.size(); ++i) {
+      attend(problem, head_pattern, head, queries[i], q_rows.row(queries[i]), k_rows, row);
+      std::fill(out.begin(), out.end(), Sum(0));
+      for (size_t j = 0; j < row.keys.size(); ++j) {
+        if (is_left_out(problem, row.weight[j])) continue;
+        const double* value = v_rows.row(row.keys[j]);
+        for (size_t x = 0; x < out.size(); ++x) out[x] += row.weight[j] * Sum(value[x]);
       }
+      const size_t place = size_t(item) * queries.size() + i;
+      std::copy(out.begin(), out.end(), output.out.data() + place * out.size());
+      output.lse[place] = double(row.lse);
     }
-  }
+  });
   return output;
 }
 
@@ -192,31 +210,36 @@ ReferenceOutput forward(const Problem& problem, const Pattern& pattern, const Te
 //   dq   += ds_j s'_j k_j   dk_j += ds_j s'_j q
 template <class Sum>
 ReferenceGradients backward(const Problem& problem, const Pattern& pattern, const TensorView& dout,
-                            const TensorView& q, const TensorView& k, const TensorView& v) {
+                            const TensorView& q, const TensorView& k, const TensorView& v,
+                            const std::vector<int64_t>& queries) {
   const auto rule = Rule<Sum>::of(problem.rule);
   const int64_t d = problem.head_dim, vd = problem.v_head_dim;
-  const int64_t q_len = problem.shape.q_len, k_len = problem.shape.k_len;
-  const size_t all_keys = size_t(problem.shape.batch * problem.kv_heads * k_len);
+  const int64_t heads = problem.shape.heads, k_len = problem.shape.k_len;
+  const int64_t all_kv_heads = problem.shape.batch * problem.kv_heads;
   ReferenceGradients grad;
-  grad.dq.resize(size_t(problem.shape.batch * problem.shape.heads * q_len * d));
-  std::vector<Sum> dk(all_keys * size_t(d)), dv(all_keys * size_t(vd)), dq(static_cast<size_t>(d));
-  std::vector<Sum> dsink(problem.sink ? size_t(problem.shape.heads) : 0);
-  Sum dalpha = 0;
-  Row<Sum> row;
-  std::vector<Sum> dweight;
-  for (int64_t batch = 0; batch < problem.shape.batch; ++batch) {
-    for (int64_t head = 0; head < problem.shape.heads; ++head) {
-      const int64_t kv_head = problem.kv_head_of(head);
+  grad.dq.resize(size_t(problem.shape.batch * heads * d) * queries.size());
+  std::vector<Sum> dk(size_t(all_kv_heads * k_len * d)), dv(size_t(all_kv_heads * k_len * vd));
+  std::vector<Sum> dsink(size_t(problem.shape.batch * heads)), dalpha(dsink.size());
+  // Heads that share keys add to the same gradients.
+  parallel_for(all_kv_heads, problem.threads, [&](int64_t item, int) {
+    const int64_t batch = item / problem.kv_heads, kv_head = item % problem.kv_heads;
+    const HeadRows k_rows(k, batch, kv_head, problem.disturbance, Salt::k);
+    const HeadRows v_rows(v, batch, kv_head, problem.disturbance, Salt::v);
+    Sum* const dk_head = dk.data() + item * k_len * d;
+    Sum* const dv_head = dv.data() + item * k_len * vd;
+    Row<Sum> row;
+    std::vector<Sum> dweight, dq(static_cast<size_t>(d));
+    for (int64_t head = 0; head < heads; ++head) {
+      if (problem.kv_head_of(head) != kv_head) continue;
       const HeadPattern head_pattern = pattern.for_head(problem.shape, batch, head);
-      const HeadRows dout_rows(dout, batch, head), q_rows(q, batch, head);
-      const HeadRows k_rows(k, batch, kv_head), v_rows(v, batch, kv_head);
-      Sum* dk_head = dk.data() + (batch * problem.kv_heads + kv_head) * k_len * d;
-      Sum* dv_head = dv.data() + (batch * problem.kv_heads + kv_head) * k_len * vd;
-      double* dq_head = grad.dq.data() + (batch * problem.shape.heads + head) * q_len * d;
-      for (int64_t query = 0; query < q_len; ++query) {
-        const double* do_row = dout_rows.row(query);
-        const double* q_row = q_rows.row(query);
-        attend(problem, head_pattern, head, query, q_row, k_rows, row);
+      const HeadRows q_rows(q, batch, head, problem.disturbance, Salt::q);
+      const HeadRows dout_rows(dout, batch, head, problem.disturbance, Salt::dout);
+      const size_t place = size_t(batch * heads + head);
+      double* dq_row = grad.dq.data() + place * queries.size() * size_t(d);
+      for (size_t i = 0; i < queries.size(); ++i, dq_row += d) {
+        const double* do_row = dout_rows.row(queries[i]);
+        const double* q_row = q_rows.row(queries[i]);
+        attend(problem, head_pattern, head, queries[i], q_row, k_rows, row);
         if (row.keys.empty()) continue;  // nothing depends on this row, whatever dout holds there
 
         Sum delta = 0, slopes = row.sink_slope;
@@ -231,8 +254,8 @@ ReferenceGradients backward(const Problem& problem, const Pattern& pattern, cons
           if (slopes == 0) continue;  // every score is -inf
           delta /= slopes;
         }
-        dalpha += alpha_gradient(problem.rule.normalizer.alpha, row.weight, row.sink_weight,
-                                 dweight, delta);
+        dalpha[place] += alpha_gradient(problem.rule.normalizer.alpha, row.weight, row.sink_weight,
+                                        dweight, delta);
         std::fill(dq.begin(), dq.end(), Sum(0));
         for (size_t j = 0; j < row.keys.size(); ++j) {
           if (is_left_out(problem, row.weight[j])) continue;
@@ -244,16 +267,32 @@ ReferenceGradients backward(const Problem& problem, const Pattern& pattern, cons
           for (int64_t x = 0; x < d; ++x) dk_head[key * d + x] += dproduct * q_row[x];
           for (int64_t x = 0; x < vd; ++x) dv_head[key * vd + x] += row.weight[j] * do_row[x];
         }
-        if (problem.sink) dsink[size_t(head)] -= row.sink_slope * delta;
-        std::copy(dq.begin(), dq.end(), dq_head + query * d);
+        if (problem.sink) dsink[place] -= row.sink_slope * delta;
+        std::copy(dq.begin(), dq.end(), dq_row);
       }
     }
-  }
+  });
   grad.dk.assign(dk.begin(), dk.end());
   grad.dv.assign(dv.begin(), dv.end());
-  grad.dsink.assign(dsink.begin(), dsink.end());
-  grad.dalpha = double(dalpha);
+  grad.dsink.resize(problem.sink ? size_t(heads) : 0);
+  for (size_t i = 0; i < dsink.size(); ++i) {
+    if (problem.sink) grad.dsink[i % size_t(heads)] += double(dsink[i]);
+    grad.dalpha += double(dalpha[i]);
+  }
   return grad;
+}
+
+std::vector<int64_t> all_queries(const TensorView& q) {
+  std::vector<int64_t> queries(q.rank == 4 ? size_t(q.shape[2]) : 0);
+  std::iota(queries.begin(), queries.end(), 0);
+  return queries;
+}
+
+void check_queries(const Problem& problem, const std::vector<int64_t>& queries) {
+  for (const int64_t query : queries) {
+    KEYHOLE_CHECK(query >= 0 && query < problem.shape.q_len, "reference: asked for query ", query,
+                  "; q has queries 0 to ", problem.shape.q_len - 1);
+  }
 }
 
 }  // namespace
@@ -262,12 +301,10 @@ ReferenceOutput reference_forward_rows(const Pattern& pattern, const TensorView&
                                        const TensorView& k, const TensorView& v,
                                        const std::vector<int64_t>& queries,
                                        const AttentionOptions& options,
-                                       std::optional<int64_t> offset) {
-  const Problem problem = describe(q, k, v, options, offset);
-  for (const int64_t query : queries) {
-    KEYHOLE_CHECK(query >= 0 && query < problem.shape.q_len, "reference: asked for query ", query,
-                  "; q has queries 0 to ", problem.shape.q_len - 1);
-  }
+                                       std::optional<int64_t> offset,
+                                       const Disturbance& disturbance) {
+  const Problem problem = describe(q, k, v, options, offset, disturbance);
+  check_queries(problem, queries);
   return needs_long_sums(q, k) ? forward<long double>(problem, pattern, q, k, v, queries)
                                : forward<double>(problem, pattern, q, k, v, queries);
 }
@@ -275,22 +312,43 @@ ReferenceOutput reference_forward_rows(const Pattern& pattern, const TensorView&
 ReferenceOutput reference_forward(const Pattern& pattern, const TensorView& q, const TensorView& k,
                                   const TensorView& v, const AttentionOptions& options,
                                   std::optional<int64_t> offset) {
-  std::vector<int64_t> queries(q.rank == 4 ? size_t(q.shape[2]) : 0);
-  std::iota(queries.begin(), queries.end(), 0);
-  return reference_forward_rows(pattern, q, k, v, queries, options, offset);
+  return reference_forward_rows(pattern, q, k, v, all_queries(q), options, offset);
+}
+
+ReferenceGradients reference_backward_rows(const Pattern& pattern, const TensorView& dout,
+                                           const TensorView& q, const TensorView& k,
+                                           const TensorView& v, const std::vector<int64_t>& queries,
+                                           const AttentionOptions& options,
+                                           std::optional<int64_t> offset,
+                                           const Disturbance& disturbance) {
+  const Problem problem = describe(q, k, v, options, offset, disturbance);
+  check_queries(problem, queries);
+  KEYHOLE_CHECK(dout.rank == 4 && dout.shape[0] == q.shape[0] && dout.shape[1] == q.shape[1] &&
+                    dout.shape[2] == q.shape[2] && dout.shape[3] == v.shape[3],
+                "reference: dout is ", to_string(dout), "; expected [", q.shape[0], ", ",
+                q.shape[1], ", ", q.shape[2], ", ", v.shape[3], "]");
+  return needs_long_sums(q, k) ? backward<long double>(problem, pattern, dout, q, k, v, queries)
+                               : backward<double>(problem, pattern, dout, q, k, v, queries);
 }
 
 ReferenceGradients reference_backward(const Pattern& pattern, const TensorView& dout,
                                       const TensorView& q, const TensorView& k, const TensorView& v,
                                       const AttentionOptions& options,
                                       std::optional<int64_t> offset) {
-  const Problem problem = describe(q, k, v, options, offset);
-  KEYHOLE_CHECK(dout.rank == 4 && dout.shape[0] == q.shape[0] && dout.shape[1] == q.shape[1] &&
-                    dout.shape[2] == q.shape[2] && dout.shape[3] == v.shape[3],
-                "reference: dout is ", to_string(dout), "; expected [", q.shape[0], ", ",
-                q.shape[1], ", ", q.shape[2], ", ", v.shape[3], "]");
-  return needs_long_sums(q, k) ? backward<long double>(problem, pattern, dout, q, k, v)
-                               : backward<double>(problem, pattern, dout, q, k, v);
+  return reference_backward_rows(pattern, dout, q, k, v, all_queries(q), options, offset);
+}
+
+ReferenceRow reference_row(const Pattern& pattern, const TensorView& q, const TensorView& k,
+                           int64_t batch, int64_t head, int64_t query,
+                           const AttentionOptions& options, std::optional<int64_t> offset) {
+  const Problem problem = describe(q, k, k, options, offset, {});
+  check_queries(problem, {query});
+  const HeadRows q_rows(q, batch, head, {}, Salt::q);
+  const HeadRows k_rows(k, batch, problem.kv_head_of(head), {}, Salt::k);
+  Row<double> row;
+  attend(problem, pattern.for_head(problem.shape, batch, head), head, query, q_rows.row(query),
+         k_rows, row);
+  return {std::move(row.keys), std::move(row.score), std::move(row.weight), row.lse};
 }
 
 }  // namespace keyhole

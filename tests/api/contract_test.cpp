@@ -7,14 +7,12 @@
 #include <limits>
 
 #include "base/dtype.h"
+#include "base/random.h"
 #include "keyhole/attention.h"
 #include "keyhole/error.h"
-#include "support/random.h"
 
 namespace keyhole {
 namespace {
-
-using test::Random;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

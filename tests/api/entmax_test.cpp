@@ -7,10 +7,10 @@
 #include <cmath>
 #include <limits>
 
+#include "base/random.h"
 #include "keyhole/attention.h"
 #include "reference/attention.h"
 #include "support/message_of.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 namespace {

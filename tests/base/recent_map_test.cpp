@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "support/random.h"
+#include "base/random.h"
 
 namespace keyhole {
 namespace {
@@ -40,7 +40,7 @@ TEST(RecentMap, WhatGoesIsHandedToTheCaller) {
 
 TEST(RecentMap, KeepsTheMostRecentOfAnySequence) {
   constexpr size_t kCapacity = 5;
-  test::Random random(1);
+  Random random(1);
   RecentMap<uint64_t, uint64_t> map(kCapacity);
   std::vector<uint64_t> by_last_use;  // the most recent last
   for (int step = 0; step < 5000; ++step) {

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "kernels/contract.h"
 #include "kernels/device/check_cuda.h"
 #include "keyhole/attention.h"
 #include "runtime/gpu.h"
 #include "runtime/gpu_memory.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 

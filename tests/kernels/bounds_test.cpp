@@ -9,8 +9,8 @@
 #include <iostream>
 
 #include "base/dtype.h"
+#include "base/random.h"
 #include "support/check_case.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "base/random.h"
 #include "plan/plan_state.h"
 #include "support/check_case.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 namespace {

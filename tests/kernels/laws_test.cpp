@@ -9,10 +9,10 @@
 #include <functional>
 
 #include "base/dtype.h"
+#include "base/random.h"
 #include "keyhole/attention.h"
 #include "plan/plan_state.h"
 #include "support/check_case.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 namespace {

@@ -10,11 +10,11 @@
 #include <iostream>
 #include <set>
 
+#include "base/random.h"
 #include "keyhole/attention.h"
 #include "pattern/catalog.h"
 #include "pattern/smallest_shape.h"
 #include "support/inputs.h"
-#include "support/random.h"
 #include "support/scale.h"
 
 namespace keyhole::test {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "base/int_math.h"
+#include "base/random.h"
 #include "pattern/node.h"
 #include "pattern/truth.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 namespace {

@@ -7,15 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
 #include "keyhole/error.h"
 #include "keyhole/pattern.h"
 #include "pattern/catalog.h"
-#include "support/random.h"
 
 namespace keyhole {
 namespace {
-
-using test::Random;
 
 TEST(Parse, SamplesPrintAsTheyAreWritten) {
   for (const std::string& text : sample_texts()) {

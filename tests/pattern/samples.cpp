@@ -2,10 +2,10 @@
 #include "pattern/samples.h"
 
 #include "base/int_math.h"
+#include "base/random.h"
 #include "pattern/catalog.h"
 #include "pattern/node.h"
 #include "pattern/smallest_shape.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 namespace {

@@ -5,12 +5,12 @@
 
 #include <numeric>
 
+#include "base/random.h"
 #include "keyhole/error.h"
 #include "pattern/catalog.h"
 #include "pattern/node.h"
 #include "pattern/truth.h"
 #include "support/message_of.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/random.h"
+#include "base/random.h"
 
 namespace keyhole::test {
 namespace {

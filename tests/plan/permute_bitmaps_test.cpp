@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/bits.h"
+#include "base/random.h"
 #include "plan/schedule.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 namespace {

@@ -8,13 +8,11 @@
 #include <cmath>
 #include <limits>
 
+#include "base/random.h"
 #include "keyhole/error.h"
-#include "support/random.h"
 
 namespace keyhole {
 namespace {
-
-using test::Random;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -225,6 +223,50 @@ TEST(Reference, SampledRowsAreRowsOfTheWhole) {
     EXPECT_EQ(some.lse[size_t(head * 2)], all.lse[size_t(head * 5 + 4)]);
     EXPECT_EQ(some.lse[size_t(head * 2 + 1)], all.lse[size_t(head * 5 + 1)]);
   }
+}
+
+TEST(Reference, GradientsOfSomeRowsAreThoseOfADoutThatIsZeroElsewhere) {
+  Problem p;
+  p.batch = 2, p.heads = 4, p.kv_heads = 2, p.q_len = 5, p.k_len = 7, p.draw(9);
+  const auto some =
+      reference_backward_rows(causal(), p.dout_view(), p.q_view(), p.k_view(), p.v_view(), {1, 3});
+  const size_t columns = size_t(p.v_head_dim);
+  for (size_t i = 0; i < p.dout.size(); ++i) {
+    const size_t query = i / columns % 5;
+    if (query != 1 && query != 3) p.dout[i] = 0;
+  }
+  const auto all = p.backward(causal());
+  EXPECT_EQ(some.dk, all.dk);
+  EXPECT_EQ(some.dv, all.dv);
+  ASSERT_EQ(some.dq.size() * 5, all.dq.size() * 2);
+  const size_t row = size_t(p.head_dim);
+  for (size_t i = 0; i < row; ++i) EXPECT_EQ(some.dq[row + i], all.dq[3 * row + i]);
+}
+
+TEST(Reference, ARowHasItsKeysAndTheirWeights) {
+  Problem p;
+  p.heads = 2, p.q_len = 5, p.k_len = 7, p.draw(10);
+  const auto all = p.forward(causal());
+  const ReferenceRow row = reference_row(causal(), p.q_view(), p.k_view(), 0, 1, 3);
+  EXPECT_EQ(row.keys, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_NEAR(row.lse, all.lse[5 + 3], 1e-12);
+  for (size_t j = 0; j < row.keys.size(); ++j) {
+    EXPECT_NEAR(row.weights[j], std::exp(row.scores[j] - row.lse), 1e-12);
+  }
+}
+
+// A disturbance moves results by about its size, the same way every time, and none at all by none.
+TEST(Reference, DisturbedInputsMoveResults) {
+  Problem p;
+  p.q_len = 5, p.k_len = 7, p.draw(11);
+  const auto with = [&](double relative) {
+    return reference_forward_rows(causal(), p.q_view(), p.k_view(), p.v_view(), {4}, {}, {},
+                                  {relative, /*seed=*/1})
+        .out;
+  };
+  EXPECT_EQ(with(1e-6), with(1e-6));
+  EXPECT_NE(with(1e-6), with(0));
+  for (size_t i = 0; i < with(0).size(); ++i) EXPECT_NEAR(with(1e-6)[i], with(0)[i], 1e-4);
 }
 
 TEST(Reference, ManyKeysAreCountedExactly) {

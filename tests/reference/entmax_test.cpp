@@ -6,13 +6,11 @@
 #include <cmath>
 #include <limits>
 
+#include "base/random.h"
 #include "reference/attention.h"
-#include "support/random.h"
 
 namespace keyhole {
 namespace {
-
-using test::Random;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "base/random.h"
 #include "support/case.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/random.h"
 #include "support/on_both.h"
-#include "support/random.h"
 
 namespace keyhole::test {
 

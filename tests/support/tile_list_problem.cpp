@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/int_math.h"
-#include "support/random.h"
+#include "base/random.h"
 
 namespace keyhole::test {
 namespace {

@@ -1,15 +1,16 @@
-// tests/support/random.h
-// Numbers for tests from one 64-bit seed: splitmix64 and plain arithmetic. The standard library's
-// distributions are avoided because they differ between implementations, and a seed must mean the
-// same case everywhere. Draw number i is a function of seed and i alone, so that a GPU can make any
-// of them without those before it; what it calls is constexpr.
+// src/base/random.h
+// Numbers for checks and benchmarks from one 64-bit seed: splitmix64 and plain arithmetic. The
+// standard library's distributions are avoided because they differ between implementations, and a
+// seed must mean the same case everywhere. Draw number i is a function of seed and i alone, so that
+// a GPU can make any of them without those before it; what it calls is constexpr.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <vector>
 
-namespace keyhole::test {
+namespace keyhole {
 
 class Random {
  public:
@@ -26,7 +27,7 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  // Uniform in [0, count); the bias of the remainder is far below what a test can see.
+  // Uniform in [0, count); the bias of the remainder is far below what a check can see.
   constexpr int64_t below(int64_t count) {
     return count <= 0 ? 0 : int64_t(next() % uint64_t(count));
   }
@@ -63,4 +64,4 @@ class Random {
   uint64_t state_;
 };
 
-}  // namespace keyhole::test
+}  // namespace keyhole
