@@ -77,7 +77,8 @@ double rounding_of_statistic(const KernelEntry& kernel, const Answer& answer,
       if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
     }
   }
-  const double roundings = kernel.operation == Operation::forward ? 8 : 64;
+  double roundings = kernel.operation == Operation::forward ? 8 : 64;
+  if (answer.has_equal_terms) roundings += double(answer.k.shape[2]) / 4;
   return roundings * rounding_unit(answer.lse.dtype) * largest;
 }
 

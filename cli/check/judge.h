@@ -29,7 +29,8 @@ struct Answer {
   TensorView dout = {}, dq = {}, dk = {}, dv = {}, dsink = {};  // of a backward pass
   AttentionOptions options = {};
   std::optional<int64_t> offset = {};
-  uint64_t seed = 1;  // of the disturbance
+  uint64_t seed = 1;             // of the disturbance
+  bool has_equal_terms = false;  // in its sums, which then all round the same way
 };
 
 // out and lse of these queries; dq of these, and what they alone add to dk and dv.

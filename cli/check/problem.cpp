@@ -126,7 +126,8 @@ Answer Problem::answer() {
                 .dv = dv.view(),
                 .options = options,
                 .offset = subject.plan.shape().offset,
-                .seed = subject.seed + 1};
+                .seed = subject.seed + 1,
+                .has_equal_terms = has_equal_terms};
   if (options.sink.is_given()) answer.dsink = dsink.view();
   return answer;
 }

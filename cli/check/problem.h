@@ -40,7 +40,7 @@ struct Problem {
   std::vector<HeadPattern> patterns;  // [batch * heads]
   HostileTensor q, k, v, out, lse, dout, dq, dk, dv, sink, dsink;
   HostileTensor support;  // int32 in the places of f32
-  bool has_support = false;
+  bool has_support = false, has_equal_terms = false;
   AttentionOptions options;
 
  private:

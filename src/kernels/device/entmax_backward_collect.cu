@@ -1,12 +1,12 @@
 // src/kernels/device/entmax_backward_collect.cu
-// A CTA takes one row. All its warps walk all keys of the row, and take batches of 32 in turn: rows
-// are few and may be as long as the sequence, so a row must not wait for a single warp. Pairs have
-// the order of the walk, whoever finds them.
+// A CTA takes one row, and each of its warps a share of the row's tiles: rows are few and may be as
+// long as the sequence, so a row must not wait for a single warp. Pairs have the order of rounds,
+// and of warps in a round: the same on every run.
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/entmax_backward_collect.h"
 #include "kernels/device/entmax_pair.cuh"
 #include "kernels/device/gather_rows.cuh"
-#include "kernels/device/partner_walk.cuh"
+#include "kernels/device/key_walk.cuh"
 
 namespace keyhole::device {
 namespace {
@@ -34,21 +34,16 @@ struct QueuedRowWalk {
   static __device__ __forceinline__ int32_t warp() { return int32_t(threadIdx.x / 32); }
 
   // Calls visit(key, product) in rounds, by the whole CTA: a warp has one batch of each round. key:
-  // -1 where a lane has none. All warps see the same walk, so they agree on the number of rounds.
+  // -1 where a lane has none.
   template <class Visit>
   __device__ __forceinline__ void for_each_round(Visit visit) const {
     const auto k = rows_of_head<Storage>(p.k, at.batch, p.sizes.kv_head_of(at.head));
     const Storage* const q = p.q.row<const Storage>(at.batch, at.head, at.query);
-    PartnerWalk<false> walk(plan, layout, at.batch * p.sizes.heads + at.head, at.query);
-    const auto all = [](int64_t) { return true; };
-    for (bool goes_on = true; goes_on;) {
+    KeyWalk walk(plan, layout, at.batch * p.sizes.heads + at.head, at.query, {warp(), kWarps});
+    while (true) {
       int32_t key = -1;
-#pragma unroll 1
-      for (int32_t w = 0; w < kWarps && goes_on; ++w) {
-        int32_t found;
-        goes_on = walk.next(all, found);
-        if (goes_on && w == warp()) key = found;
-      }
+      if (!walk.next(key)) key = -1;
+      if (!__syncthreads_or(key >= 0)) return;
       const int32_t loads = loads_for(key >= 0);
       visit(key, loads == 0 ? 0.f : G::dot(q, k, p.sizes.head_dim, key, loads));
     }
@@ -62,7 +57,7 @@ struct QueuedRowWalk {
     });
   }
 
-  // The pairs of the row, in the order of the walk, as many as there is room for. Returns how many
+  // The pairs of the row, as many as there is room for. Returns how many
   // there are; the list is complete then.
   __device__ uint32_t collect(float lambda, const LastRank& last, LongPair* list,
                               uint32_t room_for) const {

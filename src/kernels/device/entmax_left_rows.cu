@@ -14,6 +14,9 @@ constexpr int32_t kThreads = 32 * kCtaWarps;
 // the launch takes.
 constexpr int32_t kAsked = 4;
 
+// More rows than this of those asked for are left to warps: each is done later, all of them sooner.
+constexpr int32_t kMostByCta = 32;
+
 struct LeftMemory {
   CtaMemory row;
   uint32_t votes[kAsked * kCtaWarps];  // bit j of [i]: the row 32 i + j of those asked for is left
@@ -52,6 +55,13 @@ struct LeftRows {
         any_of_mine = any_of_mine || is_mine_left[i];
       }
       if (!__syncthreads_or(any_of_mine)) continue;
+      int32_t num_left = 0;
+      for (int32_t i = 0; i < kAsked * kCtaWarps; ++i) num_left += __popc(memory.votes[i]);
+      if (num_left > kMostByCta) {
+        any_left = true;
+        __syncthreads();  // all votes have been read
+        continue;
+      }
       for (int32_t i = 0; i < kAsked * kCtaWarps; ++i) {
         for (uint32_t left = memory.votes[i]; left != 0; left &= left - 1) {
           const int64_t index = first + (32 * i + __ffs(int(left)) - 1) * step;

@@ -7,6 +7,7 @@
 #include <climits>
 
 #include "base/int_math.h"
+#include "base/ordered_bits.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/convert.cuh"
 #include "kernels/device/entmax_forward_call.h"
@@ -83,21 +84,10 @@ class Candidates {
   // Leaves the top_k first.
   __device__ void select(int64_t top_k, RowRoom& room) {
     if (most_ <= top_k) return;
+    const float limit = limit_of_top(int(top_k));
+    if (__any_sync(~0u, limit == INFINITY)) return select_among_equals(top_k, room);
     for_each_slot([&](int i) {
-      const int place = kLanes * i + lane();
-      if (place < count_) room.sorted[place] = {key_[i], score_[i]};
-    });
-    __syncwarp();
-    int rank[kOwn] = {};
-    for (int place = 0; place < count_; ++place) {
-      const Weighted other = room.sorted[place];
-      for_each_slot([&](int i) {
-        rank[i] += ranks_before(other.weight, other.key, score_[i], key_[i]) ? 1 : 0;
-      });
-    }
-    __syncwarp();
-    for_each_slot([&](int i) {
-      if (rank[i] >= top_k) score_[i] = -INFINITY;
+      if (score_[i] <= limit) score_[i] = -INFINITY;
     });
   }
 
@@ -109,7 +99,10 @@ class Candidates {
     for_each_slot([&](int i) { lambda.top = fmaxf(lambda.top, score_[i]); });
     lambda.top = row_max(lambda.top);
     const auto rule = EntmaxRule<EntmaxMath<float>>::of(power);
-    LambdaSearch<float> search = {fmaxf(bound - lambda.top, 0), lambda.top == -INFINITY};
+    // Where scores are so large that rounding moves the bound, it is not used.
+    constexpr float kLarge = 4096;
+    const float above = fabsf(lambda.top) < kLarge ? fmaxf(bound - lambda.top, 0) : 0;
+    LambdaSearch<float> search = {above, lambda.top == -INFINITY};
     for (int round = 0; round < kMostEntmaxRounds && !__all_sync(~0u, search.is_done); ++round) {
       EntmaxSums<float> sums;
       int count = 0;
@@ -167,6 +160,42 @@ class Candidates {
     for (int i = 0; i < kOwn; ++i) {
       if (kLanes * i < most_) visit(i);
     }
+  }
+
+  // A score that exactly top_k scores are above; +inf if there is none, because of equal ones.
+  __device__ float limit_of_top(int top_k) const {
+    float top = -INFINITY;
+    for_each_slot([&](int i) { top = fmaxf(top, score_[i]); });
+    uint32_t low = ordered_bits(-INFINITY), high = ordered_bits(row_max(top));
+    float limit = count_ <= top_k ? -INFINITY : INFINITY;
+    for (int round = 0; round < 32 && __any_sync(~0u, limit == INFINITY); ++round) {
+      const uint32_t middle = low + (high - low) / 2;
+      const float at = number_of_bits<float>(middle);
+      int above = 0;
+      for_each_slot([&](int i) { above += __popc(row_ballot(score_[i] > at)); });
+      if (limit == INFINITY && above == top_k) limit = at;
+      (above >= top_k ? low : high) = middle;
+    }
+    return limit;
+  }
+  // By rank: (score, then the lower key).
+  __device__ void select_among_equals(int64_t top_k, RowRoom& room) {
+    for_each_slot([&](int i) {
+      const int place = kLanes * i + lane();
+      if (place < count_) room.sorted[place] = {key_[i], score_[i]};
+    });
+    __syncwarp();
+    int rank[kOwn] = {};
+    for (int place = 0; place < count_; ++place) {
+      const Weighted other = room.sorted[place];
+      for_each_slot([&](int i) {
+        rank[i] += ranks_before(other.weight, other.key, score_[i], key_[i]) ? 1 : 0;
+      });
+    }
+    __syncwarp();
+    for_each_slot([&](int i) {
+      if (rank[i] >= top_k) score_[i] = -INFINITY;
+    });
   }
 
   const int count_, most_;  // most_: of the rows of the warp

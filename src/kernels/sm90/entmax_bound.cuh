@@ -36,10 +36,10 @@ struct BoundRule {
   }
   // A product whose level is not above the given one.
   __device__ __forceinline__ float product_below(float level) const {
-    if (!has_softcap()) return level;
+    constexpr float kSlightly = 1e-5f, kUnits = 5e-7f;
+    if (!has_softcap()) return level - kUnits * fabsf(level);  // a bound is rounded, too
     const float bent = level / outer;
     if (bent <= -1) return -INFINITY;
-    constexpr float kSlightly = 1e-5f;
     const float product = atanhf(fminf(bent, 1 - kSlightly)) / inner;
     constexpr float kTiny = 1e-30f;  // beside 0, where the division may have lost all digits
     return product - kSlightly * fabsf(product) - kTiny;
@@ -99,14 +99,5 @@ struct BoundSums {
     return step < INFINITY ? step * kNotQuite : 0;
   }
 };
-
-// A number that orders floats as integers, and its inverse.
-__device__ __forceinline__ int32_t order_of(float x) {
-  const int32_t bits = __float_as_int(x);
-  return bits >= 0 ? bits : bits ^ 0x7fffffff;
-}
-__device__ __forceinline__ float float_of_order(int32_t order) {
-  return __int_as_float(order >= 0 ? order : order ^ 0x7fffffff);
-}
 
 }  // namespace keyhole::sm90

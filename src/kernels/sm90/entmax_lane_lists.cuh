@@ -12,6 +12,7 @@
 //   slot s of the lists    32 x 16 bytes of products, 32 x 4 bytes of places: kSlotBytes
 #pragma once
 
+#include "base/ordered_bits.h"
 #include "kernels/sm90/entmax_bound.cuh"
 #include "kernels/sm90/entmax_scan_shared.cuh"
 
@@ -127,7 +128,10 @@ class LaneLists {
     clear();
   }
   // The row takes nothing in any more.
-  __device__ __forceinline__ void close(int h) { level_[h] = above_[h] = INFINITY; }
+  __device__ __forceinline__ void close(int h) {
+    level_[h] = above_[h] = INFINITY;
+    written_[h] = 0;
+  }
 
   // So many entries are taken in before the next look at the room that is left.
   static constexpr int kStep = 4;
@@ -171,9 +175,9 @@ class LaneLists {
     device::Candidate* next[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (shares.total[h] > to[h].capacity) close(h);
       next[h] = to[h].entries + shares.first[h];
       written_[h] = shares.total[h];
+      if (shares.total[h] > to[h].capacity) close(h);
     }
 #pragma unroll 1
     for (int slot = 0; slot < list.count; ++slot) {
@@ -375,21 +379,21 @@ class LaneLists {
                                                 float (&raised)[2]) const {
     float top[2];
     largest(source, top);
-    int32_t good[2], bad[2];
+    uint32_t good[2], bad[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      good[h] = order_of(low[h]);
-      bad[h] = order_of(rule_.level(top[h] < INFINITY ? top[h] : low[h]));
+      good[h] = ordered_bits(low[h]);
+      bad[h] = ordered_bits(rule_.level(top[h] < INFINITY ? top[h] : low[h]));
     }
     constexpr int kRounds = 20;
 #pragma unroll 1
     for (int round = 0; round < kRounds; ++round) {
-      int32_t middle[2];
+      uint32_t middle[2];
       float level[2], count[2] = {0, 0};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        middle[h] = (good[h] & bad[h]) + ((good[h] ^ bad[h]) >> 1);
-        level[h] = float_of_order(middle[h]);
+        middle[h] = (good[h] & bad[h]) + ((good[h] ^ bad[h]) / 2);
+        level[h] = number_of_bits<float>(middle[h]);
       }
       source.for_each([&](const FourProducts& four) {
 #pragma unroll
@@ -406,7 +410,7 @@ class LaneLists {
       }
     }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) raised[h] = fmaxf(raised[h], float_of_order(good[h]));
+    for (int h = 0; h < 2; ++h) raised[h] = fmaxf(raised[h], number_of_bits<float>(good[h]));
   }
 
   const BoundRule<kPlain>& rule_;
