@@ -51,6 +51,15 @@ __device__ __forceinline__ float row_sum(float x) {
   return x;
 }
 
+// The largest number of the warp's rows.
+__device__ __forceinline__ int most_of_rows(int of_row) {
+#pragma unroll
+  for (int step = kLanes; step < 32; step *= 2) {
+    of_row = max(of_row, __shfl_xor_sync(~0u, of_row, step));
+  }
+  return of_row;
+}
+
 // kPlain: alpha = 1.5, known to the compiler. The other form takes any alpha.
 template <bool kPlain>
 __device__ __forceinline__ EntmaxPower power_of(const EntmaxParams& p) {
@@ -61,7 +70,7 @@ __device__ __forceinline__ EntmaxPower power_of(const EntmaxParams& p) {
 class Candidates {
  public:
   __device__ Candidates(const EntmaxParams& p, int64_t row, int count)
-      : count_(count), most_(int(__reduce_max_sync(~0u, unsigned(count)))) {
+      : count_(count), most_(most_of_rows(count)) {
     const auto rule = SoftmaxRule<BaseEMath<float>>::of(rule_of(p.sizes));
     const Candidate* const from = p.candidates.entries + row * p.candidates.capacity;
     bool is_bad = false;
