@@ -66,19 +66,22 @@ struct Comparison {
   double of_statistic;
 };
 
+double largest_of(const std::vector<double>& numbers) {
+  double largest = 0;
+  for (const double number : numbers) {
+    if (std::isfinite(number)) largest = std::max(largest, std::abs(number));
+  }
+  return largest;
+}
+
 // What rounding lse or lambda, its logarithm and its exponential does to all weights of a row
 // alike, where disturbed inputs average out. Of gradients it is a share of the largest of all: one
 // that is 0 because its terms cancel has what they leave.
 double rounding_of_statistic(const KernelEntry& kernel, const Answer& answer,
                              std::initializer_list<const std::vector<double>*> wants) {
   double largest = 0;
-  for (const std::vector<double>* want : wants) {
-    for (const double value : *want) {
-      if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-    }
-  }
-  double roundings = kernel.operation == Operation::forward ? 8 : 64;
-  if (answer.has_equal_terms) roundings += double(answer.k.shape[2]) / 4;
+  for (const std::vector<double>* want : wants) largest = std::max(largest, largest_of(*want));
+  const double roundings = kernel.operation == Operation::forward ? 8 : 64;
   return roundings * rounding_unit(answer.lse.dtype) * largest;
 }
 
@@ -184,10 +187,15 @@ Finding judge_forward(const KernelEntry& kernel, const Answer& answer,
   const std::vector<ReferenceOutput> rough = disturbed(kernel, answer, reference);
   using Output = ReferenceOutput;
   const double shared = rounding_of_statistic(kernel, answer, {&want.out, &want.lse});
+  // Of out alone: lse is what tells the number of keys.
+  const double of_sum =
+      answer.has_equal_terms
+          ? rounding_unit(answer.lse.dtype) * largest_of(want.out) * double(answer.k.shape[2]) / 4
+          : 0;
   const int threads = answer.options.threads;
   Finding worst =
-      compare({"out", answer.out, std::move(want.out), each(rough, &Output::out), shared}, queries,
-              threads);
+      compare({"out", answer.out, std::move(want.out), each(rough, &Output::out), shared + of_sum},
+              queries, threads);
   worst.take(compare({"lse", answer.lse, std::move(want.lse), each(rough, &Output::lse), shared},
                      queries, threads));
   return worst;

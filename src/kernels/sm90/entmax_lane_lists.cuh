@@ -69,8 +69,9 @@ struct CandidateRow {
   int32_t capacity;
   int32_t first_key, stride;  // place i of the row is key first_key + stride * i
 
-  // Calls visit(place, product, key) for `count` candidates, by the four lanes of the row in turn:
-  // `most` rounds of four batches, so that loads do not wait for each other.
+  // Calls visit(place, product, key) for `count` candidates, and with -inf up to `most`, the
+  // largest count of the warp's rows. The four lanes of the row take them in turn; several are
+  // loaded before the first visit, which may write to places that have been loaded.
   template <class Visit>
   __device__ __forceinline__ void for_each(int count, int most, Visit visit) const {
     constexpr int kAtOnce = 4;
@@ -161,8 +162,8 @@ class LaneLists {
   }
 
   // Raises the bounds and moves what is above them to the candidates. to: of this lane's rows.
-  // is_early: most keys are still to come, so that a row whose candidates do not fit now never has
-  // room for all.
+  // is_early: most keys are still to come. A row whose candidates do not fit by then is closed at
+  // once: it has too many keys of weight, or so many that making room would be repeated.
   __device__ __forceinline__ void move(const CandidateRow (&to)[2], bool is_early) {
     const ListedProducts list = listed();
     raise_by_list(list);
@@ -197,9 +198,7 @@ class LaneLists {
     return level_[h] < INFINITY ? written_[h] : device::kAlone;
   }
   // A lower bound of lambda of row h.
-  __device__ __forceinline__ float lambda_bound(int h) const {
-    return rule_.lambda_at(h == 0 ? level_[0] : level_[1]);
-  }
+  __device__ __forceinline__ float lambda_bound(int h) const { return rule_.lambda_at(level_[h]); }
 
  private:
   static constexpr int kSlots = ScanShared<C>::list_slots, kLookSlots = 8;
@@ -252,7 +251,7 @@ class LaneLists {
     }
     return shares;
   }
-  // A NaN is kept; of a lost row nothing is.
+  // A NaN is kept; of a closed row nothing is.
   __device__ __forceinline__ bool is_kept(int h, float product) const {
     return above_[h] < INFINITY && !(product <= above_[h]);
   }
