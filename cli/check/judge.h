@@ -30,7 +30,7 @@ struct Answer {
   AttentionOptions options = {};
   std::optional<int64_t> offset = {};
   uint64_t seed = 1;             // of the disturbance
-  bool has_equal_terms = false;  // in the sums of out: they all round the same way
+  bool has_equal_terms = false;  // in the sums of out and dv
 };
 
 // out and lse of these queries; dq of these, and what they alone add to dk and dv.

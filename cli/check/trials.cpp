@@ -210,6 +210,7 @@ Finding random_numbers(const KernelEntry& kernel, TileShape tile, const Subject&
 // keys.
 Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
   Problem problem(subject, kernel);
+  problem.has_equal_terms = true;
   problem.q.fill(0), problem.k.fill(0), problem.v.fill(1), problem.dout.fill(1);
   return compare_backward(problem, kernel, tile);
 }
