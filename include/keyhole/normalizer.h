@@ -27,8 +27,8 @@ Normalizer softmax(int64_t top = 0);
 Normalizer entmax(double alpha, int64_t top = 0);
 
 // The support of a row, the keys that have weight, as forward writes it for backward: this many
-// entries, ascending keys, then -1. A row with more keys has kLongSupport as its first entry:
-// backward then finds its keys again.
+// entries, ascending keys, then -1. A row without a list has kLongSupport as its first entry: it
+// has more keys, or many of its neighbours have. Backward then finds its keys again.
 inline constexpr int64_t kSupportKeys = 64;
 inline constexpr int32_t kLongSupport = -2;
 

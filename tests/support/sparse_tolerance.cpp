@@ -153,9 +153,9 @@ void walk_forward(const CaseWalk& walk, ExpectedForward& expected) {
       double bound = 0;
       for (size_t j = 0; j < row.keys.size(); ++j) {
         const double v = walk.v[size_t(walk.k_row(b, h, row.keys[j]) * c.v_head_dim + x)];
-        plain += Compute(row.weight[j].value) * Compute(v);
-        bound += (2 * row.weight[j].error + terms * row.weight[j].value +
-                  smallest_step(rules.sum_dtype())) *
+        plain += rules.factor(Compute(row.weight[j].value)) * Compute(v);
+        bound += (2 * row.weight[j].error + (terms + rules.factor_unit()) * row.weight[j].value +
+                  rules.lost_factor()) *
                  std::abs(v);
       }
       const size_t e = size_t(at * c.v_head_dim + x);
@@ -177,7 +177,9 @@ void walk_backward(const CaseWalk& walk, ExpectedGradients& grad) {
   const double unit = rules.unit();
   std::vector<Compute> dq(grad.dq.want.size()), dk(grad.dk.want.size()), dv(grad.dv.want.size());
   std::vector<Compute> dsink(grad.dsink.want.size());
-  const double in_row = unit * sum_factor(c.k_len), in_key = unit * sum_factor(c.q_len * c.heads);
+  const double of_factor = rules.factor_unit();
+  const double in_row = unit * sum_factor(c.k_len) + of_factor;
+  const double in_key = unit * sum_factor(c.q_len * c.heads) + of_factor;
   walk.for_each_row([&](int64_t b, int64_t h, int64_t i) {
     const Row row = row_of<Compute>(walk, b, h, i);
     if (row.attended == 0) return;
@@ -205,10 +207,10 @@ void walk_backward(const CaseWalk& walk, ExpectedGradients& grad) {
     // d delta = sum (du (g - delta) + u dg) / sum u
     double delta_error = row.sink_slope.error * std::abs(delta);
     for (size_t j = 0; j < count; ++j) {
-      delta_error +=
-          row.slope[j].error * std::abs(double(dweight[j]) - delta) +
-          (row.slope[j].value + row.slope[j].error) *
-              (dweight_error[j] + in_row * (std::abs(double(dweight[j])) + std::abs(delta)));
+      delta_error += row.slope[j].error * std::abs(double(dweight[j]) - delta) +
+                     (row.slope[j].value + row.slope[j].error) *
+                         (dweight_error[j] +
+                          (in_row - of_factor) * (std::abs(double(dweight[j])) + std::abs(delta)));
     }
     delta_error /= std::max(slopes - slopes_error, 0.0);
     if (row.is_open) delta_error = kInfinity;
@@ -229,16 +231,20 @@ void walk_backward(const CaseWalk& walk, ExpectedGradients& grad) {
       const double error =
           (u.error * steepness + u.value * steepness_error) * (difference + difference_error) +
           (u.value + u.error) * steepness * difference_error;
-      const double w_error = row.is_open ? kInfinity : 2 * row.weight[j].error;
+      const double lost = rules.rounds_weights ? rules.lost_factor() : 0;
+      const double w_error = row.is_open ? kInfinity : 2 * row.weight[j].error + lost;
       const double dscore_size = std::abs(double(dscore));
+      // Score gradients are rounded before they are multiplied by the scale.
+      const double dscore_error = 2 * error + lost * std::abs(rules.scale);
       for (int64_t x = 0; x < d; ++x) {
-        dq[size_t(at * d + x)] += dscore * Compute(k[x]);
-        dk[size_t(key * d + x)] += dscore * Compute(q[x]);
-        grad.dq.bound[size_t(at * d + x)] += (2 * error + in_row * dscore_size) * std::abs(k[x]);
-        grad.dk.bound[size_t(key * d + x)] += (2 * error + in_key * dscore_size) * std::abs(q[x]);
+        dq[size_t(at * d + x)] += rules.factor(dscore) * Compute(k[x]);
+        dk[size_t(key * d + x)] += rules.factor(dscore) * Compute(q[x]);
+        grad.dq.bound[size_t(at * d + x)] += (dscore_error + in_row * dscore_size) * std::abs(k[x]);
+        grad.dk.bound[size_t(key * d + x)] +=
+            (dscore_error + in_key * dscore_size) * std::abs(q[x]);
       }
       for (int64_t x = 0; x < vd; ++x) {
-        dv[size_t(key * vd + x)] += Compute(row.weight[j].value) * Compute(dout[x]);
+        dv[size_t(key * vd + x)] += rules.factor(Compute(row.weight[j].value)) * Compute(dout[x]);
         grad.dv.bound[size_t(key * vd + x)] +=
             (w_error + in_key * row.weight[j].value) * std::abs(dout[x]);
       }
@@ -278,15 +284,15 @@ void walk_backward(const CaseWalk& walk, ExpectedGradients& grad) {
 }  // namespace
 
 void bound_sparse_forward(const Case& c, const AllowedPairs& allowed, const Inputs& in,
-                          ExpectedForward& expected) {
-  const CaseWalk walk(c, allowed, in, /*rounds_weights=*/false);
+                          bool rounds_weights, ExpectedForward& expected) {
+  const CaseWalk walk(c, allowed, in, rounds_weights);
   c.dtype == DType::f64 ? walk_forward<double>(walk, expected)
                         : walk_forward<float>(walk, expected);
 }
 
 void bound_sparse_gradients(const Case& c, const AllowedPairs& allowed, const Inputs& in,
-                            ExpectedGradients& expected) {
-  const CaseWalk walk(c, allowed, in, /*rounds_weights=*/false);
+                            bool rounds_weights, ExpectedGradients& expected) {
+  const CaseWalk walk(c, allowed, in, rounds_weights);
   c.dtype == DType::f64 ? walk_backward<double>(walk, expected)
                         : walk_backward<float>(walk, expected);
 }

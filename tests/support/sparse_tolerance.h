@@ -10,8 +10,8 @@ namespace keyhole::test {
 
 // Fill bound and plain; `want` is there.
 void bound_sparse_forward(const Case& c, const AllowedPairs& allowed, const Inputs& in,
-                          ExpectedForward& expected);
+                          bool rounds_weights, ExpectedForward& expected);
 void bound_sparse_gradients(const Case& c, const AllowedPairs& allowed, const Inputs& in,
-                            ExpectedGradients& expected);
+                            bool rounds_weights, ExpectedGradients& expected);
 
 }  // namespace keyhole::test

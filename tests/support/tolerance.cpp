@@ -194,7 +194,7 @@ ExpectedForward expect_forward(const Case& c, const Pattern& pattern, const Allo
       reference_forward(pattern, in.q.view(), in.k.view(), in.v.view(), in.options, c.offset);
   ExpectedForward expected{make_expected(std::move(want.out)), make_expected(std::move(want.lse))};
   if (!c.normalizer.is_plain_softmax()) {
-    bound_sparse_forward(c, allowed, in, expected);
+    bound_sparse_forward(c, allowed, in, rounds_weights, expected);
     return expected;
   }
   const CaseWalk walk(c, allowed, in, rounds_weights);
@@ -215,7 +215,7 @@ ExpectedGradients expect_gradients(const Case& c, const Pattern& pattern,
                              make_expected(std::move(want.dv)),
                              make_expected(std::move(want.dsink))};
   if (!c.normalizer.is_plain_softmax()) {
-    bound_sparse_gradients(c, allowed, in, expected);
+    bound_sparse_gradients(c, allowed, in, rounds_weights, expected);
     return expected;
   }
   const CaseWalk walk(c, allowed, in, rounds_weights);

@@ -45,6 +45,7 @@ Workspace lay_out(const ForwardArgs& args, bool scans) {
   w.candidates.capacity = kCandidatesPerRow;
   take(w.candidates.entries, checked_mul(rows, kCandidatesPerRow, "attention: the workspace"));
   take(w.candidates.count, rows);
+  take(w.candidates.num_left, 1);
   take(w.candidates.lambda_bound, rows);
   return w;
 }
@@ -87,11 +88,18 @@ void run_entmax_forward(const ForwardArgs& args, BitmapLayout bitmaps,
   narrow(int64_t{params.sizes.batch} * params.sizes.heads, "attention: batch x heads");
   params.plan = store_plan(args.plan, w.tiles, w.gathers, stream);
   if (!scans) return launch_entmax_rows(params, dtype, bitmaps, w.rows, stream);
-  const size_t rows = size_t(params.sizes.num_heads()) * size_t(params.sizes.q_len);
-  check_cuda(cudaMemsetAsync(params.candidates.count, 0, rows * sizeof(int32_t), stream),
+  const TileView& part = args.plan.tiles[0];
+  const bool only_tiles = launches.prefers_tiles != nullptr && launches.prefers_tiles(params, part);
+  const auto counts = reinterpret_cast<char*>(params.candidates.count);
+  const auto counts_end = reinterpret_cast<char*>(params.candidates.num_left + 1);
+  static_assert(kAlone == -1);  // all bits set
+  check_cuda(cudaMemsetAsync(counts, only_tiles ? 0xff : 0, size_t(counts_end - counts), stream),
              "clearing the counts of candidates");
-  launches.scan(params, args.plan.tiles[0], stream);
-  launches.solve(params, dtype, stream);
+  if (!only_tiles) {
+    launches.scan(params, part, stream);
+    launches.solve(params, dtype, stream);
+  }
+  if (launches.tiles != nullptr) launches.tiles(params, part, !only_tiles, stream);
   launch_entmax_left_rows(params, dtype, bitmaps, w.rows, stream);
 }
 

@@ -16,11 +16,19 @@ using LaunchScan = void (*)(const EntmaxParams& params, const TileView& view, cu
 // Queues the solution of all rows that the scan did not leave alone.
 using LaunchSolve = void (*)(const EntmaxParams& params, DType dtype, cudaStream_t stream);
 
+// Queues the rows that the scan left alone where a query tile has many of them; without a scan, all
+// rows. Rows that it has finished get the count 0.
+using LaunchTileRows = void (*)(const EntmaxParams& params, const TileView& view, bool has_scan,
+                                cudaStream_t stream);
+
 // The launches of a backend; null: entmax_rows.h computes every row. They are used only for plans
 // of one part of tiles, a scale above 0, and a top_k of at most kSupportKeys.
 struct EntmaxLaunches {
   LaunchScan scan = nullptr;
   LaunchSolve solve = nullptr;
+  LaunchTileRows tiles = nullptr;  // null: such rows are left, like all others
+  // Whether `tiles` is to take all rows, without a scan.
+  bool (*prefers_tiles)(const EntmaxParams& params, const TileView& view) = nullptr;
 };
 
 inline constexpr int32_t kCandidatesPerRow = 96;

@@ -6,8 +6,9 @@
 //             have weight
 //   solve     (entmax_solve.cu)            lambda on that list; the support; the values of the
 //             support
-//   rest      (entmax_left_rows.cu)        the rows that the scan or the solution left alone, a CTA
-//             each
+//   tiles     (sm90/entmax_tiles.cuh)      many neighbouring rows that the scan left alone: lambda
+//             and output by passes over tile lists
+//   rest      (entmax_left_rows.cu)        the rows that are still left alone, a CTA each
 //   rows      (entmax_rows.cu)             all rows, a warp each, where no scan was made
 #pragma once
 
@@ -29,6 +30,7 @@ struct CandidateLists {
   Candidate* entries = nullptr;   // [rows][capacity]
   int32_t* count = nullptr;       // [rows]; kAlone: the row is left to entmax_left_rows.cu
   float* lambda_bound = nullptr;  // [rows]  lambda of all keys is not below it; -inf: not known
+  int32_t* num_left = nullptr;    // [1]     rows that the scan left alone
   int32_t capacity = 0;
 };
 inline constexpr int32_t kAlone = -1;

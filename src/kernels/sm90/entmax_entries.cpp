@@ -46,6 +46,7 @@ KernelEntry backward_entry(DType dtype) {
           .bitmaps = BitmapLayout::mma,
           .min_compute_capability = 90,
           .max_compute_capability = 90,
+          .rounds_weights = true,  // as the forward pass does
           .forward_workspace = nullptr,
           .backward_workspace = device::entmax_backward_workspace_bytes};
 }
@@ -74,6 +75,7 @@ void add_entries(std::vector<KernelEntry>& entries) {
                        .bitmaps = BitmapLayout::mma,
                        .min_compute_capability = 90,
                        .max_compute_capability = 90,
+                       .rounds_weights = true,  // of long rows, over tiles
                        .objection = objection,
                        .persistence = persistence,
                        .forward_workspace = device::entmax_scan_workspace_bytes,

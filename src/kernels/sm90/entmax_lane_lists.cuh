@@ -14,11 +14,11 @@
 
 #include "base/ordered_bits.h"
 #include "kernels/sm90/entmax_bound.cuh"
+#include "kernels/sm90/entmax_mask.cuh"
 #include "kernels/sm90/entmax_scan_shared.cuh"
 
 namespace keyhole::sm90 {
 
-__device__ __forceinline__ int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
@@ -124,15 +124,40 @@ class LaneLists {
     constexpr int kRounds = 4;
 #pragma unroll 1
     for (int round = 0; round < kRounds; ++round) raise(look, level_);
+    above_[0] = above_[1] = -INFINITY;
     set_bounds();
     written_[0] = written_[1] = 0;
     clear();
   }
-  // The row takes nothing in any more.
+  // After begin(): closes rows whose candidates will not fit, as far as the look can tell. A
+  // maximum is that of a group of keys. If there are that many candidates in all, so many groups on
+  // average have none.
+  __device__ __forceinline__ void close_long_rows(int num_looks, int num_tiles) {
+    constexpr float kTooMany = 256;
+    const int slots = min((num_looks + 1) / 2, kLookSlots);
+    const float groups = 4.f * float(min(num_looks, 2 * kLookSlots));
+    const float all_groups = groups * float(num_tiles) / float(num_looks);
+    const float most_without = groups * expf(-kTooMany / all_groups);
+    float with[2] = {0, 0};
+    ListedProducts{base_, slots, slots}.for_each([&](const FourProducts& four) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        with[h] += (four.of_row[h][0] > above_[h] ? 1.f : 0.f) +
+                   (four.of_row[h][1] > above_[h] ? 1.f : 0.f);
+      }
+    });
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float without = groups - row_sum(with[h]);
+      if (without + 0.5f < most_without) close(h);
+    }
+  }
+  // The row takes nothing in any more. Its bound stays a bound.
   __device__ __forceinline__ void close(int h) {
-    level_[h] = above_[h] = INFINITY;
+    above_[h] = INFINITY;
     written_[h] = 0;
   }
+  __device__ __forceinline__ bool is_closed(int h) const { return above_[h] == INFINITY; }
 
   // So many entries are taken in before the next look at the room that is left.
   static constexpr int kStep = 4;
@@ -164,7 +189,8 @@ class LaneLists {
   // Raises the bounds and moves what is above them to the candidates. to: of this lane's rows.
   // is_early: most keys are still to come. A row whose candidates do not fit by then is closed at
   // once: it has too many keys of weight, or so many that making room would be repeated.
-  __device__ __forceinline__ void move(const CandidateRow (&to)[2], bool is_early) {
+  // Returns how many rows of the warp were closed.
+  __device__ __forceinline__ int move(const CandidateRow (&to)[2], bool is_early) {
     const ListedProducts list = listed();
     raise_by_list(list);
     Shares shares = share(list);
@@ -178,8 +204,8 @@ class LaneLists {
     for (int h = 0; h < 2; ++h) {
       next[h] = to[h].entries + shares.first[h];
       written_[h] = shares.total[h];
-      if (shares.total[h] > to[h].capacity) close(h);
     }
+    const int num_closed = close_full_rows(shares, to);
 #pragma unroll 1
     for (int slot = 0; slot < list.count; ++slot) {
       const FourProducts four = list.load(slot);
@@ -192,10 +218,11 @@ class LaneLists {
     }
     __syncwarp();
     clear();
+    return num_closed;
   }
   // After move(): the number of candidates of row h, or kAlone.
   __device__ __forceinline__ int32_t num_candidates(int h) const {
-    return level_[h] < INFINITY ? written_[h] : device::kAlone;
+    return is_closed(h) ? device::kAlone : written_[h];
   }
   // A lower bound of lambda of row h.
   __device__ __forceinline__ float lambda_bound(int h) const { return rule_.lambda_at(level_[h]); }
@@ -251,6 +278,21 @@ class LaneLists {
     }
     return shares;
   }
+  // Closes rows that have more candidates than fit; returns how many of the warp.
+  __device__ __forceinline__ int close_full_rows(const Shares& shares,
+                                                 const CandidateRow (&to)[2]) {
+    bool is_full[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) is_full[h] = shares.total[h] > to[h].capacity;
+    if (!__any_sync(~0u, is_full[0] || is_full[1])) return 0;
+    int lanes = 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      lanes += __popc(__ballot_sync(~0u, is_full[h]));
+      if (is_full[h]) close(h);
+    }
+    return lanes / 4;
+  }
   // A NaN is kept; of a closed row nothing is.
   __device__ __forceinline__ bool is_kept(int h, float product) const {
     return above_[h] < INFINITY && !(product <= above_[h]);
@@ -258,6 +300,7 @@ class LaneLists {
   __device__ __forceinline__ void set_bounds() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
+      if (is_closed(h)) continue;
       above_[h] = level_[h] < INFINITY ? rule_.product_below(level_[h]) : INFINITY;
     }
   }
@@ -416,8 +459,8 @@ class LaneLists {
   const uint32_t base_;         // of this lane
   uint32_t next_, next_place_;  // where the next entry goes
   int32_t written_[2];          // candidates so far
-  // The bounds as levels, and as products. +inf: the row is left to others, as one is in which a
-  // product is +inf.
+  // The bounds as levels, and as products. A product +inf: the row is left to others, as one is in
+  // which a product is +inf.
   float level_[2], above_[2];
 };
 

@@ -20,6 +20,7 @@
 #include "kernels/sm90/entmax_lane_lists.cuh"
 #include "kernels/sm90/entmax_launch.h"
 #include "kernels/sm90/entmax_scan_producer.cuh"
+#include "kernels/sm90/entmax_tiles.cuh"
 
 namespace keyhole::sm90 {
 
@@ -33,32 +34,29 @@ class ScanConsumer {
     Products products;
     for (uint32_t num_items = 0;; ++num_items) {
       await_keys();
-      const ScanItem& item = shared_.items[num_items % (C::stages + 1)];
+      ScanItem& item = shared_.items[num_items % (C::stages + 1)];
       const int num_tiles = warp_uniform(item.num_tiles), num_looks = warp_uniform(item.num_looks);
       if (num_tiles == 0) return;
       load_queries(item);
+      int32_t tile;
       for (int i = 0; i < num_looks; ++i) {
-        next_products(products);
+        next_products(products, tile);
         look(products, i);
       }
-      lists_.begin(num_looks);
-      if (row() >= item.num_rows) lists_.close(0);
-      if (row() + 8 >= item.num_rows) lists_.close(1);
-      for (int i = 0; i < num_tiles; ++i) {
-        const int32_t tile = next_products(products);
-        take(products, tile, item, 2 * i < num_tiles);
-        if (i + 1 < num_tiles && is_any_of_warpgroup(lists_.is_nearly_full())) {
-          move(item, 2 * i < num_tiles);
-        }
+      begin(item, num_looks, num_tiles);
+      int tiles_left = num_tiles;
+      for (; tiles_left > 0 && next_products(products, tile); --tiles_left) {
+        const bool is_early = 2 * tiles_left > num_tiles;
+        take(products, tile, item, is_early);
+        if (tiles_left > 1 && is_any_of_warpgroup(lists_.is_nearly_full())) move(item, is_early);
       }
-      end(item);
+      end(item, tiles_left > 0);
     }
   }
 
  private:
   using Products = float[C::tile_k / 2];
   using Keys = typename ScanShared<C>::Keys;
-  static constexpr int kMaskWords = C::tile_k / 64;
 
   // Among the consumers. Cheaper to compute again than to keep.
   static __device__ __forceinline__ int thread() {
@@ -88,12 +86,13 @@ class ScanConsumer {
     return p_.q.row<T>(item.batch, item.head, item.first_query + p_.view.stride * row);
   }
 
-  // Waits for the next key tile and multiplies it; returns its number.
-  __device__ __forceinline__ int32_t next_products(Products& products) {
+  // Waits for the next key tile and multiplies it. False: the query tile is given up.
+  __device__ __forceinline__ bool next_products(Products& products, int32_t& tile) {
     await_keys();
-    const int32_t bitmap = warp_uniform(shared_.bitmap[k_.stage]), tile = shared_.tile[k_.stage];
-    uint32_t bits[kMaskWords];
-    load_bits(bits, bitmap);
+    const int32_t bitmap = warp_uniform(shared_.bitmap[k_.stage]);
+    tile = shared_.tile[k_.stage];
+    TileMask<C> mask;
+    mask.load(p_.view, bitmap, thread());
     const uint64_t keys = operand(smem_address(shared_.k[k_.stage]), Keys::bytes);
     begin_products();
     Product<T>::template of_register_rows<true>(products, queries_[0], keys);
@@ -107,27 +106,8 @@ class ScanConsumer {
     is_ready(products);
     arrive_as_warp(shared_.empty[k_.stage]);
     k_.next();
-    if (bitmap != kFull) {
-#pragma unroll
-      for (int i = 0; i < C::tile_k / 2; ++i) {
-        products[i] = (bits[i / 32] >> i % 32 & 1) != 0 ? products[i] : -INFINITY;
-      }
-    }
-    return tile;
-  }
-  // Zeros for a full tile, which does not read them.
-  __device__ __forceinline__ void load_bits(uint32_t (&bits)[kMaskWords], int32_t bitmap) const {
-    constexpr uint32_t kWords = kScanWarps * 32 * kMaskWords;  // of a bitmap
-    const uint32_t* const at = reinterpret_cast<const uint32_t*>(p_.view.bitmaps) +
-                               (uint64_t{uint32_t(bitmap)} * kWords + thread() * kMaskWords);
-#pragma unroll
-    for (int i = 0; i < kMaskWords; ++i) {
-      bits[i] = 0;
-      asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %1, 0;\n@p ld.global.u32 %0, [%2];\n}"
-                   : "+r"(bits[i])
-                   : "r"(bitmap), "l"(at + i)
-                   : "memory");
-    }
+    if (bitmap != kFull) mask.apply(products);
+    return bitmap != kGivenUp;
   }
 
   __device__ __forceinline__ void look(const Products& products, int number) {
@@ -145,6 +125,9 @@ class ScanConsumer {
     lists_.store_look(number, top);
   }
 
+  // Numbers of barriers: one for each warpgroup, then that of all.
+  static constexpr int kWarpgroups = 1, kAllConsumers = kWarpgroups + kScanWarps / 4;
+
   // Warps of a warpgroup wait for each other at every product. So they move their entries at the
   // same time.
   __device__ __forceinline__ bool is_any_of_warpgroup(bool is_true) const {
@@ -153,14 +136,14 @@ class ScanConsumer {
         "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, 128, p;\n"
         "selp.u32 %0, 1, 0, q;\n}"
         : "=r"(any)
-        : "r"(uint32_t(is_true)), "r"(1 + thread() / 128)
+        : "r"(uint32_t(is_true)), "r"(kWarpgroups + thread() / 128)
         : "memory");
     return any != 0;
   }
 
   // Some of the products go to the lists. Where a lane has no room for more, all entries are moved:
   // at one place in the code, which is long and seldom runs.
-  __device__ __forceinline__ void take(const Products& products, int32_t tile, const ScanItem& item,
+  __device__ __forceinline__ void take(const Products& products, int32_t tile, ScanItem& item,
                                        bool is_early) {
     using Lists = LaneLists<C, kPlain>;
     constexpr int kGroups = C::tile_k / 8 / Lists::kStep;
@@ -187,7 +170,7 @@ class ScanConsumer {
     const int64_t query = item.first_query + p_.view.stride * (row() + 8 * h);
     return item.head_index * p_.sizes.q_len + query;
   }
-  __device__ __forceinline__ void move(const ScanItem& item, bool is_early) {
+  __device__ __forceinline__ void move(ScanItem& item, bool is_early) {
     const device::CandidateLists& all = p_.candidates;
     CandidateRow to[2];
 #pragma unroll
@@ -195,10 +178,43 @@ class ScanConsumer {
       to[h] = {all.entries + row_of(item, h) * all.capacity, all.capacity, int32_t(item.first_key),
                p_.view.stride};
     }
-    lists_.move(to, is_early);
+    count_left_rows(item, lists_.move(to, is_early));
   }
-  __device__ __forceinline__ void end(const ScanItem& item) {
-    move(item, false);
+  __device__ __forceinline__ void begin(ScanItem& item, int num_looks, int num_tiles) {
+    lists_.begin(num_looks);
+    if (can_give_up()) lists_.close_long_rows(num_looks, num_tiles);
+    if (row() >= item.num_rows) lists_.close(0);
+    if (row() + 8 >= item.num_rows) lists_.close(1);
+    count_left_rows(item, num_closed_rows(item));
+  }
+  __device__ __forceinline__ bool can_give_up() const { return p_.most_left < kScanRows; }
+  __device__ __forceinline__ void count_left_rows(ScanItem& item, int number) const {
+    if (number != 0 && lane() == 0) atomicAdd(&item.num_left, number);
+  }
+  // Of this warp's rows. Warp-uniform.
+  __device__ __forceinline__ int num_closed_rows(const ScanItem& item) const {
+    int closed = 0;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const bool is_there = lane() % 4 == 0 && row() + 8 * h < item.num_rows;
+      closed += __popc(__ballot_sync(~0u, is_there && lists_.is_closed(h)));
+    }
+    return closed;
+  }
+  // Whether the producer saw in time that a query tile is to be given up must not matter: if it did
+  // not, the consumers do.
+  __device__ __forceinline__ void end(ScanItem& item, bool is_given_up) {
+    if (!is_given_up) move(item, false);
+    if (!is_given_up && can_give_up()) {
+      meet<kAllConsumers, 32 * kScanWarps>();
+      is_given_up = *static_cast<volatile int32_t*>(&item.num_left) >= p_.most_left;
+    }
+    if (is_given_up) {
+      lists_.close(0);
+      lists_.close(1);
+    }
+    const int num_left = num_closed_rows(item);
+    if (num_left != 0 && lane() == 0) atomicAdd(p_.candidates.num_left, num_left);
     if (lane() % 4 != 0) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -254,13 +270,17 @@ void launch_scan(const ScanParams& params, const RowMaps& keys, const BoundRule<
       {rule.unit, rule.power, rule.rest, rule.whole, rule.top_k, rule.inner, rule.outer});
 }
 
+template <int kHeadDim>
+using ScanConfig = std::conditional_t<kHeadDim == 64, EntmaxScanDim64, EntmaxScanDim128>;
+
 template <DType kType, int kHeadDim>
 void scan_part(const device::EntmaxParams& p, const TileView& view, cudaStream_t stream) {
   using T = device::Storage<kType>;
-  using C = std::conditional_t<kHeadDim == 64, EntmaxScanDim64, EntmaxScanDim128>;
+  using C = ScanConfig<kHeadDim>;
   KEYHOLE_ASSERT(view.tile == scan_tile<C>(), "sm90.entmax_forward was given tiles of ",
                  to_string(view.tile));
-  const ScanParams params = {p.sizes, p.q, p.candidates, view};
+  const ScanParams params = {p.sizes, p.q, p.candidates, view,
+                             can_follow_tiles(p) ? kMostRowsLeft : INT32_MAX};
   const RowMaps keys = key_maps(p.sizes, p.k, kType, view.stride, C::tile_k);
   const BoundRule<false> rule = bound_rule(p);
   is_plain(rule) ? launch_scan<T, C, true>(params, keys, rule, stream)
@@ -268,9 +288,19 @@ void scan_part(const device::EntmaxParams& p, const TileView& view, cudaStream_t
 }
 
 template <DType kType, int kHeadDim>
+void follow_tiles(const device::EntmaxParams& p, const TileView& view, bool has_scan,
+                  cudaStream_t stream) {
+  if (!can_follow_tiles(p)) return;
+  launch_tiles<device::Storage<kType>, ScanConfig<kHeadDim>>(p, view, has_scan, kType, stream);
+}
+
+template <DType kType, int kHeadDim>
 void run_entmax_forward(const ForwardArgs& args) {
   device::run_entmax_forward(args, BitmapLayout::mma,
-                             {scan_part<kType, kHeadDim>, device::launch_solve_candidates});
+                             {.scan = scan_part<kType, kHeadDim>,
+                              .solve = device::launch_solve_candidates,
+                              .tiles = follow_tiles<kType, kHeadDim>,
+                              .prefers_tiles = prefers_tiles});
 }
 
 }  // namespace keyhole::sm90

@@ -14,6 +14,7 @@ struct ScanParams {
   device::DeviceTensor q;
   device::CandidateLists candidates;
   TileView view;
+  int32_t most_left;  // rows of a query tile left alone from which on it is given up
 };
 
 template <class C>
@@ -64,7 +65,9 @@ class ScanProducer {
               .head = work.head,
               .num_rows = int32_t(min(int64_t{kScanRows}, work.residue.num_q - first_row)),
               .first_query = work.residue.first_q + p_.view.stride * first_row,
-              .first_key = work.residue.first_k};
+              .first_key = work.residue.first_k,
+              .num_left = 0};
+    const volatile int32_t& num_left = item().num_left;
     ++num_items_;
     if (num_tiles == 0) return load(0, kNothingAttends);
     // The last tile is among those of the look: where near keys matter most, it has them.
@@ -74,8 +77,15 @@ class ScanProducer {
       until_look = until_look == 0 ? stride - 1 : until_look - 1;
     }
     for (device::TileWalk walk(work); walk.is_valid(); walk.next()) {
+      if (num_left >= p_.most_left) return give_up();
       load(walk.tile(), walk.bitmap());
     }
+  }
+  __device__ __forceinline__ void give_up() {
+    await_room();
+    shared_.bitmap[k_.stage] = kGivenUp;
+    arrive(shared_.full[k_.stage]);
+    k_.next();
   }
 
   const ScanParams& p_;

@@ -24,6 +24,12 @@ namespace keyhole::sm90 {
 // tile, so that it needs no special case.
 inline constexpr int32_t kNothingAttends = -2;
 
+// In place of a bitmap: the query tile has so many rows with too many keys that it is given up. All
+// of its rows are left alone.
+inline constexpr int32_t kGivenUp = -3;
+// Rows left alone from which on a query tile is given up, if entmax_tiles.cuh can take it.
+inline constexpr int32_t kMostRowsLeft = kScanRows / 4;
+
 // A query tile of one head and how many key tiles follow.
 struct ScanItem {
   int32_t num_tiles;  // 0: there is no more work
@@ -32,6 +38,7 @@ struct ScanItem {
   int32_t num_rows;     // rows of the tile that exist
   int64_t first_query;  // row r is query first_query + stride * r
   int64_t first_key;    // of the residue class
+  int32_t num_left;     // rows left alone so far
 };
 
 template <class C>

@@ -144,6 +144,15 @@ RowMaps key_maps(const device::Sizes& sizes, const device::DeviceTensor& k, DTyp
   return CallRows(sizes, dtype, stride, k.data).of_keys(k, sizes.head_dim, k_rows);
 }
 
+EntmaxMaps entmax_maps(const device::Sizes& sizes, const device::DeviceTensor& q,
+                       const device::DeviceTensor& k, const device::DeviceTensor& v, DType dtype,
+                       int32_t stride, int q_rows, int k_rows) {
+  CallRows rows(sizes, dtype, stride, q.data);
+  return {.q = rows.of_queries(q, sizes.head_dim, q_rows),
+          .k = rows.of_keys(k, sizes.head_dim, k_rows),
+          .v = rows.of_keys(v, sizes.v_head_dim, k_rows)};
+}
+
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows) {
   const device::Sizes& sizes = params.sizes;
   CallRows rows(sizes, dtype, params.view.stride, params.q.data);

@@ -41,6 +41,9 @@ struct ForwardMaps {
   RowMaps q, k, v;
   RowMaps out;  // in boxes of one warp's rows
 };
+struct EntmaxMaps {
+  RowMaps q, k, v;
+};
 struct BackwardMaps {
   RowMaps q, dout, k, v;
 };
@@ -48,6 +51,9 @@ struct BackwardMaps {
 // dtype: f16 or bf16. A box of q or dout has q_rows rows, one of k and v has k_rows; at most 256.
 RowMaps key_maps(const device::Sizes& sizes, const device::DeviceTensor& k, DType dtype,
                  int32_t stride, int k_rows);
+EntmaxMaps entmax_maps(const device::Sizes& sizes, const device::DeviceTensor& q,
+                       const device::DeviceTensor& k, const device::DeviceTensor& v, DType dtype,
+                       int32_t stride, int q_rows, int k_rows);
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows);
 BackwardMaps backward_maps(const device::BackwardParams& params, DType dtype, int q_rows,
                            int k_rows);

@@ -1,0 +1,90 @@
+// src/kernels/sm90/entmax_power.cuh
+// Powers of x = 1 + (alpha - 1) (score - lambda), at least 0, for the products of a tile; and the
+// step towards lambda from sums of them.
+#pragma once
+
+#include "base/entmax.h"
+
+namespace keyhole::sm90 {
+
+// Which r = 1 / (alpha - 1) a loop over a tile is compiled for.
+enum class PowerKind : uint8_t {
+  four,   // alpha = 1.25
+  two,    // alpha = 1.5
+  steep,  // r > 2
+  flat,   // r < 2
+};
+inline PowerKind kind_of(const EntmaxPower& power) {
+  if (power.whole == 4) return PowerKind::four;
+  if (power.whole == 2) return PowerKind::two;
+  return power.power > 2 ? PowerKind::steep : PowerKind::flat;
+}
+
+__device__ __forceinline__ float log2_fast(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// Keeps NaN, so that no NaN among the scores of a row is lost.
+__device__ __forceinline__ float at_least_0(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Sums over a row.
+struct PowerSums {
+  float weight = 0;  // of x^r
+  float slope = 0;   // of x^(r - 1)
+  float curve = 0;   // of x^(r - 2); not for r < 2
+
+  template <PowerKind kKind>
+  __device__ __forceinline__ void add(float x, float r) {
+    if constexpr (kKind == PowerKind::four) {
+      const float square = x * x;
+      weight = fmaf(square, square, weight);
+      slope = fmaf(square, x, slope);
+      curve += square;
+    } else if constexpr (kKind == PowerKind::two) {
+      weight = fmaf(x, x, weight);
+      slope += x;
+      curve += x > 0 ? 1.f : 0.f;
+    } else if constexpr (kKind == PowerKind::steep) {
+      const float of_curve = device::exp2_fast((r - 2) * log2_fast(x)), of_slope = of_curve * x;
+      weight = fmaf(of_slope, x, weight);
+      slope += of_slope;
+      curve += of_curve;
+    } else {
+      const float power = device::exp2_fast((r - 1) * log2_fast(x));
+      const float of_slope = x > 0 ? power : x;  // x: 0 or NaN
+      weight = fmaf(of_slope, x, weight);
+      slope += of_slope;
+    }
+  }
+  // How far tau = (alpha - 1) lambda - 1 moves: Newton's step on weight^(1 / r), with the second
+  // derivative where it is known. It may pass the solution; from there the next step returns.
+  template <PowerKind kKind>
+  __device__ __forceinline__ float step(float r) const {
+    const float excess = weight - exp2f((1 - 1 / r) * log2f(weight));
+    if constexpr (kKind == PowerKind::flat) return excess / slope;
+    const float second = (r - 1) * (curve - slope * (slope / weight));
+    const float square = fmaf(slope, slope, -2 * excess * second);
+    return square > 0 ? 2 * excess / (slope + sqrtf(square)) : excess / slope;
+  }
+};
+
+// A row with this distance between the sum of its weights and 1 is solved by one more step.
+template <PowerKind kKind>
+__device__ __forceinline__ constexpr float distance_of_last_step() {
+  return kKind == PowerKind::flat ? 0.01f : kKind == PowerKind::two ? 0.03f : 0.3f;
+}
+
+// x^r.
+template <PowerKind kKind>
+__device__ __forceinline__ float weight_of(float x, float r) {
+  if constexpr (kKind == PowerKind::four) return x * x * (x * x);
+  if constexpr (kKind == PowerKind::two) return x * x;
+  return device::exp2_fast(r * log2_fast(x));
+}
+
+}  // namespace keyhole::sm90

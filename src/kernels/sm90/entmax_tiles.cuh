@@ -1,0 +1,455 @@
+// src/kernels/sm90/entmax_tiles.cuh
+// Entmax over the tile lists of a plan, on tensor cores by wgmma, for rows with more keys of weight
+// than a list holds: those that the scan left alone where a query tile has several, or all rows.
+// entmax_tiles_shared.cuh has the pipeline. A row that does not come out right here (a score or a
+// value that is not finite, a search that did not end) stays left alone.
+#pragma once
+
+#include "base/check.h"
+#include "kernels/device/check_cuda.h"
+#include "kernels/device/launch.h"
+#include "kernels/device/once_per_gpu.h"
+#include "kernels/device/ptx.cuh"
+#include "kernels/sm90/entmax_launch.h"
+#include "kernels/sm90/entmax_mask.cuh"
+#include "kernels/sm90/entmax_power.cuh"
+#include "kernels/sm90/entmax_tiles_producer.cuh"
+#include "kernels/sm90/write_rows.cuh"
+
+namespace keyhole::sm90 {
+
+// What consumers need of a call, beside its tensors.
+struct TilesRule {
+  float r;      // 1 / (alpha - 1)
+  float bend;   // alpha - 1
+  float unit;   // (alpha - 1) scale: x = unit * product + base
+  float widen;  // x of the output pass is multiplied by this, and its weights by kWidened:
+                // otherwise small weights would lose digits in fp16
+  static constexpr float kWidened = 16384;
+
+  static TilesRule of(const device::EntmaxParams& p) {
+    return {float(p.power.power), float(p.power.bend), float(p.power.bend * double(p.sizes.scale)),
+            float(std::pow(double(kWidened), p.power.bend))};
+  }
+};
+
+template <class T, class C, PowerKind kKind>
+class TilesConsumer {
+ public:
+  __device__ TilesConsumer(const TilesParams& p, const TilesRule& rule, TilesShared<C>& shared)
+      : p_(p), rule_(rule), shared_(shared) {}
+
+  __device__ __forceinline__ void run() {
+    for (uint32_t num_items = 0;; ++num_items) {
+      shared_.waits.await(shared_.q_full, num_items % 2);
+      if (num_tiles() == 0) return;
+      follow();
+      arrive_as_warp(shared_.q_empty);
+    }
+  }
+
+ private:
+  static constexpr int kPartKeys = 64;
+  using Products = float[kPartKeys / 2];
+  using Out = float[C::head_dim / 2];
+  using Weights = uint32_t[kPartKeys / 16][4];
+  using Queries = typename TilesShared<C>::Queries;
+  using Keys = typename TilesShared<C>::Keys;
+  static constexpr int kMostPasses = 8;  // of sums
+  // A row whose weights have another sum is not solved.
+  static constexpr float kTolerance = 5e-4f;
+
+  static __device__ __forceinline__ int thread() {
+    return int(threadIdx.x) - 32 * kScanProducerWarps;
+  }
+  static __device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
+  static __device__ __forceinline__ int warp() { return thread() / 32; }
+  // The first of this lane's two rows in the query tile; the other one is 8 further.
+  static __device__ __forceinline__ int row() { return warp() * 16 + lane() / 4; }
+
+  // Of the item. What is seldom needed is read again, or computed again: the mainloop has few
+  // registers to spare.
+  __device__ __forceinline__ int32_t num_tiles() const {
+    return warp_uniform(shared_.item.work.num_tiles);
+  }
+  // (alpha - 1) times the score of the sink.
+  __device__ __forceinline__ float sink() const {
+    return rule_.bend * p_.entmax.sink[shared_.item.work.head * p_.entmax.sink_stride];
+  }
+  __device__ __forceinline__ int64_t query(int h) const {
+    return shared_.item.first_query + int64_t{p_.view.stride} * (row() + 8 * h);
+  }
+  __device__ __forceinline__ int64_t row_index(int h) const {
+    return shared_.item.work.head_index * p_.entmax.sizes.q_len + query(h);
+  }
+
+  __device__ __forceinline__ void follow() {
+    begin();
+    if (shared_.item.needs_start) find_start();
+    bool is_output = false;
+    for (int pass = 1; !is_output; ++pass) is_output = find_sums(pass == kMostPasses);
+    Out out;
+    find_output(out);
+    store(out);
+  }
+
+  // Rows that are not to be processed get a base of -inf: they have no weights. One of +inf is not
+  // known yet.
+  __device__ __forceinline__ void begin() {
+    const device::CandidateLists& candidates = p_.entmax.candidates;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      base_[h] = -INFINITY;
+      if (row() + 8 * h >= shared_.item.num_rows) continue;
+      if (!p_.has_scan) {
+        base_[h] = INFINITY;
+      } else if (candidates.count[row_index(h)] == device::kAlone) {
+        base_[h] = fmaf(-rule_.bend, candidates.lambda_bound[row_index(h)], 1);
+      }
+    }
+  }
+
+  // Key tiles are multiplied in parts of 64 keys: the products of two parts fit the registers. Even
+  // parts of a list are part 0 of their tile, odd ones the last.
+  static constexpr int kParts = C::tile_k / kPartKeys, kLastPart = kParts - 1;
+
+  // Issues the products of the next part.
+  template <int kPart>
+  __device__ __forceinline__ void start(Products& products) {
+    if constexpr (kPart == 0) shared_.waits.await(shared_.k_full[k_.stage], k_.parity);
+    const uint64_t queries =
+        operand(smem_address(shared_.q) + uint32_t(warp() / 4 * 64 * 128), Queries::bytes);
+    const uint64_t keys =
+        operand(smem_address(shared_.k[k_.stage]) + uint32_t(kPart * kPartKeys * 128), Keys::bytes);
+    begin_products();
+    Product<T>::template of_shared<true, false, false>(products, queries, keys);
+#pragma unroll
+    for (int d = 1; d < C::head_dim / 16; ++d) {
+      Product<T>::template of_shared<false, false, false>(
+          products, further(queries, d / 4 * Queries::bytes + d % 4 * 32),
+          further(keys, d / 4 * Keys::bytes + d % 4 * 32));
+    }
+    commit_products();
+    if constexpr (kPart == kLastPart) k_.next();
+  }
+  // Waits for the products of the oldest part, and for all others issued so far. Returns the number
+  // of their bitmap.
+  template <int kPart>
+  __device__ __forceinline__ int32_t finish(Products& products) {
+    await_products<0>();
+    is_ready(products);
+    const int32_t bitmap = warp_uniform(shared_.bitmap[oldest_]);
+    if constexpr (kPart == kLastPart) {
+      arrive_as_warp(shared_.k_empty[oldest_]);
+      oldest_ = oldest_ + 1 == C::stages ? 0 : oldest_ + 1;
+    }
+    return bitmap;
+  }
+  template <int kPart>
+  __device__ __forceinline__ void apply_mask(Products& products, int32_t bitmap) const {
+    if (bitmap == kFull) return;
+    TileMask<C> mask;
+    mask.load(p_.view, bitmap, thread());
+    mask.template apply<kPart * kPartKeys / 2>(products);
+  }
+
+  // Calls add(products) for all parts of the next key tiles, one part while the next one is
+  // multiplied.
+  template <class Add>
+  __device__ __forceinline__ void for_each_part(int tiles, const Add& add) {
+    Products even, odd;
+    start<0>(even);
+    int left = tiles * kParts - 1;
+    for (; left > 1; left -= 2) {
+      add_beside<0, kLastPart>(even, odd, add);
+      add_beside<kLastPart, 0>(odd, even, add);
+    }
+    if (left == 1) {
+      add_beside<0, kLastPart>(even, odd, add);
+      apply_mask<kLastPart>(odd, finish<kLastPart>(odd));
+      add(odd);
+    } else {
+      apply_mask<0>(even, finish<0>(even));
+      add(even);
+    }
+  }
+  // ptxas would delay the sums, and spread the next products among them. So a branch is before
+  // them, that of the mask, and `add` ends with one.
+  template <int kPart, int kNextPart, class Add>
+  __device__ __forceinline__ void add_beside(Products& products, Products& next, const Add& add) {
+    const int32_t bitmap = finish<kPart>(products);
+    start<kNextPart>(next);
+    apply_mask<kPart>(products, bitmap);
+    add(products);
+  }
+
+  __device__ __forceinline__ void find_start() {
+    const int tiles = num_start_tiles(num_tiles()), passes = num_start_passes(num_tiles());
+    float top[2] = {-INFINITY, -INFINITY};
+    for_each_part(tiles, [&](const Products& products) {
+#pragma unroll
+      for (int j = 0; j < kPartKeys / 2; ++j) top[j / 2 % 2] = fmaxf(top[j / 2 % 2], products[j]);
+    });
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
+      top[h] = rule_.unit * fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+      if (p_.entmax.sink != nullptr) top[h] = fmaxf(top[h], sink());
+      base_[h] = fminf(base_[h], 1 - top[h]);
+      if (base_[h] == INFINITY) base_[h] = -INFINITY;  // nothing attends in the sample
+    }
+    const float share = float(num_tiles()) / float(tiles);
+    for (int pass = 1; pass < passes; ++pass) {
+      PowerSums sums[2];
+      find_sums(sums, tiles);
+      step(sums, share);
+    }
+  }
+
+  // One pass of sums and a step. Returns whether the output is next.
+  __device__ __forceinline__ bool find_sums(bool is_last) {
+    PowerSums sums[2];
+    find_sums(sums, num_tiles());
+    const bool is_output = !is_any_consumer(step(sums, 1)) || is_last;
+    if (thread() == 0) {
+      shared_.is_output = is_output;
+      arrive(shared_.decided);
+      if (is_output) arrive(shared_.output_begins);
+    }
+    return is_output;
+  }
+  __device__ __forceinline__ void find_sums(PowerSums (&sums)[2], int tiles) {
+    for_each_part(tiles, [&](const Products& products) {
+#pragma unroll
+      for (int j = 0; j < kPartKeys / 2; ++j) {
+        const int h = j / 2 % 2;
+        sums[h].template add<kKind>(at_least_0(fmaf(products[j], rule_.unit, base_[h])), rule_.r);
+      }
+      // Never: see add_beside.
+      if (__any_sync(~0u, fminf(sums[0].weight, sums[1].weight) < 0)) sums[0] = {};
+    });
+  }
+  // share: of all keys to those of the sums. Returns whether a row was too far for this step to be
+  // its last.
+  __device__ __forceinline__ bool step(const PowerSums (&sums)[2], float share) {
+    bool is_far = false;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (base_[h] == -INFINITY) continue;
+      PowerSums all = {share * row_sum_of_four(sums[h].weight),
+                       share * row_sum_of_four(sums[h].slope),
+                       share * row_sum_of_four(sums[h].curve)};
+      if (p_.entmax.sink != nullptr) {
+        all.template add<kKind>(at_least_0(sink() + base_[h]), rule_.r);
+      }
+      // Not for NaN: the row stays left alone.
+      is_far = is_far || fabsf(all.weight - 1) > distance_of_last_step<kKind>();
+      base_[h] -= all.template step<kKind>(rule_.r);
+      if (lane() % 4 == 0) shared_.slope[row() + 8 * h] = all.slope;
+    }
+    return is_far;
+  }
+  // Of the four lanes of a row. All lanes of a warp need not call, but all four of a row.
+  static __device__ __forceinline__ float row_sum_of_four(float x) {
+    const uint32_t four = 0xfu << lane() / 4 * 4;
+    x += __shfl_xor_sync(four, x, 1);
+    return x + __shfl_xor_sync(four, x, 2);
+  }
+  static __device__ __forceinline__ bool is_any_consumer(bool is_true) {
+    uint32_t any;
+    asm volatile(
+        "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, 1, %2, p;\n"
+        "selp.u32 %0, 1, 0, q;\n}"
+        : "=r"(any)
+        : "r"(uint32_t(is_true)), "n"(32 * kScanWarps)
+        : "memory");
+    return any != 0;
+  }
+
+  __device__ __forceinline__ void find_output(Out& out) {
+#pragma unroll
+    for (float& x : out) x = 0;
+    sum_[0] = sum_[1] = 0;
+    const float unit = rule_.widen * rule_.unit;
+    base_[0] *= rule_.widen, base_[1] *= rule_.widen;
+    bool is_first = true;
+    for (int left = num_tiles(); left > 0; --left, is_first = false) {
+      multiply_values<0>(out, unit, is_first);
+      if constexpr (kParts == 2) multiply_values<1>(out, unit, is_first);
+    }
+    await_products<0>();
+    is_ready(out);
+    release_values();
+    if (p_.entmax.sink == nullptr || lane() % 4 != 0) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      sum_[h] += weight_of<kKind>(at_least_0(fmaf(rule_.widen, sink(), base_[h])), rule_.r);
+    }
+  }
+
+  __device__ __forceinline__ void release_values() {
+    arrive_as_warp(shared_.v_empty[v_.stage]);
+    v_.next();
+  }
+  // The next part of the list: weights, and their product with the values.
+  template <int kPart>
+  __device__ __forceinline__ void multiply_values(Out& out, float unit, bool is_first_tile) {
+    Products products;
+    start<kPart>(products);
+    const int32_t bitmap = finish<kPart>(products);
+    is_ready(out);
+    apply_mask<kPart>(products, bitmap);
+    if (kPart == 0 && !is_first_tile) release_values();  // of the tile before
+    Weights weights;
+#pragma unroll
+    for (int j = 0; j < kPartKeys / 4; ++j) {
+      const int h = j % 2;
+      float two[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float x = at_least_0(fmaf(products[2 * j + e], unit, base_[h]));
+        two[e] = weight_of<kKind>(x, rule_.r);
+        sum_[h] += two[e];
+      }
+      weights[j / 4][j % 4] = device::pack_two<T>(two[0], two[1]);
+    }
+    if constexpr (kPart == 0) shared_.waits.await(shared_.v_full[v_.stage], v_.parity);
+    const uint64_t values =
+        operand(smem_address(shared_.v[v_.stage]) + uint32_t(kPart * kPartKeys * 128), Keys::bytes);
+    begin_products();
+#pragma unroll
+    for (int b = 0; b < kPartKeys / 16; ++b) {
+      Product<T>::of_registers(out, weights[b], further(values, b * 16 * 128));
+    }
+    commit_products();
+  }
+
+  __device__ __forceinline__ void store(const Out& out) const {
+    const device::EntmaxParams& p = p_.entmax;
+    const int32_t batch = shared_.item.work.batch, head = shared_.item.work.head;
+    const int c = lane() % 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum = sum_[h];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const float factor = 1 / sum;
+      bool is_right = base_[h] != -INFINITY &&
+                      fabsf(sum - TilesRule::kWidened) <= kTolerance * TilesRule::kWidened;
+      float not_finite = 0;  // NaN when any value is infinite or NaN
+#pragma unroll
+      for (int j = 0; j < C::head_dim / 8; ++j) {
+        not_finite = fmaf(out[4 * j + 2 * h], 0.f, not_finite);
+        not_finite = fmaf(out[4 * j + 2 * h + 1], 0.f, not_finite);
+      }
+      is_right = is_right && not_finite == 0;
+      const uint32_t votes = __ballot_sync(~0u, is_right);
+      is_right = (votes >> (lane() & ~3) & 0xf) == 0xf;
+      const bool is_there = row() + 8 * h < shared_.item.num_rows;
+      const int64_t at = query(h);
+      T* const to = p.out.row<T>(batch, head, is_there ? at : 0);
+#pragma unroll
+      for (int j = 0; j < C::head_dim / 8; j += 4) {  // four lanes write 64 bytes of a row
+        uint32_t two[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int first = 4 * (j + i) + 2 * h;
+          two[i] = device::pack_two<T>(factor * out[first], factor * out[first + 1]);
+        }
+        const uint4 eight = exchange_blocks(two, c);
+        const int col = 8 * (j + c);
+        if (is_there && is_right && col < p.sizes.v_head_dim) {
+          device::store_vector(to + col, eight);
+        }
+      }
+      if (!is_there || !is_right || c != 0) continue;
+      if (p.lse.data != nullptr) {
+        const float last_step = (sum / TilesRule::kWidened - 1) / shared_.slope[row() + 8 * h];
+        *p.lse.row<float>(batch, head, at) = fmaf(rule_.r, 1 - base_[h] / rule_.widen, last_step);
+      }
+      if (p.support.data != nullptr) *p.support.row<int32_t>(batch, head, at) = kLongSupport;
+      p.candidates.count[row_index(h)] = 0;
+    }
+  }
+
+  const TilesParams& p_;
+  const TilesRule& rule_;
+  TilesShared<C>& shared_;
+  PipelineState<C::stages> k_, v_;
+  int oldest_ = 0;  // the stage of the key tile whose products are awaited next
+  float base_[2];   // x = unit * product + base: 1 - (alpha - 1) lambda; widened in the output pass
+  float sum_[2];    // of the weights, widened; of this lane's columns
+};
+
+template <class T, class C, PowerKind kKind>
+__global__ void __launch_bounds__(kScanThreads, 1)
+    entmax_tiles(const __grid_constant__ TilesParams p, const __grid_constant__ EntmaxMaps maps,
+                 const __grid_constant__ TilesRule rule) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  if (p.has_scan && *p.entmax.candidates.num_left < kFewestRowsForTiles) return;
+  auto& shared = *reinterpret_cast<TilesShared<C>*>(memory);
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
+
+  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
+  if (warp < kScanProducerWarps) {
+    shrink_registers<kTilesProducerRegisters>();
+    if (warp == 0) TilesKeyProducer<C>(p, maps, shared).load();
+    if (threadIdx.x == 32) load_values<C>(maps, shared);
+  } else {
+    grow_registers<kTilesConsumerRegisters>();
+    TilesConsumer<T, C, kKind>(p, rule, shared).run();
+    shared.waits.end();
+  }
+}
+
+// Whether entmax over tiles can take the rows of a call.
+inline bool can_follow_tiles(const device::EntmaxParams& p) {
+  constexpr double kLargestPower = 256;  // beyond it, x^r has too few digits
+  return !p.power.is_softmax() && p.power.power <= kLargestPower && p.top_k == 0 &&
+         p.sizes.softcap == 0;
+}
+
+// Whether it should take all rows, without a scan: where most have more keys of weight than a list
+// holds.
+inline bool prefers_tiles(const device::EntmaxParams& p, const TileView& view) {
+  constexpr double kPower = 2.7;
+  constexpr int64_t kKeys = 512;
+  return can_follow_tiles(p) && p.power.power > kPower &&
+         int64_t{view.lengths.most} * view.tile.k >= kKeys;
+}
+
+template <class T, class C, PowerKind kKind>
+void launch_tiles(const device::EntmaxParams& p, const TileView& view, bool has_scan, DType dtype,
+                  cudaStream_t stream) {
+  constexpr int kBytes = sizeof(TilesShared<C>);
+  static_assert(kBytes <= kEntmaxSharedBytes, "does not fit: drop a stage");
+  static device::OncePerGpu reserve;
+  reserve([] {
+    check_cuda(cudaFuncSetAttribute(entmax_tiles<T, C, kKind>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+               "reserving shared memory for sm90.entmax_forward over tiles");
+  });
+  device::launch("sm90.entmax_forward, tiles", entmax_tiles<T, C, kKind>,
+                 {unsigned(view.work.shares.num_ctas), kScanThreads, size_t{kBytes}}, stream,
+                 TilesParams{p, view, has_scan},
+                 entmax_maps(p.sizes, p.q, p.k, p.v, dtype, view.stride, kScanRows, C::tile_k),
+                 TilesRule::of(p));
+}
+// One kernel for each kind: ptxas serialises the products of one that has all four.
+template <class T, class C>
+void launch_tiles(const device::EntmaxParams& p, const TileView& view, bool has_scan, DType dtype,
+                  cudaStream_t stream) {
+  switch (kind_of(p.power)) {
+    case PowerKind::four:
+      return launch_tiles<T, C, PowerKind::four>(p, view, has_scan, dtype, stream);
+    case PowerKind::two:
+      return launch_tiles<T, C, PowerKind::two>(p, view, has_scan, dtype, stream);
+    case PowerKind::steep:
+      return launch_tiles<T, C, PowerKind::steep>(p, view, has_scan, dtype, stream);
+    case PowerKind::flat:
+      return launch_tiles<T, C, PowerKind::flat>(p, view, has_scan, dtype, stream);
+  }
+}
+
+}  // namespace keyhole::sm90
