@@ -144,6 +144,11 @@ RowMaps key_maps(const device::Sizes& sizes, const device::DeviceTensor& k, DTyp
   return CallRows(sizes, dtype, stride, k.data).of_keys(k, sizes.head_dim, k_rows);
 }
 
+RowMaps value_maps(const device::Sizes& sizes, const device::DeviceTensor& v, DType dtype,
+                   int32_t stride, int k_rows) {
+  return CallRows(sizes, dtype, stride, v.data).of_keys(v, sizes.v_head_dim, k_rows);
+}
+
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows) {
   const device::Sizes& sizes = params.sizes;
   CallRows rows(sizes, dtype, params.view.stride, params.q.data);
