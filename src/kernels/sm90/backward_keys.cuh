@@ -201,7 +201,7 @@ struct KeysConsumer {
   }
 
   __device__ __forceinline__ void begin_step(Mask& mask, Scores& scores) const {
-    shared.await(shared.is_full[state.stage], state.parity);
+    shared.template await<Rule::kPauses>(shared.is_full[state.stage], state.parity);
     mask.step = shared.step[state.stage];
     load_bits(mask.bits, mask.step.bitmap);
     begin_products();
@@ -310,7 +310,7 @@ struct KeysConsumer {
   // Processes one work item after another.
   __device__ __forceinline__ void follow() {
     while (true) {
-      shared.await(shared.k_full[slot.stage], slot.parity);
+      shared.template await<Rule::kPauses>(shared.k_full[slot.stage], slot.parity);
       // Warp-uniform; the shuffle lets the compiler know.
       const int steps = __shfl_sync(~0u, shared.planned[slot.stage].num_steps, 0);
       if (steps < 0) break;

@@ -240,9 +240,11 @@ __global__ void __launch_bounds__(kDeltaThreads, 1)
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
-  if (warp == kDeltaWarps) {
-    if (threadIdx.x % 32 == 0) load_delta_tiles<C>(maps, work, shared);
+  if (warp >= kDeltaWarps) {
+    shrink_registers<kDeltaProducerRegisters>();
+    if (threadIdx.x == 32 * kDeltaWarps) load_delta_tiles<C>(maps, work, shared);
   } else {
+    grow_registers<kDeltaConsumerRegisters>();
     DeltaConsumer<T, C, kWhole>(p, work, shared, warp / 4).run();
     shared.waits.end();
   }

@@ -18,8 +18,10 @@
 
 namespace keyhole::sm90 {
 
-inline constexpr int kDeltaWarps = 8;                        // consumers
-inline constexpr int kDeltaThreads = 32 * kDeltaWarps + 32;  // and the producer
+inline constexpr int kDeltaWarps = 8;  // consumers
+inline constexpr int kDeltaThreads = 32 * kDeltaWarps + kWarpgroup;
+// Registers per thread. The launch gives 168 to each of 384 threads; setmaxnreg moves them.
+inline constexpr int kDeltaConsumerRegisters = 240, kDeltaProducerRegisters = 24;
 
 template <class C>
 struct DeltaShared {

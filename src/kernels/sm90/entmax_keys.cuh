@@ -19,7 +19,7 @@ template <int kWhole>
 struct EntmaxKeys {
   using Numbers = EntmaxNumbers;
   static constexpr bool kPacksAtOnce = true, kMeetsRowLate = false;
-  static constexpr bool kChecksSums = true;
+  static constexpr bool kPauses = true, kChecksSums = true;
   const Numbers& numbers;
 
   __device__ __forceinline__ explicit EntmaxKeys(const Numbers& of_call) : numbers(of_call) {}
@@ -50,26 +50,61 @@ class ChosenTiles {
  public:
   __device__ explicit ChosenTiles(const device::TiledRows& tiled) : tiled_(tiled) {}
 
-  class Walk : public device::TileWalk {
+  // Like device::TileWalk, in fewer registers: producers have none to spare.
+  class Walk {
    public:
     __device__ Walk(const ChosenTiles& tiles, const device::Work& work)
-        : TileWalk(work), chosen_(tiles.tiled_.chosen_of(work.head_index, work.class_index)) {
+        : tiled_(tiles.tiled_),
+          first_word_((work.head_index * tiled_.classes + work.class_index) *
+                      tiled_.words_per_class),
+          run_(work.runs),
+          left_(work.num_tiles) {
+      if (left_ == 0) return;
+      begin_run();
+      for (tile_ += work.first_tile; tile_ >= end_;) {  // chunks begin inside the list
+        const int32_t skip = tile_ - end_;
+        ++run_;
+        begin_run();
+        tile_ += skip;
+      }
       skip();
     }
+    __device__ bool is_valid() const { return left_ > 0; }
+    __device__ int32_t tile() const { return tile_; }
+    __device__ int32_t bitmap() const { return bitmap_; }
     __device__ void next() {
-      TileWalk::next();
+      step();
       skip();
     }
 
    private:
-    __device__ void skip() {
-      while (is_valid() && (chosen_[tile() / 32] >> tile() % 32 & 1) == 0) TileWalk::next();
+    __device__ void begin_run() {
+      const TileRun run = *run_;
+      tile_ = run.tile;
+      end_ = run.tile + run.count;
+      bitmap_ = run.bitmap;
     }
-    const uint32_t* chosen_;  // of the head and class
+    __device__ void step() {
+      if (--left_ == 0 || ++tile_ < end_) return;
+      ++run_;
+      begin_run();
+    }
+    __device__ void skip() {
+#pragma unroll 1
+      while (is_valid() && !is_chosen()) step();
+    }
+    __device__ bool is_chosen() const {
+      return (tiled_.chosen[first_word_ + tile_ / 32] >> tile_ % 32 & 1) != 0;
+    }
+    const device::TiledRows& tiled_;
+    int32_t first_word_;  // of the head and class
+    const TileRun* run_;
+    int32_t left_, tile_ = 0, end_ = 0, bitmap_ = kFull;
   };
 
   __device__ int32_t count(const device::Work& work) const {
     int32_t tiles = 0;
+#pragma unroll 1
     for (Walk walk(*this, work); walk.is_valid(); walk.next()) ++tiles;
     return tiles;
   }
