@@ -219,8 +219,8 @@ void walk_backward(const CaseWalk& walk, ExpectedGradients& grad) {
       const double difference_error = dweight_error[j] + delta_error +
                                       2 * unit * (std::abs(double(dweight[j])) + std::abs(delta));
       const Around& u = row.slope[j];
-      const Compute dscore =
-          Compute(u.value) * Compute(double(dweight[j]) - delta) * Compute(row.steepness[j]);
+      const Compute dscore = rules.factor(Compute(u.value) * Compute(double(dweight[j]) - delta)) *
+                             Compute(row.steepness[j]);
       const double steepness = std::abs(row.steepness[j]);
       // 1 - tanh^2 cancels, and moves with the score.
       const double steepness_error =
@@ -231,16 +231,22 @@ void walk_backward(const CaseWalk& walk, ExpectedGradients& grad) {
           (u.value + u.error) * steepness * difference_error;
       const double w_error = row.is_open ? kInfinity : 2 * row.weight[j].error;
       const double dscore_size = std::abs(double(dscore));
+      // Of a kernel that rounds them before they are multiplied.
+      const double lost = rules.rounds_weights ? rules.lost_factor() : 0;
+      const double rounding = rules.factor_unit() * dscore_size + lost * steepness;
+      const double w_rounding = rules.factor_unit() * row.weight[j].value + lost;
       for (int64_t x = 0; x < d; ++x) {
         dq[size_t(at * d + x)] += dscore * Compute(k[x]);
         dk[size_t(key * d + x)] += dscore * Compute(q[x]);
-        grad.dq.bound[size_t(at * d + x)] += (2 * error + in_row * dscore_size) * std::abs(k[x]);
-        grad.dk.bound[size_t(key * d + x)] += (2 * error + in_key * dscore_size) * std::abs(q[x]);
+        grad.dq.bound[size_t(at * d + x)] +=
+            (2 * error + in_row * dscore_size + rounding) * std::abs(k[x]);
+        grad.dk.bound[size_t(key * d + x)] +=
+            (2 * error + in_key * dscore_size + rounding) * std::abs(q[x]);
       }
       for (int64_t x = 0; x < vd; ++x) {
-        dv[size_t(key * vd + x)] += Compute(row.weight[j].value) * Compute(dout[x]);
+        dv[size_t(key * vd + x)] += rules.factor(Compute(row.weight[j].value)) * Compute(dout[x]);
         grad.dv.bound[size_t(key * vd + x)] +=
-            (w_error + in_key * row.weight[j].value) * std::abs(dout[x]);
+            (w_error + in_key * row.weight[j].value + w_rounding) * std::abs(dout[x]);
       }
     }
     if (row.is_open) {  // any attended key may get something
@@ -285,8 +291,8 @@ void bound_sparse_forward(const Case& c, const AllowedPairs& allowed, const Inpu
 }
 
 void bound_sparse_gradients(const Case& c, const AllowedPairs& allowed, const Inputs& in,
-                            ExpectedGradients& expected) {
-  const CaseWalk walk(c, allowed, in, /*rounds_weights=*/false);
+                            bool rounds_weights, ExpectedGradients& expected) {
+  const CaseWalk walk(c, allowed, in, rounds_weights);
   c.dtype == DType::f64 ? walk_backward<double>(walk, expected)
                         : walk_backward<float>(walk, expected);
 }

@@ -12,6 +12,6 @@ namespace keyhole::test {
 void bound_sparse_forward(const Case& c, const AllowedPairs& allowed, const Inputs& in,
                           ExpectedForward& expected);
 void bound_sparse_gradients(const Case& c, const AllowedPairs& allowed, const Inputs& in,
-                            ExpectedGradients& expected);
+                            bool rounds_weights, ExpectedGradients& expected);
 
 }  // namespace keyhole::test

@@ -215,7 +215,7 @@ ExpectedGradients expect_gradients(const Case& c, const Pattern& pattern,
                              make_expected(std::move(want.dv)),
                              make_expected(std::move(want.dsink))};
   if (!c.normalizer.is_plain_softmax()) {
-    bound_sparse_gradients(c, allowed, in, expected);
+    bound_sparse_gradients(c, allowed, in, rounds_weights, expected);
     return expected;
   }
   const CaseWalk walk(c, allowed, in, rounds_weights);

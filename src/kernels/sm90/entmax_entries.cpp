@@ -46,7 +46,8 @@ std::string tiles_objection(const Request& request) {
   if (!request.why_no_tma.empty()) return request.why_no_tma;
   return device::row_objection(request, kKeysSharedBytes);
 }
-BackwardSchedule tiles_schedule(const Request&, const TileShape&) {
+BackwardSchedule tiles_schedule(const Request& request, const TileShape& tile) {
+  if (request.deterministic) return device::entmax_schedule(request, tile);  // by lists alone
   return {.dq = DqOrder::atomic, .heads = SumOrder::atomic, .key_lists = SumOrder::atomic};
 }
 

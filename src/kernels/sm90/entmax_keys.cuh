@@ -36,10 +36,6 @@ struct EntmaxKeys {
     return x > 0 ? power : 0.f;
   }
   __device__ __forceinline__ PairTerms terms(float x, float) const {
-    if constexpr (kWhole == 4) {
-      const float square = x * x;
-      return {square * square, square * x};
-    }
     const float of_x = slope(x);
     return {of_x * x, of_x};
   }
