@@ -22,9 +22,10 @@ template <class T, class C, class Rule>
 struct KeysConsumer {
   using Keys = typename KeysShared<C>::Keys;
   using Queries = typename KeysShared<C>::Queries;
-  using Shared = Panels<C::tile_k, C::tile_q>;                      // ds
-  static constexpr int kD = C::head_dim, kBlocks = C::tile_q / 16;  // of 16 queries
-  static constexpr int kWords = C::tile_q / 64;                     // of mask bits per lane
+  using Shared = Panels<C::tile_k, C::tile_q>;                         // ds
+  static constexpr int kD = C::head_dim, kBlocks = C::tile_q / 16;     // of 16 queries
+  static constexpr int kWords = C::tile_q / 64;                        // of mask bits per lane
+  static constexpr bool kPauses = Rule::kSparesRegisters && kD == 64;  // between polls
   using Scores = float[C::tile_q / 2];
   using Packed = uint32_t[kBlocks][4];
 
@@ -201,7 +202,7 @@ struct KeysConsumer {
   }
 
   __device__ __forceinline__ void begin_step(Mask& mask, Scores& scores) const {
-    shared.template await<Rule::kPauses>(shared.is_full[state.stage], state.parity);
+    shared.template await<kPauses>(shared.is_full[state.stage], state.parity);
     mask.step = shared.step[state.stage];
     load_bits(mask.bits, mask.step.bitmap);
     begin_products();
@@ -285,7 +286,8 @@ struct KeysConsumer {
                                          float* all_sums) const {
     const device::Work& work = shared.planned[slot.stage].work;
     const device::KeyRows keys = device::key_rows<C::tile_k, C::tile_k>(p, work, 0);
-    const int first = first_key() + thread / 32 * 16;  // of the warp
+    const int own = Rule::kSparesRegisters ? int(device::thread_index()) % kWarpgroup : thread;
+    const int first = first_key() + own / 32 * 16;  // of the warp
     const device::KeySums sums =
         device::key_sums<C::tile_k, C::tile_k>(p, work, keys, 0, slots, all_sums, columns);
     if (sums.rows.first == nullptr) {
@@ -310,7 +312,7 @@ struct KeysConsumer {
   // Processes one work item after another.
   __device__ __forceinline__ void follow() {
     while (true) {
-      shared.template await<Rule::kPauses>(shared.k_full[slot.stage], slot.parity);
+      shared.template await<kPauses>(shared.k_full[slot.stage], slot.parity);
       // Warp-uniform; the shuffle lets the compiler know.
       const int steps = __shfl_sync(~0u, shared.planned[slot.stage].num_steps, 0);
       if (steps < 0) break;

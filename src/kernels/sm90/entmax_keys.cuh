@@ -19,7 +19,7 @@ template <int kWhole>
 struct EntmaxKeys {
   using Numbers = EntmaxNumbers;
   static constexpr bool kPacksAtOnce = true, kMeetsRowLate = false;
-  static constexpr bool kPauses = true, kChecksSums = true;
+  static constexpr bool kSparesRegisters = true, kChecksSums = true;
   const Numbers& numbers;
 
   __device__ __forceinline__ explicit EntmaxKeys(const Numbers& of_call) : numbers(of_call) {}

@@ -13,15 +13,16 @@ struct PairTerms {
 
 // A step keeps something of each product until ds is computed: the weight or, with a softcap, the
 // bent product, from which weight and slope follow. There are no registers for both.
-//   kPacksAtOnce   weight and slope follow from what is kept, and are packed together
-//   kMeetsRowLate  the row's number and the mask are applied only then
-//   kPauses        waits for tiles pause between polls: else ptxas spills
-//   kChecksSums    sums that are not finite count as found
+//   kPacksAtOnce      weight and slope follow from what is kept, and are packed together
+//   kMeetsRowLate     the row's number and the mask are applied only then
+//   kSparesRegisters  waits may pause between polls, and the epilogue asks again for the thread's
+//                     number: else ptxas spills
+//   kChecksSums       sums that are not finite count as found
 template <Bend kBend>
 struct SoftmaxKeys {
   using Numbers = RuleNumbers<float>;
   static constexpr bool kPacksAtOnce = kBend == Bend::softcap, kMeetsRowLate = kPacksAtOnce;
-  static constexpr bool kPauses = false, kChecksSums = false;
+  static constexpr bool kSparesRegisters = false, kChecksSums = false;
   using Rule = SoftmaxRule<device::FastMath, kBend>;
   const Rule rule;
 
