@@ -28,7 +28,7 @@ struct Call {
   // Of the two batch entries: every so many queries are nearly 0, and all their keys have weight.
   int64_t flat_every[2] = {0, 0};
   int64_t nan_query = -1;  // of the first head
-  // Of key 0, which must not be attended to: q, k, v and dout of others stay as they are.
+  // Of key 0, to which no query may attend.
   bool has_nan_key = false, has_nan_value = false;
   // Not 0: lists of so many entries replace the pattern. Some keys are named often.
   int64_t entries = 0;
@@ -432,7 +432,7 @@ const Call kTiledCalls[] = {
      .dtype = DType::bf16,
      .q_len = 1000,
      .k_len = 1000},
-    {.pattern = "strided(4)",
+    {.pattern = "dilated(4)",
      .normalizer = entmax(1.5),
      .dtype = DType::f16,
      .q_len = 900,
