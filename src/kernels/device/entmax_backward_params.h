@@ -2,9 +2,7 @@
 // What the launches of the backward pass of entmax and top_k share, on every GPU backend: plain
 // structs, by value; every pointer is a device pointer.
 //
-//   tiles    (entmax_backward_tiles.cu)   rows that a backend follows over tiles, where most rows
-//   of
-//            a query tile are long
+//   tiles    (entmax_backward_tiles.cu)   long rows, over tiles, where a query tile has many
 //   count    (entmax_backward_count.cu)   how many rows list each key; a queue of the rows without
 //            a usable support
 //   collect  (entmax_backward_collect.cu) lists of the queued rows, over the plan
@@ -111,14 +109,15 @@ struct LongRows {
 
 // Long rows whose tiles a backend multiplies: of query tiles in which many rows are long.
 struct TiledRows {
-  float* base =
-      nullptr;  // [rows]  1 - (alpha - 1) lambda; -inf: the row is not tiled. Null: none is
-  uint32_t* chosen = nullptr;  // [batch * heads][classes][words_per_class]  query tiles with tiled
-                               // rows, by bit; cleared before the launches
+  // [rows]  1 - (alpha - 1) lambda; -inf: the row is not tiled. Null: no row of the call is.
+  float* base = nullptr;
+  // [batch * heads][classes][words_per_class]  query tiles with tiled rows, by bit; cleared before
+  // the launches.
+  uint32_t* chosen = nullptr;
   int32_t classes = 1, words_per_class = 0;
-  float unit = 0;   // x = unit * product + base
-  float power = 0;  // r: the weight is x^r
-  int32_t whole = 0;
+  float unit = 0;       // x = unit * product + base
+  float power = 0;      // r: the weight is x^r
+  int32_t whole = 0;    // as in EntmaxPower
   float* dq = nullptr;  // sums in blocks (query_blocks.cuh)
   int64_t dq_rows_per_class = 0;
 
