@@ -11,7 +11,8 @@ set(keyhole_instantiations
     "sm80 backward.cuh         run_backward            backward        64,96,128,192,256  _"
     "sm90 forward.cuh          run_forward             forward         64,96,128,192,256  Bend::none,Bend::softcap"
     "sm90 backward.cuh         run_backward            backward        64,128             Bend::none,Bend::softcap"
-    "sm90 entmax_scan.cuh      run_entmax_forward      forward         64,128             _")
+    "sm90 entmax_scan.cuh      run_entmax_forward      forward         64,128             _"
+    "sm90 entmax_backward.cuh  run_entmax_backward     backward        64,128             _")
 
 set(keyhole_parameters_forward "const ForwardArgs&")
 set(keyhole_parameters_backward "const BackwardArgs&")

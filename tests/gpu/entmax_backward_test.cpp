@@ -28,6 +28,8 @@ struct Call {
   // Of the two batch entries: every so many queries are nearly 0, and all their keys have weight.
   int64_t flat_every[2] = {0, 0};
   int64_t nan_query = -1;  // of the first head
+  // Of key 0, to which no query may attend.
+  bool has_nan_key = false, has_nan_value = false;
   // Not 0: lists of so many entries replace the pattern. Some keys are named often.
   int64_t entries = 0;
 };
@@ -37,7 +39,8 @@ std::string to_string(const Call& call) {
              ", heads ", call.heads, "/", call.kv_heads, ", lengths ", call.q_len, "/", call.k_len,
              ", dims ", call.head_dim, "/", call.v_head_dim, ", flat rows 1 of ",
              call.flat_every[0], " and ", call.flat_every[1],
-             call.nan_query >= 0 ? ", with a NaN" : "",
+             call.nan_query >= 0 ? ", with a NaN" : "", call.has_nan_key ? ", with a NaN key" : "",
+             call.has_nan_value ? ", with a NaN value" : "",
              call.entries > 0 ? say(", ", call.entries, " entries") : "");
 }
 
@@ -93,6 +96,8 @@ class Problem {
     dsink_ = Both(DType::f32, {h}, 12);
     support_.resize(size_t(b * h * call.q_len * kSupportKeys));
     bend_queries();
+    if (call.has_nan_key) spoil_first_key(k_, call.head_dim);
+    if (call.has_nan_value) spoil_first_key(v_, call.v_head_dim);
     if (call.entries == 0) return;
     entries_ = draw_entries(call);
     const int64_t bytes = int64_t(entries_.size() * sizeof(int32_t));
@@ -122,9 +127,9 @@ class Problem {
     return longest;
   }
 
-  void run(Supports supports, bool is_deterministic) {
+  void run(Supports supports, bool is_deterministic, const char* backend = "simple") {
     AttentionOptions options = common_options(kGpu);
-    options.backend = "simple";
+    options.backend = backend;
     options.deterministic = is_deterministic;
     std::vector<int32_t> given = support_;
     for (size_t row = 0; row < given.size() && supports == Supports::some;
@@ -145,11 +150,12 @@ class Problem {
     synchronize(kGpu);
   }
 
-  void expect_agreement(const std::string& what) const {
-    expect_near(what + ", dq", dq_);
-    expect_near(what + ", dk", dk_);
-    expect_near(what + ", dv", dv_);
-    if (call_.has_sink) expect_near(what + ", dsink", dsink_);
+  // rounds_weights: before they are multiplied, and gradients of scores likewise.
+  void expect_agreement(const std::string& what, bool rounds_weights = false) const {
+    expect_near(what + ", dq", dq_, rounds_weights);
+    expect_near(what + ", dk", dk_, rounds_weights);
+    expect_near(what + ", dv", dv_, rounds_weights);
+    if (call_.has_sink) expect_near(what + ", dsink", dsink_, false);
   }
   std::vector<std::vector<float>> results() const {
     std::vector<std::vector<float>> all = {dq_.gpu.read(), dk_.gpu.read(), dv_.gpu.read()};
@@ -171,6 +177,14 @@ class Problem {
     }
     q_.gpu.write(q_.host);
     q_.host = q_.gpu.read();
+  }
+  void spoil_first_key(Both& tensor, int64_t cols) const {
+    const size_t of_head = size_t(call_.k_len * cols);
+    for (size_t first = 0; first < tensor.host.size(); first += of_head) {
+      std::fill_n(tensor.host.begin() + int64_t(first), cols,
+                  std::numeric_limits<float>::quiet_NaN());
+    }
+    tensor.gpu.write(tensor.host);
   }
   Lists lists(Device device) const {
     if (entries_.empty()) return plan_;
@@ -209,15 +223,17 @@ class Problem {
   static double rounding_of(DType dtype) {
     return dtype == DType::f32 ? 0 : dtype == DType::f16 ? 0x1p-10 : 0x1p-7;
   }
-  void expect_near(const std::string& what, const Both& tensor) const {
+  void expect_near(const std::string& what, const Both& tensor, bool rounds_weights) const {
     const std::vector<float> got = tensor.gpu.read();
     double largest = 0;
     for (const float want : tensor.host) largest = std::max(largest, double(std::abs(want)));
     for (size_t i = 0; i < got.size(); ++i) {
       const double want = tensor.host[i];
       if (std::isnan(want) && std::isnan(got[i])) continue;
-      const double bound =
-          1e-4 * largest + 1e-6 + rounding_of(tensor.gpu.view().dtype) * std::abs(want);
+      const double rounding = rounding_of(tensor.gpu.view().dtype);
+      // Terms are rounded in any direction: their errors add up to far less than their sizes.
+      const double of_terms = rounds_weights ? rounding * largest / 2 : 0;
+      const double bound = 1e-4 * largest + 1e-6 + rounding * std::abs(want) + of_terms;
       ASSERT_LE(std::abs(double(got[i]) - want), bound)
           << what << "[" << i << "] is " << got[i] << ", not " << want;
     }
@@ -342,6 +358,111 @@ const Call kLongCalls[] = {
      .nan_query = 90},
 };
 
+// Query tiles in which many rows are long: a backend may multiply tiles.
+const Call kTiledCalls[] = {
+    {.pattern = "causal",
+     .normalizer = entmax(1.25),
+     .dtype = DType::bf16,
+     .q_len = 700,
+     .k_len = 700},
+    {.pattern = "causal",
+     .normalizer = entmax(1.25),
+     .dtype = DType::f16,
+     .heads = 6,
+     .kv_heads = 2,
+     .q_len = 500,
+     .k_len = 800,
+     .head_dim = 128,
+     .v_head_dim = 96,
+     .has_sink = true,
+     .has_dlse = true},
+    {.pattern = "causal",
+     .normalizer = entmax(1.1),
+     .dtype = DType::bf16,
+     .heads = 4,
+     .kv_heads = 2,
+     .q_len = 300,
+     .k_len = 300,
+     .head_dim = 40,
+     .v_head_dim = 64,
+     .has_sink = true},
+    {.pattern = "dense",
+     .normalizer = entmax(1.1),
+     .dtype = DType::f16,
+     .q_len = 333,
+     .k_len = 555,
+     .head_dim = 128,
+     .v_head_dim = 128,
+     .has_dlse = true},
+    // Other powers: by logarithms, and by one multiplication.
+    {.pattern = "dense",
+     .normalizer = entmax(4. / 3),
+     .dtype = DType::bf16,
+     .q_len = 200,
+     .k_len = 600,
+     .flat_every = {1, 2}},
+    {.pattern = "dense",
+     .normalizer = entmax(1.5),
+     .dtype = DType::bf16,
+     .q_len = 400,
+     .k_len = 520,
+     .head_dim = 128,
+     .v_head_dim = 128,
+     .flat_every = {1, 1}},
+    {.pattern = "dense",
+     .normalizer = entmax(2),
+     .dtype = DType::f16,
+     .q_len = 300,
+     .k_len = 130,
+     .has_dlse = true,
+     .flat_every = {1, 1}},
+    // Some rows of a tile are long: enough of them, and too few.
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .dtype = DType::bf16,
+     .heads = 4,
+     .kv_heads = 2,
+     .q_len = 600,
+     .k_len = 600,
+     .has_sink = true,
+     .flat_every = {3, 40}},
+    // Residue classes.
+    {.pattern = "dilated(3) & causal",
+     .normalizer = entmax(1.25),
+     .dtype = DType::bf16,
+     .q_len = 1000,
+     .k_len = 1000},
+    {.pattern = "dilated(4)",
+     .normalizer = entmax(1.5),
+     .dtype = DType::f16,
+     .q_len = 900,
+     .k_len = 1100,
+     .head_dim = 128,
+     .v_head_dim = 64,
+     .flat_every = {2, 1}},
+    // What is not finite reaches those alone that attend to it.
+    {.pattern = "causal & ~sinks(1)",
+     .normalizer = entmax(1.25),
+     .dtype = DType::bf16,
+     .q_len = 400,
+     .k_len = 400,
+     .has_nan_value = true},
+    {.pattern = "causal & ~sinks(1)",
+     .normalizer = entmax(1.25),
+     .dtype = DType::f16,
+     .q_len = 400,
+     .k_len = 400,
+     .head_dim = 128,
+     .v_head_dim = 128,
+     .has_nan_key = true},
+    {.pattern = "causal",
+     .normalizer = entmax(1.25),
+     .dtype = DType::bf16,
+     .q_len = 400,
+     .k_len = 400,
+     .nan_query = 90},
+};
+
 void expect_agreement_with_every_support(const Call& call) {
   Problem problem(call);
   problem.prepare();
@@ -361,6 +482,20 @@ TEST_F(EntmaxBackward, AgreesWithTheCpu) {
 
 TEST_F(EntmaxBackward, LongRowsAgreeWithTheCpu) {
   for (const Call& call : kLongCalls) expect_agreement_with_every_support(call);
+}
+
+TEST_F(EntmaxBackward, TiledRowsAgreeWithTheCpu) {
+  if (gpu(kGpu).compute_capability != 90) GTEST_SKIP() << "no backend here multiplies tiles";
+  for (const Call& call : kTiledCalls) {
+    Problem problem(call);
+    problem.prepare();
+    ASSERT_GT(problem.longest_support(), kSupportKeys) << to_string(call);
+    for (const Supports supports : {Supports::all, Supports::some}) {
+      problem.run(supports, false, "sm90");
+      problem.expect_agreement(
+          say(to_string(call), ", support of ", kSupportNames[size_t(supports)]), true);
+    }
+  }
 }
 
 // Every row lists key 0: its entries are split among CTAs, and their sums combined.

@@ -266,7 +266,8 @@ Failure check_kernel(const Case& c, KernelChoice kernel, CheckStats& stats) {
   const ExpectedForward want = expect_forward(c, pattern, allowed, in, rounds_weights(kernel));
   if (const Failure f = compare_forward(c, o, want, stats)) return f;
   if (has_backward) {
-    const auto gradients = expect_gradients(c, pattern, allowed, in, want, rounds_weights(kernel));
+    const bool rounds = rounds_weights(kernel) || kernel.backward->rounds_weights;
+    const auto gradients = expect_gradients(c, pattern, allowed, in, want, rounds);
     if (const Failure f = compare_gradients(c, o, gradients, stats)) return f;
     if (!c.normalizer.is_plain_softmax()) {
       if (Failure f = check_support(c, kernel, made, allowed, in, gradients, stats)) return f;

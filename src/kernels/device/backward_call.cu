@@ -39,18 +39,6 @@ int64_t num_slot_rows(const BackwardArgs& args, int64_t num_heads) {
   return rows;
 }
 
-// Rows per residue class in sums of dq that are stored in blocks; 0: they are stored in rows.
-// Blocks pad each class to whole tiles of every kernel, which is not worth it for many short
-// classes.
-int64_t dq_rows_per_class(const BackwardArgs& args) {
-  const bool has_one_part = args.plan.tiles.size() == 1 && args.plan.gathers.empty();
-  if (!has_one_part || args.schedule.dq != DqOrder::atomic) return 0;
-  constexpr int64_t kLargestTile = 128;
-  const TileView& view = args.plan.tiles[0];
-  const int64_t rows = round_up(ceil_div(view.q_len, int64_t{view.classes}), kLargestTile);
-  return view.classes * rows <= 2 * view.q_len + kLargestTile ? rows : 0;
-}
-
 // A table has no lists by key; launches that scatter nothing need them.
 bool needs_lists_by_key(const GatherView& view, const BackwardSchedule& schedule) {
   return view.table.is_given() && schedule.key_lists == SumOrder::fixed;
@@ -278,6 +266,17 @@ int32_t heads_per_section(const BackwardArgs& args, double cache_share) {
   int32_t heads = 1;
   while (heads < sizes.num_heads() && 2 * heads * head_bytes <= room) heads *= 2;
   return std::max(1, std::min(heads, sizes.num_heads()));
+}
+
+// Blocks pad each class to whole tiles of every kernel, which is not worth it for many short
+// classes.
+int64_t dq_rows_per_class(const BackwardArgs& args) {
+  const bool has_one_part = args.plan.tiles.size() == 1 && args.plan.gathers.empty();
+  if (!has_one_part || args.schedule.dq != DqOrder::atomic) return 0;
+  constexpr int64_t kLargestTile = 128;
+  const TileView& view = args.plan.tiles[0];
+  const int64_t rows = round_up(ceil_div(view.q_len, int64_t{view.classes}), kLargestTile);
+  return view.classes * rows <= 2 * view.q_len + kLargestTile ? rows : 0;
 }
 
 int64_t backward_workspace_bytes(const BackwardArgs& args) { return lay_out(args).bytes; }

@@ -41,6 +41,10 @@ inline constexpr double kBackwardCacheShare = 0.625;
 // the L2 cache.
 int32_t heads_per_section(const BackwardArgs& args, double cache_share);
 
+// Rows per residue class in sums of dq that are stored in blocks (query_blocks.cuh); 0: they are
+// stored in rows.
+int64_t dq_rows_per_class(const BackwardArgs& args);
+
 // Scratch memory of run_backward_parts.
 int64_t backward_workspace_bytes(const BackwardArgs& args);
 

@@ -195,21 +195,26 @@ __global__ void __launch_bounds__(32 * kWarps)
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
   const int32_t d = p.sizes.head_dim, vd = p.sizes.v_head_dim;
+  const bool keeps_tiles = p.keeps_tiles();  // then they have added to the sums
   const int64_t keys = p.num_units() * p.sizes.k_len, step = int64_t{gridDim.x} * kWarps;
   KeyRoom& room = rooms[warp];
   for (int64_t at = int64_t{blockIdx.x} * kWarps + warp; at < keys; at += step) {
     const int32_t unit = int32_t(at / p.sizes.k_len);
     const int32_t batch = unit / p.sizes.kv_heads, kv_head = unit - batch * p.sizes.kv_heads;
-    for (int32_t col = lane; col < d; col += 32) room.dk[col] = 0;
-    for (int32_t col = lane; col < vd; col += 32) room.dv[col] = 0;
+    for (int32_t col = lane; col < d; col += 32) {
+      room.dk[col] = keeps_tiles ? p.dk_unlisted[at * d + col] : 0.f;
+    }
+    for (int32_t col = lane; col < vd; col += 32) {
+      room.dv[col] = keeps_tiles ? p.dv_unlisted[at * vd + col] : 0.f;
+    }
     __syncwarp();
     for (int32_t i = 0; i < p.group(); ++i) {
       follow_head<G>(p, plan, layout, rule, batch, kv_head * p.group() + i,
                      at - unit * p.sizes.k_len, room);
     }
     __syncwarp();
-    for (int32_t col = lane; col < d; col += 32) p.dk_alone[at * d + col] = room.dk[col];
-    for (int32_t col = lane; col < vd; col += 32) p.dv_alone[at * vd + col] = room.dv[col];
+    for (int32_t col = lane; col < d; col += 32) p.dk_unlisted[at * d + col] = room.dk[col];
+    for (int32_t col = lane; col < vd; col += 32) p.dv_unlisted[at * vd + col] = room.dv[col];
     __syncwarp();
   }
 }

@@ -9,8 +9,8 @@
 
 namespace keyhole::device {
 
-// delta and dq of such rows, and dk_alone and dv_alone of all keys. Exits at once if there are no
-// such rows.
+// delta and dq of such rows, and dk_unlisted and dv_unlisted of all keys. Exits at once if there
+// are no such rows.
 void launch_entmax_backward_alone(const EntmaxBackwardParams& params, const DevicePlan& plan,
                                   BitmapLayout layout, DType dtype, bool is_in_vectors,
                                   int32_t num_processors, cudaStream_t stream);

@@ -13,6 +13,7 @@
 #include "kernels/device/entmax_backward_keys.h"
 #include "kernels/device/entmax_backward_long.h"
 #include "kernels/device/entmax_backward_rows.h"
+#include "kernels/device/entmax_backward_tiles.h"
 #include "kernels/device/entmax_sink_gradient.h"
 #include "kernels/device/invert_lists.h"
 #include "kernels/device/store_plan.h"
@@ -76,8 +77,18 @@ Layout lay_out(const BackwardArgs& args) {
   take(p.delta, rows);
   take(p.is_alone, rows);
   if (args.rule.normalizer.top_k > 0) take(p.last_rank, rows);
-  take(p.dk_alone, checked_mul(keys, sizes.head_dim, "workspace"));
-  take(p.dv_alone, checked_mul(keys, sizes.v_head_dim, "workspace"));
+  const bool has_tiles = follows_tiles(args);
+  if (has_tiles) {
+    p.tiled = tiled_rows_of(args);
+    take(p.tiled.base, rows);
+    // These sums, and the next two, are cleared together.
+    const int64_t dq_rows =
+        checked_mul(checked_mul(sizes.num_heads(), p.tiled.classes, "workspace"),
+                    p.tiled.dq_rows_per_class, "workspace");
+    take(p.tiled.dq, checked_mul(dq_rows, sizes.head_dim, "workspace"));
+  }
+  take(p.dk_unlisted, checked_mul(keys, sizes.head_dim, "workspace"));
+  take(p.dv_unlisted, checked_mul(keys, sizes.v_head_dim, "workspace"));
   const int64_t entries = checked_mul(rows, kSupportKeys, "workspace");
   take(p.keys.entries, entries);
   take(p.keys.end, keys);
@@ -99,6 +110,7 @@ Layout lay_out(const BackwardArgs& args) {
   take(long_rows.listed, p.num_units());
   take(long_rows.taken, p.num_units());
   take(long_rows.count, keys);
+  if (has_tiles) take(p.tiled.chosen, p.tiled.num_words(sizes.num_heads()));
   w.zeros_end = w.bytes;
   return w;
 }
@@ -154,7 +166,8 @@ DevicePlan store_plan_with_keys(const BackwardArgs& args, const Layout& w, cudaS
 
 int64_t entmax_backward_workspace_bytes(const BackwardArgs& args) { return lay_out(args).bytes; }
 
-void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout) {
+void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
+                         const EntmaxTileLaunches* tile_launches) {
   const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
   Layout w = lay_out(args);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a backward pass of entmax needs ",
@@ -164,10 +177,13 @@ void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout) {
   const DType dtype = args.q.dtype;
   const bool in_vectors = all_in_vectors(p, dtype);
   const int32_t num_processors = args.launch.num_processors;
+  KEYHOLE_ASSERT(p.tiled.base == nullptr || tile_launches != nullptr,
+                 "a schedule with tiles for a backend that has no launches over them");
 
   check_cuda(cudaMemsetAsync(p.counters, 0, size_t(w.zeros_end - w.zeros_begin), stream),
              "clearing the counts of a backward pass");
   const DevicePlan plan = store_plan_with_keys(args, w, stream);
+  if (p.tiled.base != nullptr) run_entmax_tiles(p, args, *tile_launches);
   launch_entmax_backward_count(p, stream);
   launch_entmax_backward_collect(p, plan, layout, dtype, in_vectors, num_processors, stream);
   launch_entmax_backward_room(p, stream);

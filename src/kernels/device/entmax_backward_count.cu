@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
   const RowBlock block = my_row_block(p.sizes.heads, p.sizes.q_len);
   const int32_t unit = block.batch * p.sizes.kv_heads + p.sizes.kv_head_of(block.head);
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
-  const bool has_support = p.support.data != nullptr;
+  const bool has_support = p.support.data != nullptr, keeps_tiles = p.keeps_tiles();
   uint32_t* const count = p.keys.count + unit * p.sizes.k_len;
   const int64_t first_row = block.head_index * p.sizes.q_len + block.first;
   int32_t key[kRowsOfWarp][2];
@@ -52,8 +52,9 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t index = warp * kRowsOfWarp + i;
     const bool is_listed = has_support && is_usable(__shfl_sync(~0u, key[i][0], 0), lambda[i]);
     // Rows without weights have nothing to give; the launch that follows lists clears their dq.
-    const bool is_alone = !has_support || (!is_listed && lambda[i] != -INFINITY);
+    bool is_alone = !has_support || (!is_listed && lambda[i] != -INFINITY);
     if (index >= block.count) continue;
+    if (keeps_tiles && p.tiled.has_row(first_row + index)) is_alone = false;
     if (lane == 0) p.is_alone[first_row + index] = is_alone;
     if (is_alone) alone |= 1u << i;
     if (!is_listed) continue;

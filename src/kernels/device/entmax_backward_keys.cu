@@ -59,29 +59,30 @@ __device__ __forceinline__ void sum_entries(typename G::OwnColumns& own,
 // Where dk or dv of a key goes.
 struct KeyTarget {
   DeviceTensor to;
-  const float* alone;  // [cols] sums over rows alone; null: there are none
+  const float* unlisted;  // [cols] sums over rows without a list; null: there are none
   int32_t cols;
 };
 template <Of kOf>
 __device__ __forceinline__ KeyTarget target_of(const EntmaxBackwardParams& p, int64_t unit_and_key,
-                                               bool has_alone) {
+                                               bool has_unlisted) {
   const int32_t cols = kOf == Of::dv ? p.sizes.v_head_dim : p.sizes.head_dim;
-  const float* alone = kOf == Of::dv ? p.dv_alone : p.dk_alone;
-  return {kOf == Of::dv ? p.dv : p.dk, has_alone ? alone + unit_and_key * cols : nullptr, cols};
+  const float* unlisted = kOf == Of::dv ? p.dv_unlisted : p.dk_unlisted;
+  return {kOf == Of::dv ? p.dv : p.dk, has_unlisted ? unlisted + unit_and_key * cols : nullptr,
+          cols};
 }
 
 template <class G, Of kOf, class EntryAt>
 __device__ __forceinline__ void follow_key(const EntmaxBackwardParams& p, const RowBlock& block,
-                                           int64_t key, uint32_t count, bool has_alone,
+                                           int64_t key, uint32_t count, bool has_unlisted,
                                            EntryAt entry_at) {
   using Storage = typename G::Storage;
-  const KeyTarget target = target_of<kOf>(p, block.head_index * p.sizes.k_len + key, has_alone);
+  const KeyTarget target = target_of<kOf>(p, block.head_index * p.sizes.k_len + key, has_unlisted);
   const auto rows = rows_of_unit<Storage>(p, kOf == Of::dv ? p.dout : p.q, block.batch, block.head);
   Storage* const to = target.to.row<Storage>(block.batch, block.head, key);
   G::for_each_chunk(target.cols, [&](int32_t first) {
     typename G::OwnColumns own;
     sum_entries<G, kOf>(own, rows, first, target.cols, count, entry_at);
-    if (target.alone != nullptr) G::add_sums(target.alone, first, target.cols, own);
+    if (target.unlisted != nullptr) G::add_sums(target.unlisted, first, target.cols, own);
     G::store(to, first, target.cols, own);
   });
 }
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 3 : 2)
   __shared__ alignas(16) uint32_t places[kWarps][kRoom];
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
   const RowBlock block = my_row_block<kKeysOfCta>(p.sizes.kv_heads, p.sizes.k_len);
-  const bool has_alone = p.counters->any_alone != 0;
+  const bool has_unlisted = p.has_unlisted();
   // Lane i has the counts of the warp's key i.
   uint32_t counts = 0, ends = 0;
   if (lane < kKeysOfWarp && warp + lane * kWarps < block.count) {
@@ -117,13 +118,13 @@ __global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 3 : 2)
       rank_numbers(places[warp], count,
                    [&](uint32_t rank, uint32_t n) { ordered[warp][rank] = entries[n]; });
       const auto entry_at = [&](uint32_t n) { return ordered[warp][n]; };
-      follow_key<G, Of::dv>(p, block, key, count, has_alone, entry_at);
-      follow_key<G, Of::dk>(p, block, key, count, has_alone, entry_at);
+      follow_key<G, Of::dv>(p, block, key, count, has_unlisted, entry_at);
+      follow_key<G, Of::dk>(p, block, key, count, has_unlisted, entry_at);
       __syncwarp();
     } else {
       const auto entry_at = [&](uint32_t n) { return entries[n]; };
-      follow_key<G, Of::dv>(p, block, key, count, has_alone, entry_at);
-      follow_key<G, Of::dk>(p, block, key, count, has_alone, entry_at);
+      follow_key<G, Of::dv>(p, block, key, count, has_unlisted, entry_at);
+      follow_key<G, Of::dk>(p, block, key, count, has_unlisted, entry_at);
     }
   }
 }
@@ -133,9 +134,9 @@ __global__ void __launch_bounds__(32 * kWarps, G::kSteps == 1 ? 3 : 2)
 template <class Storage, Of kOf>
 __device__ void store_busy(const EntmaxBackwardParams& p, int32_t unit, int32_t key, int32_t col,
                            float sum) {
-  const bool has_alone = p.counters->any_alone != 0;
-  const KeyTarget target = target_of<kOf>(p, unit * p.sizes.k_len + key, has_alone);
-  if (target.alone != nullptr) sum += target.alone[col];
+  const bool has_unlisted = p.has_unlisted();
+  const KeyTarget target = target_of<kOf>(p, unit * p.sizes.k_len + key, has_unlisted);
+  if (target.unlisted != nullptr) sum += target.unlisted[col];
   const int32_t batch = unit / p.sizes.kv_heads;
   Storage* const to = target.to.row<Storage>(batch, unit - batch * p.sizes.kv_heads, key);
   to[col] = stored_as<Storage>(sum);

@@ -2,9 +2,9 @@
 // What the launches of the backward pass of entmax and top_k share, on every GPU backend: plain
 // structs, by value; every pointer is a device pointer.
 //
+//   tiles    (entmax_backward_tiles.cu)   long rows, over tiles, where a query tile has many
 //   count    (entmax_backward_count.cu)   how many rows list each key; a queue of the rows without
-//   a
-//            usable support
+//            a usable support
 //   collect  (entmax_backward_collect.cu) lists of the queued rows, over the plan
 //   room     (entmax_backward_count.cu)   where the entries of each key go
 //   rows     (entmax_backward_rows.cu)    by the support of a row: delta, dq, and an entry for each
@@ -66,6 +66,8 @@ struct EntmaxCounters {
   int32_t any_alone;
   uint32_t num_busy;  // items
   uint32_t num_slots;
+  int32_t any_tiled;
+  int32_t found_nonfinite;  // among what tiled rows gave
 };
 
 struct KeyEntries {
@@ -105,6 +107,29 @@ struct LongRows {
   uint32_t* count = nullptr;             // [units][k_len]  lists of queued rows that name a key
 };
 
+// Long rows whose tiles a backend multiplies: of query tiles in which many rows are long.
+struct TiledRows {
+  // [rows]  1 - (alpha - 1) lambda; -inf: the row is not tiled. Null: no row of the call is.
+  float* base = nullptr;
+  // [batch * heads][classes][words_per_class]  query tiles with tiled rows, by bit; cleared before
+  // the launches.
+  uint32_t* chosen = nullptr;
+  int32_t classes = 1, words_per_class = 0;
+  float unit = 0;       // x = unit * product + base
+  float power = 0;      // r: the weight is x^r
+  int32_t whole = 0;    // as in EntmaxPower
+  float* dq = nullptr;  // sums in blocks (query_blocks.cuh)
+  int64_t dq_rows_per_class = 0;
+
+  __host__ __device__ int64_t num_words(int64_t num_heads) const {
+    return num_heads * classes * words_per_class;
+  }
+  __device__ uint32_t* chosen_of(int32_t head_index, int32_t class_index) const {
+    return chosen + (int64_t{head_index} * classes + class_index) * words_per_class;
+  }
+  __device__ bool has_row(int64_t row) const { return base[row] > -INFINITY; }
+};
+
 // The last key of a row that top_k takes (last_rank.cuh). A list may name a key several times, and
 // all mentions have the same rank: if top_k takes some of them, each has a share of their weight.
 struct LastRank {
@@ -134,9 +159,10 @@ struct EntmaxBackwardParams {
   EntmaxCounters* counters = nullptr;
   KeyEntries keys;
   LongRows long_rows;
-  float* dk_alone =
-      nullptr;  // [units][k_len][head_dim]  sums over the rows alone, if there are any
-  float* dv_alone = nullptr;  // [units][k_len][v_head_dim]
+  TiledRows tiled;
+  // Sums over the rows without a list, alone or tiled, if there are any.
+  float* dk_unlisted = nullptr;  // [units][k_len][head_dim]
+  float* dv_unlisted = nullptr;  // [units][k_len][v_head_dim]
 
   __host__ __device__ int32_t group() const { return sizes.heads / sizes.kv_heads; }
   __host__ __device__ int64_t num_units() const { return int64_t{sizes.batch} * sizes.kv_heads; }
@@ -150,6 +176,12 @@ struct EntmaxBackwardParams {
     return {batch, head, batch * sizes.kv_heads + sizes.kv_head_of(head),
             row - head_index * sizes.q_len};
   }
+  // Whether the results of tiled rows stand. A tile multiplies what its rows do not attend to, and
+  // 0 x NaN is NaN: if anything is not finite, all tiled rows are queued like other long ones.
+  __device__ bool keeps_tiles() const {
+    return tiled.base != nullptr && counters->any_tiled != 0 && counters->found_nonfinite == 0;
+  }
+  __device__ bool has_unlisted() const { return counters->any_alone != 0 || keeps_tiles(); }
   // Whether the queued rows of a unit get lists. Sums only grow: what is false stays false, and
   // after the launch that collects the lists the answer is the same on every run.
   __device__ bool has_room(int32_t unit) const {

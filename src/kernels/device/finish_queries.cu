@@ -15,9 +15,29 @@ namespace {
 // warp stores to are in different banks.
 __host__ __device__ constexpr int32_t pitch_of(int32_t head_dim) { return head_dim + 8; }
 
-template <class T>
+// Whose dq is stored.
+struct AllRows {
+  __device__ bool is_nothing(const BackwardParams&, int32_t, int32_t, int64_t) const {
+    return false;
+  }
+  __device__ bool has_row(int64_t) const { return true; }
+};
+struct OnlyTiled {
+  TiledRows tiled;
+  const EntmaxCounters* counters;
+
+  __device__ bool is_nothing(const BackwardParams& p, int32_t head_index, int32_t class_index,
+                             int64_t first) const {
+    const int32_t tile = int32_t(first / p.view.tile.q);
+    return counters->any_tiled == 0 ||
+           (tiled.chosen_of(head_index, class_index)[tile / 32] >> tile % 32 & 1) == 0;
+  }
+  __device__ bool has_row(int64_t row) const { return tiled.has_row(row); }
+};
+
+template <class T, class Rows>
 __global__ void __launch_bounds__(kBlockThreads)
-    finish_queries(const __grid_constant__ BackwardParams p) {
+    finish_queries(const __grid_constant__ BackwardParams p, const __grid_constant__ Rows which) {
   extern __shared__ __align__(16) unsigned char memory[];
   T* const tile = reinterpret_cast<T*>(memory);
   const int32_t head_dim = p.sizes.head_dim, pitch = pitch_of(head_dim), columns = head_dim / 8;
@@ -26,8 +46,10 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t first = int64_t{blockIdx.x - class_number * per_class} * kBlockRows;
   const uint32_t classes = uint32_t(p.view.classes);
   const int32_t head_index = int32_t(class_number / classes);
-  const ResidueClass residue = p.view.residues[class_number - uint32_t(head_index) * classes];
+  const int32_t class_index = int32_t(class_number - uint32_t(head_index) * classes);
+  const ResidueClass residue = p.view.residues[class_index];
   if (first >= residue.num_q) return;
+  if (which.is_nothing(p, head_index, class_index, first)) return;
 
   const float* blocks = p.sums.dq + (class_number * p.dq_rows_per_class + first) * head_dim;
   const int32_t lane = int32_t(threadIdx.x % 32);
@@ -54,6 +76,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int32_t row = i / columns, column = i % columns * 8;
     const uint4 vector = *reinterpret_cast<const uint4*>(tile + row * pitch + column);
     const int64_t query = residue.first_q + p.view.stride * (first + row);
+    if (!which.has_row(head_index * p.sizes.q_len + query)) continue;
     store_vector(p.dq.row<T>(batch, head, query) + column, vector);
     float values[8];
     convert<T>(vector, values);
@@ -63,22 +86,31 @@ __global__ void __launch_bounds__(kBlockThreads)
   if (!is_good) *p.found_nonfinite = 1;
 }
 
-template <class T>
-void launch(const BackwardParams& p, cudaStream_t stream) {
+template <class T, class Rows>
+void launch(const BackwardParams& p, const Rows& rows, cudaStream_t stream) {
   const int64_t classes = int64_t{p.sizes.num_heads()} * p.view.classes;
   const uint32_t ctas = num_row_blocks(classes, p.dq_rows_per_class);
   const size_t bytes = size_t(kBlockRows) * size_t(pitch_of(p.sizes.head_dim)) * sizeof(T);
   KEYHOLE_ASSERT(bytes <= 48 * 1024, "dq in blocks with head_dim ", p.sizes.head_dim);
-  finish_queries<T><<<ctas, kBlockThreads, bytes, stream>>>(p);
+  finish_queries<T, Rows><<<ctas, kBlockThreads, bytes, stream>>>(p, rows);
   check_cuda(cudaGetLastError(), "launching the end of dq");
+}
+
+template <class Rows>
+void launch_as(DType dtype, const BackwardParams& p, const Rows& rows, cudaStream_t stream) {
+  if (dtype == DType::f16) return launch<__half>(p, rows, stream);
+  KEYHOLE_ASSERT(dtype == DType::bf16, "sums of dq in blocks are for 16-bit types");
+  launch<__nv_bfloat16>(p, rows, stream);
 }
 
 }  // namespace
 
 void launch_finish_queries(const BackwardParams& params, DType dtype, cudaStream_t stream) {
-  if (dtype == DType::f16) return launch<__half>(params, stream);
-  KEYHOLE_ASSERT(dtype == DType::bf16, "sums of dq in blocks are for 16-bit types");
-  launch<__nv_bfloat16>(params, stream);
+  launch_as(dtype, params, AllRows{}, stream);
+}
+void launch_finish_tiled_queries(const BackwardParams& params, const TiledRows& tiled,
+                                 const EntmaxCounters* counters, DType dtype, cudaStream_t stream) {
+  launch_as(dtype, params, OnlyTiled{tiled, counters}, stream);
 }
 
 }  // namespace keyhole::device

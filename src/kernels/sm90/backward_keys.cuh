@@ -8,20 +8,24 @@
 // the tensor cores busy during arithmetic and waits:
 //
 //   ds | dv, dk; ds to shared memory | barrier | dq | next scores; dq is stored | v dout'; weights
+//
+// What becomes of a product is the Rule's to say, here for softmax (softmax_keys.cuh); that of
+// entmax is in entmax_keys.cuh.
 #pragma once
 
-#include "kernels/device/math.cuh"
 #include "kernels/sm90/backward_producer.cuh"
+#include "kernels/sm90/softmax_keys.cuh"
 
 namespace keyhole::sm90 {
 
-template <class T, class C, Bend kBend>
+template <class T, class C, class Rule>
 struct KeysConsumer {
   using Keys = typename KeysShared<C>::Keys;
   using Queries = typename KeysShared<C>::Queries;
-  using Shared = Panels<C::tile_k, C::tile_q>;                      // ds
-  static constexpr int kD = C::head_dim, kBlocks = C::tile_q / 16;  // of 16 queries
-  static constexpr int kWords = C::tile_q / 64;                     // of mask bits per lane
+  using Shared = Panels<C::tile_k, C::tile_q>;                         // ds
+  static constexpr int kD = C::head_dim, kBlocks = C::tile_q / 16;     // of 16 queries
+  static constexpr int kWords = C::tile_q / 64;                        // of mask bits per lane
+  static constexpr bool kPauses = Rule::kSparesRegisters && kD == 64;  // between polls
   using Scores = float[C::tile_q / 2];
   using Packed = uint32_t[kBlocks][4];
 
@@ -33,6 +37,7 @@ struct KeysConsumer {
   };
 
   const BackwardParams& p;
+  const typename Rule::Numbers& numbers;
   KeysShared<C>& shared;
   const int warpgroup;  // warp-uniform, and the compiler must be able to prove it
   const int thread = int(threadIdx.x % kWarpgroup);
@@ -85,9 +90,9 @@ struct KeysConsumer {
     commit_products();
   }
 
-  // The mask bits of this thread's scores. Those of a full tile are used only with a softcap, where
-  // weights are packed without a branch.
-  static constexpr uint32_t kNoMask = kBend == Bend::softcap ? ~0u : 0;
+  // The mask bits of this thread's scores. Those of a full tile are used only where weights are
+  // packed and masked without a branch.
+  static constexpr uint32_t kNoMask = Rule::kMeetsRowLate ? ~0u : 0;
   __device__ __forceinline__ void load_bits(uint32_t (&bits)[kWords], int32_t bitmap) const {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(p.view.t_bitmaps) +
                             int64_t{bitmap} * (C::tile_k / 16 * 32 * kWords) +
@@ -98,11 +103,6 @@ struct KeysConsumer {
   static __device__ __forceinline__ bool attends(const uint32_t (&bits)[kWords], int i) {
     return (bits[i / 32] & 1u << i % 32) != 0;
   }
-
-  // What a step keeps of a product until ds is computed: the weight or, with a softcap, the bent
-  // product, from which weight and slope follow. There are no registers for both.
-  using Rule = SoftmaxRule<device::FastMath, kBend>;
-  static constexpr bool kKeepsBent = kBend == Bend::softcap;
 
   // Pairs that do not attend get 0.
   static __device__ __forceinline__ void select(const Mask& mask, Scores& scores) {
@@ -117,19 +117,19 @@ struct KeysConsumer {
   __device__ __forceinline__ void make_weights(const Mask& mask, Scores& scores) const {
     await_products<1>();
     is_ready(scores);
-    const Rule rule{p.rule};
-    if constexpr (kKeepsBent) {
+    const Rule rule{numbers};
+    if constexpr (Rule::kMeetsRowLate) {
 #pragma unroll
-      for (float& score : scores) score = rule.bend(score);
+      for (float& score : scores) score = rule.keep(score);
     } else {
-      const uint32_t lse2_at = own_queries(shared.lse2[state.stage]);
+      const uint32_t of_row_at = own_queries(shared.lse2[state.stage]);
 #pragma unroll
       for (int j = 0; j < C::tile_q / 8; ++j) {
-        const float2 lse2 = device::load_shared_floats(lse2_at + uint32_t(32 * j));
+        const float2 of_row = device::load_shared_floats(of_row_at + uint32_t(32 * j));
 #pragma unroll
         for (int i = 4 * j; i < 4 * j + 4; i += 2) {
-          scores[i] = rule.weight_of_bent(scores[i], -lse2.x);
-          scores[i + 1] = rule.weight_of_bent(scores[i + 1], -lse2.y);
+          scores[i] = rule.keep(scores[i], of_row.x);
+          scores[i + 1] = rule.keep(scores[i + 1], of_row.y);
         }
       }
       select(mask, scores);
@@ -138,7 +138,7 @@ struct KeysConsumer {
   // Turns grad into ds, without the scale: that is applied to dk and dq at the end.
   __device__ __forceinline__ void make_ds(const Scores& weights, Scores& grad, int stage,
                                           const Mask& mask) const {
-    const Rule rule{p.rule};
+    const Rule rule{numbers};
     const uint32_t delta_at = own_queries(shared.delta[stage]);
 #pragma unroll
     for (int j = 0; j < C::tile_q / 8; ++j) {
@@ -151,26 +151,28 @@ struct KeysConsumer {
     }
     select(mask, grad);
   }
-  // Both from bent products. They are packed at once, which frees the registers of the products.
-  __device__ __forceinline__ void make_weights_and_ds(const Scores& bent, const Scores& grad,
+  // Both from what was kept of the products. They are packed at once, which frees its registers.
+  __device__ __forceinline__ void make_weights_and_ds(const Scores& kept, const Scores& grad,
                                                       int stage, const Mask& mask) {
-    const Rule rule{p.rule};
-    const uint32_t lse2_at = own_queries(shared.lse2[stage]);
+    const Rule rule{numbers};
+    const uint32_t of_row_at = own_queries(shared.lse2[stage]);
     const uint32_t delta_at = own_queries(shared.delta[stage]);
 #pragma unroll
     for (int j = 0; j < C::tile_q / 8; ++j) {
-      const float2 lse2 = device::load_shared_floats(lse2_at + uint32_t(32 * j));
+      float2 of_row = {0, 0};
+      if constexpr (Rule::kMeetsRowLate) {
+        of_row = device::load_shared_floats(of_row_at + uint32_t(32 * j));
+      }
       const float2 delta = device::load_shared_floats(delta_at + uint32_t(32 * j));
 #pragma unroll
       for (int i = 4 * j; i < 4 * j + 4; i += 2) {
         float weight[2], ds[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float t = bent[i + e], of_row = e == 0 ? lse2.x : lse2.y;
-          weight[e] = rule.weight_of_bent(t, -of_row);
-          ds[e] = rule.slope(weight[e]) * device::FastMath::one_minus_square(t) *
-                  (grad[i + e] - (e == 0 ? delta.x : delta.y));
-          if (!attends(mask.bits, i + e)) weight[e] = ds[e] = 0;
+          const PairTerms terms = rule.terms(kept[i + e], e == 0 ? of_row.x : of_row.y);
+          weight[e] = terms.weight;
+          ds[e] = terms.slope * (grad[i + e] - (e == 0 ? delta.x : delta.y));
+          if (Rule::kMeetsRowLate && !attends(mask.bits, i + e)) weight[e] = ds[e] = 0;
         }
         weight16[i / 8][i / 2 % 4] = device::pack_two<T>(weight[0], weight[1]);
         ds16[i / 8][i / 2 % 4] = device::pack_two<T>(ds[0], ds[1]);
@@ -200,7 +202,7 @@ struct KeysConsumer {
   }
 
   __device__ __forceinline__ void begin_step(Mask& mask, Scores& scores) const {
-    shared.await(shared.is_full[state.stage], state.parity);
+    shared.template await<kPauses>(shared.is_full[state.stage], state.parity);
     mask.step = shared.step[state.stage];
     load_bits(mask.bits, mask.step.bitmap);
     begin_products();
@@ -215,7 +217,7 @@ struct KeysConsumer {
     await_products<0>();
     is_ready(grad);
     if constexpr (kIsLast) arrive_as_warp(shared.v_empty);
-    if constexpr (kKeepsBent) {
+    if constexpr (Rule::kPacksAtOnce) {
       make_weights_and_ds(scores, grad, stage, mask);
     } else {
       pack(scores, weight16);
@@ -260,8 +262,8 @@ struct KeysConsumer {
     Mask mask;
     Scores scores, grad;
     begin_step(mask, scores);
-    // Without the pause in this wait, ptxas spills where a softcap needs more registers.
-    shared.template await<kKeepsBent>(shared.v_full, values.parity);
+    // Without the pause in this wait, ptxas spills where a rule needs more registers.
+    shared.template await<Rule::kPacksAtOnce>(shared.v_full, values.parity);
     values.next();
     begin_products();
     multiply_rows(grad, shared.v, shared.dout[state.stage]);
@@ -277,13 +279,15 @@ struct KeysConsumer {
   }
 
   // Epilogue: all of dk or dv of this work item. It is written, or stored in a slot of its own, or
-  // added to sums that several CTAs share. True when something written is not finite.
+  // added to sums that several CTAs share. True when something written is not finite, and for
+  // sums if the rule asks for it.
   __device__ __forceinline__ bool finish(const float (&sum)[kD / 2], float scale,
                                          const device::DeviceTensor& to, int columns, float* slots,
                                          float* all_sums) const {
     const device::Work& work = shared.planned[slot.stage].work;
     const device::KeyRows keys = device::key_rows<C::tile_k, C::tile_k>(p, work, 0);
-    const int first = first_key() + thread / 32 * 16;  // of the warp
+    const int own = Rule::kSparesRegisters ? int(device::thread_index()) % kWarpgroup : thread;
+    const int first = first_key() + own / 32 * 16;  // of the warp
     const device::KeySums sums =
         device::key_sums<C::tile_k, C::tile_k>(p, work, keys, 0, slots, all_sums, columns);
     if (sums.rows.first == nullptr) {
@@ -296,13 +300,19 @@ struct KeysConsumer {
     for (int i = 0; i < kD / 2; i += 2) {
       sums.take(row + i / 2 % 2 * 8, i / 4 * 8, lane() % 4 * 2, scale * sum[i], scale * sum[i + 1]);
     }
-    return false;
+    return Rule::kChecksSums && !all_finite(sum);
+  }
+  static __device__ __forceinline__ bool all_finite(const float (&sum)[kD / 2]) {
+    bool are = true;
+#pragma unroll
+    for (int i = 0; i < kD / 2; ++i) are = are && fabsf(sum[i]) < INFINITY;
+    return are;
   }
 
   // Processes one work item after another.
   __device__ __forceinline__ void follow() {
     while (true) {
-      shared.await(shared.k_full[slot.stage], slot.parity);
+      shared.template await<kPauses>(shared.k_full[slot.stage], slot.parity);
       // Warp-uniform; the shuffle lets the compiler know.
       const int steps = __shfl_sync(~0u, shared.planned[slot.stage].num_steps, 0);
       if (steps < 0) break;
@@ -320,11 +330,12 @@ struct KeysConsumer {
 };
 
 // Persistent CTAs: each processes its share of the work items of all query heads. Query heads of
-// one kv head add to the same sums.dk and sums.dv.
-template <class T, class C, Bend kBend>
-__global__ void __launch_bounds__(kThreads, 1)
-    backward_keys(const __grid_constant__ BackwardParams p,
-                  const __grid_constant__ BackwardMaps maps) {
+// one kv head add to the same sums.dk and sums.dv. tiles: which query tiles of the lists are
+// followed.
+template <class T, class C, class Rule, class Tiles>
+__device__ __forceinline__ void follow_keys(const BackwardParams& p, const BackwardMaps& maps,
+                                            const typename Rule::Numbers& numbers,
+                                            const Tiles& tiles) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<KeysShared<C>*>(memory);
   if (threadIdx.x == 0) shared.init();
@@ -334,14 +345,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warp >= kConsumerWarps) {
     shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);
-    if (warp == kConsumerWarps && lane == 0) KeysProducer<C>(maps, shared).load();
-    if (warp == kConsumerWarps + 1 && lane == 0) plan<C>(p, shared);
-    if (warp == kConsumerWarps + 2) copy_numbers<C>(p, shared, lane);
+    if (warp == kConsumerWarps && lane == 0) KeysProducer<C, Tiles>(maps, tiles, shared).load();
+    if (warp == kConsumerWarps + 1 && lane == 0) plan<C>(p, tiles, shared);
+    if (warp == kConsumerWarps + 2) copy_numbers<C>(p, tiles, shared, lane);
   } else {
     grow_registers<kConsumerRegisters>();
-    KeysConsumer<T, C, kBend>{p, shared, warp / 4}.follow();
+    KeysConsumer<T, C, Rule>{p, numbers, shared, warp / 4}.follow();
     shared.waits.end();
   }
+}
+
+template <class T, class C, Bend kBend>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_keys(const __grid_constant__ BackwardParams p,
+                  const __grid_constant__ BackwardMaps maps) {
+  follow_keys<T, C, SoftmaxKeys<kBend>>(p, maps, p.rule, AllTiles{});
 }
 
 }  // namespace keyhole::sm90

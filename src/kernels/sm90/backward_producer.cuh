@@ -9,10 +9,21 @@
 
 namespace keyhole::sm90 {
 
+// Which query tiles of a list are followed: all of them. Others: entmax_keys.cuh.
+struct AllTiles {
+  __device__ __forceinline__ int32_t count(const device::Work& work) const {
+    return work.num_tiles;
+  }
+  struct Walk : device::TileWalk {
+    __device__ Walk(const AllTiles&, const device::Work& work) : TileWalk(work) {}
+  };
+};
+
 // The planner. All divisions happen here, once, instead of in every consumer thread. The list of
 // the next item is prefetched while the planner waits for a free slot.
-template <class C>
-__device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& shared) {
+template <class C, class Tiles>
+__device__ __forceinline__ void plan(const BackwardParams& p, const Tiles& tiles,
+                                     KeysShared<C>& shared) {
   PipelineState<kSlots> slot;
   for (device::ShareCursor at(p.view.t_work.shares); at.is_valid(); at.next()) {
     const WorkItem item = at.item().work;
@@ -22,7 +33,7 @@ __device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& sha
     PlannedKeys& planned = shared.planned[slot.stage];
     planned.work = device::work_of<true>(p.sizes, p.view, item, item.head);
     asm volatile("" ::: "memory");  // few registers: reload the rest from shared memory
-    planned.num_steps = planned.work.num_tiles;
+    planned.num_steps = tiles.count(planned.work);
     planned.dq = dq_rows(p, planned.work);
     arrive(shared.is_planned[slot.stage]);
     slot.next();
@@ -32,11 +43,11 @@ __device__ __forceinline__ void plan(const BackwardParams& p, KeysShared<C>& sha
   arrive(shared.is_planned[slot.stage]);
 }
 
-template <class C>
+template <class C, class Tiles>
 class KeysProducer {
  public:
-  __device__ KeysProducer(const BackwardMaps& maps, KeysShared<C>& shared)
-      : maps_(maps), shared_(shared) {
+  __device__ KeysProducer(const BackwardMaps& maps, const Tiles& tiles, KeysShared<C>& shared)
+      : maps_(maps), tiles_(tiles), shared_(shared) {
     for (const RowMaps* rows : {&maps.q, &maps.dout, &maps.k, &maps.v}) prefetch(&rows->longer);
   }
 
@@ -69,7 +80,7 @@ class KeysProducer {
 
     BoxAt queries = {0, 0, maps_.q.of_class(first_q).class_at, work.head, work.batch};
     bool is_first = true;
-    for (device::TileWalk walk(work); walk.is_valid(); walk.next(), q_.next()) {
+    for (typename Tiles::Walk walk(tiles_, work); walk.is_valid(); walk.next(), q_.next()) {
       const int stage = q_.stage;
       shared_.await(shared_.is_empty[stage], q_.parity ^ 1);
       shared_.step[stage] = {walk.tile(), walk.bitmap()};
@@ -88,15 +99,16 @@ class KeysProducer {
     }
   }
   const BackwardMaps& maps_;
+  const Tiles& tiles_;
   KeysShared<C>& shared_;
   PipelineState<C::stages> q_;
   PipelineState<1> v_;
 };
 
 // Copies lse2 and delta of every step; one warp.
-template <class C>
-__device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared,
-                                             int lane) {
+template <class C, class Tiles>
+__device__ __forceinline__ void copy_numbers(const BackwardParams& p, const Tiles& tiles,
+                                             KeysShared<C>& shared, int lane) {
   PipelineState<C::stages> state;
   for (PipelineState<kSlots> slot;; slot.next()) {
     shared.await(shared.is_planned[slot.stage], slot.parity);
@@ -105,7 +117,8 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
     const int64_t stride = p.view.stride, num_q = planned.work.residue.num_q;
     const int64_t query = int64_t{planned.work.head_index} * p.sizes.q_len +
                           planned.work.residue.first_q + stride * lane;
-    for (device::TileWalk walk(planned.work); walk.is_valid(); walk.next(), state.next()) {
+    for (typename Tiles::Walk walk(tiles, planned.work); walk.is_valid();
+         walk.next(), state.next()) {
       const int64_t first = int64_t{walk.tile()} * C::tile_q;
       const int count = device::rows_left(num_q, first, C::tile_q);
       const int64_t from = query + stride * first;

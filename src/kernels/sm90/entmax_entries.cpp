@@ -2,9 +2,12 @@
 #include "kernels/sm90/entmax_entries.h"
 
 #include "base/check.h"
+#include "kernels/device/backward_call.h"
 #include "kernels/device/entmax_backward_call.h"
 #include "kernels/device/entmax_forward_call.h"
 #include "kernels/device/row_objection.h"
+#include "kernels/sm90/backward_config.h"
+#include "kernels/sm90/entmax_backward_launch.h"
 #include "kernels/sm90/entmax_launch.h"
 #include "kernels/sm90/entmax_scan_config.h"
 
@@ -26,7 +29,55 @@ std::string objection(const Request& request) {
   return device::row_objection(request, kEntmaxSharedBytes);
 }
 
-// The pass of every GPU. Its bitmaps have the layout of this backend's forward pass.
+// --- backward, with long rows over tiles ---
+
+double tiles_cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
+  return num_tiles * tile.q * tile.k;
+}
+// Of the launch by key tile, as in sm90.backward.
+Persistence tiles_persistence(const TileShape&) {
+  return {.ctas_per_processor = 1, .tiles_per_item = 1, .cache_share = device::kBackwardCacheShare};
+}
+std::string tiles_objection(const Request& request) {
+  if (request.deterministic) return "adds up dq in no fixed order";
+  if (request.normalizer.top_k > 0) return "takes no top_k";
+  if (request.has_softcap) return "takes no softcap";
+  if (request.lists != nullptr && request.lists->has_key_lists()) return "takes no key lists";
+  if (!request.why_no_tma.empty()) return request.why_no_tma;
+  return device::row_objection(request, kKeysSharedBytes);
+}
+BackwardSchedule tiles_schedule(const Request& request, const TileShape& tile) {
+  if (request.deterministic) return device::entmax_schedule(request, tile);  // by lists alone
+  return {.dq = DqOrder::atomic, .heads = SumOrder::atomic, .key_lists = SumOrder::atomic};
+}
+
+template <DType kType, class C>
+KernelEntry tiles_backward_entry() {
+  return {.name = say("sm90.entmax_backward.", to_string(kType), ".d", C::head_dim),
+          .backend = "sm90",
+          .device = Device::Kind::cuda,
+          .operation = Operation::backward,
+          .dtype = kType,
+          .max_head_dim = C::head_dim,
+          .tiles = {{C::tile_q, C::tile_k}},
+          .cost = tiles_cost,
+          .forward = nullptr,
+          .backward = run_entmax_backward<kType, C::head_dim>,
+          .weights = Weights::sparse,
+          .schedule = tiles_schedule,
+          .bitmaps = BitmapLayout::mma,
+          .min_compute_capability = 90,
+          .max_compute_capability = 90,
+          .rounds_weights = true,
+          .objection = tiles_objection,
+          .persistence = tiles_persistence,
+          .forward_workspace = nullptr,
+          .backward_workspace = device::entmax_backward_workspace_bytes};
+}
+
+// --- backward, by lists alone: the pass of every GPU ---
+
+// Its bitmaps have the layout of this backend's forward pass.
 void entmax_backward(const BackwardArgs& args) {
   device::run_entmax_backward(args, BitmapLayout::mma);
 }
@@ -81,6 +132,9 @@ void add_entries(std::vector<KernelEntry>& entries) {
                        .forward_workspace = device::entmax_scan_workspace_bytes,
                        .backward_workspace = nullptr});
   }
+  // In this order: dispatch takes the first one of a backend that has no objection.
+  entries.push_back(tiles_backward_entry<kType, KeysDim64>());
+  entries.push_back(tiles_backward_entry<kType, KeysDim128>());
   entries.push_back(backward_entry(kType));
 }
 

@@ -20,16 +20,19 @@ namespace keyhole::sm90 {
 
 // What consumers need of a call, beside its tensors.
 struct TilesRule {
-  float r;      // 1 / (alpha - 1)
-  float bend;   // alpha - 1
-  float unit;   // (alpha - 1) scale: x = unit * product + base
-  float widen;  // x of the output pass is multiplied by this, and its weights by kWidened:
-                // otherwise small weights would lose digits in fp16
+  float r;          // 1 / (alpha - 1)
+  float bend;       // alpha - 1
+  float unit;       // (alpha - 1) scale: x = unit * product + base
+  float widen;      // x of the output pass is multiplied by this, and its weights by kWidened:
+                    // otherwise small weights would lose digits in fp16
+  float wide_unit;  // widen * unit
   static constexpr float kWidened = 16384;
 
   static TilesRule of(const device::EntmaxParams& p) {
-    return {float(p.power.power), float(p.power.bend), float(p.power.bend * double(p.sizes.scale)),
-            float(std::pow(double(kWidened), p.power.bend))};
+    const double widen = std::pow(double(kWidened), p.power.bend);
+    const double unit = p.power.bend * double(p.sizes.scale);
+    return {float(p.power.power), float(p.power.bend), float(unit), float(widen),
+            float(widen * unit)};
   }
 };
 
@@ -40,10 +43,13 @@ class TilesConsumer {
       : p_(p), rule_(rule), shared_(shared) {}
 
   __device__ __forceinline__ void run() {
-    for (uint32_t num_items = 0;; ++num_items) {
-      shared_.waits.await(shared_.q_full, num_items % 2);
+    for (;;) {
+      shared_.waits.await(shared_.q_full, shared_.num_items[warp()] % 2);
       if (num_tiles() == 0) return;
       follow();
+      __syncwarp();
+      if (lane() == 0) ++shared_.num_items[warp()];
+      __syncwarp();
       arrive_as_warp(shared_.q_empty);
     }
   }
@@ -59,10 +65,11 @@ class TilesConsumer {
   // A row whose weights have another sum is not solved.
   static constexpr float kTolerance = 5e-4f;
 
+  // Among the consumers. Computed at each use: the mainloop has no register for it.
   static __device__ __forceinline__ int thread() {
-    return int(threadIdx.x) - 32 * kScanProducerWarps;
+    return int(device::thread_index()) - 32 * kScanProducerWarps;
   }
-  static __device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
+  static __device__ __forceinline__ int lane() { return int(device::thread_index()) % 32; }
   static __device__ __forceinline__ int warp() { return thread() / 32; }
   // The first of this lane's two rows in the query tile; the other one is 8 further.
   static __device__ __forceinline__ int row() { return warp() * 16 + lane() / 4; }
@@ -270,12 +277,11 @@ class TilesConsumer {
 #pragma unroll
     for (float& x : out) x = 0;
     sum_[0] = sum_[1] = 0;
-    const float unit = rule_.widen * rule_.unit;
     base_[0] *= rule_.widen, base_[1] *= rule_.widen;
-    bool is_first = true;
-    for (int left = num_tiles(); left > 0; --left, is_first = false) {
-      multiply_values<0>(out, unit, is_first);
-      if constexpr (kParts == 2) multiply_values<1>(out, unit, is_first);
+    for (int left = num_tiles(); left > 0; --left) {
+      const bool is_first = left == num_tiles();
+      multiply_values<0>(out, is_first);
+      if constexpr (kParts == 2) multiply_values<1>(out, is_first);
     }
     await_products<0>();
     is_ready(out);
@@ -293,7 +299,7 @@ class TilesConsumer {
   }
   // The next part of the list: weights, and their product with the values.
   template <int kPart>
-  __device__ __forceinline__ void multiply_values(Out& out, float unit, bool is_first_tile) {
+  __device__ __forceinline__ void multiply_values(Out& out, bool is_first_tile) {
     Products products;
     start<kPart>(products);
     const int32_t bitmap = finish<kPart>(products);
@@ -307,7 +313,7 @@ class TilesConsumer {
       float two[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float x = at_least_0(fmaf(products[2 * j + e], unit, base_[h]));
+        const float x = at_least_0(fmaf(products[2 * j + e], rule_.wide_unit, base_[h]));
         two[e] = weight_of<kKind>(x, rule_.r);
         sum_[h] += two[e];
       }

@@ -24,10 +24,10 @@ class TilesKeyProducer {
 
   __device__ __forceinline__ void load() {
     for (device::ShareCursor at(p_.view.work.shares); at.is_valid(); at.next()) {
-      const WorkItem item = at.item().work;
-      const device::Work work = device::work_of(p_.entmax.sizes, p_.view, item, item.head);
-      const LeftRows left = work.num_tiles > 0 ? left_rows(work) : LeftRows{};
-      if (left.number >= kFewestRowsForTiles && lane() == 0) follow(work, left.needs_start);
+      const LeftRows left = left_rows(work_at(at));
+      if (left.number >= kFewestRowsForTiles && lane() == 0) {
+        follow(work_at(at), left.needs_start);  // computed again: there are no registers to keep it
+      }
       __syncwarp();
     }
     if (lane() != 0) return;
@@ -38,6 +38,10 @@ class TilesKeyProducer {
 
  private:
   static __device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
+  __device__ __forceinline__ device::Work work_at(const device::ShareCursor& at) const {
+    const WorkItem item = at.item().work;
+    return device::work_of(p_.entmax.sizes, p_.view, item, item.head);
+  }
   __device__ __forceinline__ int64_t first_row(const device::Work& work) const {
     return int64_t{work.row_tile} * kScanRows;
   }
@@ -52,6 +56,7 @@ class TilesKeyProducer {
     bool needs_start = false;
   };
   __device__ __forceinline__ LeftRows left_rows(const device::Work& work) const {
+    if (work.num_tiles == 0) return {};
     if (!p_.has_scan) return {kScanRows, true};
     const device::CandidateLists& candidates = p_.entmax.candidates;
     const int64_t first = work.head_index * p_.entmax.sizes.q_len + first_query(work);
@@ -72,7 +77,7 @@ class TilesKeyProducer {
   __device__ __forceinline__ void follow(const device::Work& found, bool needs_start) {
     await_end_of_item();
     shared_.item = {found, needs_start, num_rows(found), first_query(found)};
-    const device::Work& work = shared_.item.work;  // there are no registers to keep it
+    const device::Work& work = shared_.item.work;
     const ClassRows queries = maps_.q.of_class(int32_t(work.residue.first_q));
     arrive_and_expect(shared_.q_full, TilesShared<C>::q_bytes);
     copy_tile<typename TilesShared<C>::Queries>(

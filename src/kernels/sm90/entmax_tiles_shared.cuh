@@ -65,6 +65,7 @@ struct TilesShared {
   uint64_t k_full[stages], k_empty[stages], v_full[stages], v_empty[stages];
   float slope[kScanRows];  // sums of slopes, of the last pass of sums
   TilesItem item;
+  uint32_t num_items[kScanWarps];  // that a consumer warp has ended: it has no register for it
   int32_t bitmap[stages];
   int32_t is_output;  // whether the next pass is the output
   Waits waits;
@@ -80,6 +81,7 @@ struct TilesShared {
       init_barrier(v_full[i], 1);
       init_barrier(v_empty[i], kScanWarps);
     }
+    for (uint32_t& number : num_items) number = 0;
     waits.gave_up = 0;
     publish_barriers();
   }

@@ -144,6 +144,11 @@ RowMaps key_maps(const device::Sizes& sizes, const device::DeviceTensor& k, DTyp
   return CallRows(sizes, dtype, stride, k.data).of_keys(k, sizes.head_dim, k_rows);
 }
 
+RowMaps value_maps(const device::Sizes& sizes, const device::DeviceTensor& v, DType dtype,
+                   int32_t stride, int k_rows) {
+  return CallRows(sizes, dtype, stride, v.data).of_keys(v, sizes.v_head_dim, k_rows);
+}
+
 EntmaxMaps entmax_maps(const device::Sizes& sizes, const device::DeviceTensor& q,
                        const device::DeviceTensor& k, const device::DeviceTensor& v, DType dtype,
                        int32_t stride, int q_rows, int k_rows) {

@@ -51,6 +51,8 @@ struct BackwardMaps {
 // dtype: f16 or bf16. A box of q or dout has q_rows rows, one of k and v has k_rows; at most 256.
 RowMaps key_maps(const device::Sizes& sizes, const device::DeviceTensor& k, DType dtype,
                  int32_t stride, int k_rows);
+RowMaps value_maps(const device::Sizes& sizes, const device::DeviceTensor& v, DType dtype,
+                   int32_t stride, int k_rows);
 EntmaxMaps entmax_maps(const device::Sizes& sizes, const device::DeviceTensor& q,
                        const device::DeviceTensor& k, const device::DeviceTensor& v, DType dtype,
                        int32_t stride, int q_rows, int k_rows);
