@@ -189,8 +189,7 @@ class LaneLists {
   // Raises the bounds and moves what is above them to the candidates. to: of this lane's rows.
   // is_early: most keys are still to come. A row whose candidates do not fit by then is closed at
   // once: it has too many keys of weight, or so many that making room would be repeated.
-  // Returns how many rows of the warp were closed.
-  __device__ __forceinline__ int move(const CandidateRow (&to)[2], bool is_early) {
+  __device__ __forceinline__ void move(const CandidateRow (&to)[2], bool is_early) {
     const ListedProducts list = listed();
     raise_by_list(list);
     Shares shares = share(list);
@@ -204,8 +203,8 @@ class LaneLists {
     for (int h = 0; h < 2; ++h) {
       next[h] = to[h].entries + shares.first[h];
       written_[h] = shares.total[h];
+      if (shares.total[h] > to[h].capacity) close(h);
     }
-    const int num_closed = close_full_rows(shares, to);
 #pragma unroll 1
     for (int slot = 0; slot < list.count; ++slot) {
       const FourProducts four = list.load(slot);
@@ -218,7 +217,6 @@ class LaneLists {
     }
     __syncwarp();
     clear();
-    return num_closed;
   }
   // After move(): the number of candidates of row h, or kAlone.
   __device__ __forceinline__ int32_t num_candidates(int h) const {
@@ -277,21 +275,6 @@ class LaneLists {
       shares.total[h] = written_[h] + __shfl_sync(~0u, up_to, 3, 4);
     }
     return shares;
-  }
-  // Closes rows that have more candidates than fit; returns how many of the warp.
-  __device__ __forceinline__ int close_full_rows(const Shares& shares,
-                                                 const CandidateRow (&to)[2]) {
-    bool is_full[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) is_full[h] = shares.total[h] > to[h].capacity;
-    if (!__any_sync(~0u, is_full[0] || is_full[1])) return 0;
-    int lanes = 0;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      lanes += __popc(__ballot_sync(~0u, is_full[h]));
-      if (is_full[h]) close(h);
-    }
-    return lanes / 4;
   }
   // A NaN is kept; of a closed row nothing is.
   __device__ __forceinline__ bool is_kept(int h, float product) const {

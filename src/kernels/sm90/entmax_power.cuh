@@ -3,7 +3,10 @@
 // step towards lambda from sums of them.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "base/entmax.h"
+#include "kernels/device/ptx.cuh"
 
 namespace keyhole::sm90 {
 
@@ -73,10 +76,31 @@ struct PowerSums {
   }
 };
 
+// The same for r = 4 in fp16, two terms at a time: for a step that need not be exact. A sum is of a
+// few terms; x above 15 makes it infinite.
+struct RoughSums {
+  __half2 weight = {}, slope = {}, curve = {};
+
+  // x, y: may be negative, and count as 0 then.
+  __device__ __forceinline__ void add(float x, float y) {
+    uint32_t bits;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(y), "f"(x));
+    const __half2 two = reinterpret_cast<const __half2&>(bits), square = __hmul2(two, two);
+    weight = __hfma2(square, square, weight);
+    slope = __hfma2(square, two, slope);
+    curve = __hadd2(curve, square);
+  }
+  __device__ __forceinline__ void add_to(PowerSums& sums) const {
+    sums.weight += __low2float(weight) + __high2float(weight);
+    sums.slope += __low2float(slope) + __high2float(slope);
+    sums.curve += __low2float(curve) + __high2float(curve);
+  }
+};
+
 // A row with this distance between the sum of its weights and 1 is solved by one more step.
 template <PowerKind kKind>
 __device__ __forceinline__ constexpr float distance_of_last_step() {
-  return kKind == PowerKind::flat ? 0.01f : kKind == PowerKind::two ? 0.03f : 0.3f;
+  return kKind == PowerKind::flat ? 0.01f : kKind == PowerKind::two ? 0.03f : 0.1f;
 }
 
 // x^r.

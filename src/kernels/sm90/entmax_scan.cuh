@@ -143,7 +143,7 @@ class ScanConsumer {
 
   // Some of the products go to the lists. Where a lane has no room for more, all entries are moved:
   // at one place in the code, which is long and seldom runs.
-  __device__ __forceinline__ void take(const Products& products, int32_t tile, ScanItem& item,
+  __device__ __forceinline__ void take(const Products& products, int32_t tile, const ScanItem& item,
                                        bool is_early) {
     using Lists = LaneLists<C, kPlain>;
     constexpr int kGroups = C::tile_k / 8 / Lists::kStep;
@@ -170,7 +170,7 @@ class ScanConsumer {
     const int64_t query = item.first_query + p_.view.stride * (row() + 8 * h);
     return item.head_index * p_.sizes.q_len + query;
   }
-  __device__ __forceinline__ void move(ScanItem& item, bool is_early) {
+  __device__ __forceinline__ void move(const ScanItem& item, bool is_early) {
     const device::CandidateLists& all = p_.candidates;
     CandidateRow to[2];
 #pragma unroll
@@ -178,19 +178,17 @@ class ScanConsumer {
       to[h] = {all.entries + row_of(item, h) * all.capacity, all.capacity, int32_t(item.first_key),
                p_.view.stride};
     }
-    count_left_rows(item, lists_.move(to, is_early));
+    lists_.move(to, is_early);
   }
   __device__ __forceinline__ void begin(ScanItem& item, int num_looks, int num_tiles) {
     lists_.begin(num_looks);
     if (can_give_up()) lists_.close_long_rows(num_looks, num_tiles);
     if (row() >= item.num_rows) lists_.close(0);
     if (row() + 8 >= item.num_rows) lists_.close(1);
-    count_left_rows(item, num_closed_rows(item));
+    const int closed = num_closed_rows(item);
+    if (closed != 0 && lane() == 0) atomicAdd(&item.num_left, closed);
   }
   __device__ __forceinline__ bool can_give_up() const { return p_.most_left < kScanRows; }
-  __device__ __forceinline__ void count_left_rows(ScanItem& item, int number) const {
-    if (number != 0 && lane() == 0) atomicAdd(&item.num_left, number);
-  }
   // Of this warp's rows. Warp-uniform.
   __device__ __forceinline__ int num_closed_rows(const ScanItem& item) const {
     int closed = 0;
@@ -202,12 +200,12 @@ class ScanConsumer {
     return closed;
   }
   // Whether the producer saw in time that a query tile is to be given up must not matter: if it did
-  // not, the consumers do.
-  __device__ __forceinline__ void end(ScanItem& item, bool is_given_up) {
+  // not, the consumers do. They are at most as many key tiles apart as there are stages.
+  __device__ __forceinline__ void end(const ScanItem& item, bool is_given_up) {
     if (!is_given_up) move(item, false);
     if (!is_given_up && can_give_up()) {
-      meet<kAllConsumers, 32 * kScanWarps>();
-      is_given_up = *static_cast<volatile int32_t*>(&item.num_left) >= p_.most_left;
+      if (item.num_tiles <= C::stages) meet<kAllConsumers, 32 * kScanWarps>();
+      is_given_up = *static_cast<const volatile int32_t*>(&item.num_left) >= p_.most_left;
     }
     if (is_given_up) {
       lists_.close(0);

@@ -27,7 +27,8 @@ inline constexpr int32_t kNothingAttends = -2;
 // In place of a bitmap: the query tile has so many rows with too many keys that it is given up. All
 // of its rows are left alone.
 inline constexpr int32_t kGivenUp = -3;
-// Rows left alone from which on a query tile is given up, if entmax_tiles.cuh can take it.
+// Rows left alone after the look from which on a query tile is given up, if entmax_tiles.cuh can
+// take it.
 inline constexpr int32_t kMostRowsLeft = kScanRows / 4;
 
 // A query tile of one head and how many key tiles follow.
@@ -38,7 +39,7 @@ struct ScanItem {
   int32_t num_rows;     // rows of the tile that exist
   int64_t first_query;  // row r is query first_query + stride * r
   int64_t first_key;    // of the residue class
-  int32_t num_left;     // rows left alone so far
+  int32_t num_left;     // rows left alone after the look
 };
 
 template <class C>

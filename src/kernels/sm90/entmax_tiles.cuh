@@ -5,6 +5,8 @@
 // value that is not finite, a search that did not end) stays left alone.
 #pragma once
 
+#include <cfloat>
+
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/launch.h"
@@ -40,7 +42,10 @@ template <class T, class C, PowerKind kKind>
 class TilesConsumer {
  public:
   __device__ TilesConsumer(const TilesParams& p, const TilesRule& rule, TilesShared<C>& shared)
-      : p_(p), rule_(rule), shared_(shared) {}
+      : p_(p),
+        rule_(rule),
+        shared_(shared),
+        queries_(smem_address(shared.q) + uint32_t(warp() / 4 * 64 * 128)) {}
 
   __device__ __forceinline__ void run() {
     for (;;) {
@@ -94,14 +99,16 @@ class TilesConsumer {
     begin();
     if (shared_.item.needs_start) find_start();
     bool is_output = false;
-    for (int pass = 1; !is_output; ++pass) is_output = find_sums(pass == kMostPasses);
+    if (kIsRough) is_output = find_sums<true>(false);
+    for (int pass = 1; !is_output; ++pass) is_output = find_sums<false>(pass == kMostPasses);
     Out out;
     find_output(out);
     store(out);
   }
 
-  // Rows that are not to be processed get a base of -inf: they have no weights. One of +inf is not
-  // known yet.
+  // Rows that are not to be processed get a base of -inf: they have no weights. Neither have those
+  // whose base is not known yet.
+  static constexpr float kUnknown = -FLT_MAX;
   __device__ __forceinline__ void begin() {
     const device::CandidateLists& candidates = p_.entmax.candidates;
 #pragma unroll
@@ -109,9 +116,10 @@ class TilesConsumer {
       base_[h] = -INFINITY;
       if (row() + 8 * h >= shared_.item.num_rows) continue;
       if (!p_.has_scan) {
-        base_[h] = INFINITY;
+        base_[h] = kUnknown;
       } else if (candidates.count[row_index(h)] == device::kAlone) {
-        base_[h] = fmaf(-rule_.bend, candidates.lambda_bound[row_index(h)], 1);
+        const float bound = candidates.lambda_bound[row_index(h)];
+        base_[h] = bound == -INFINITY ? kUnknown : fmaf(-rule_.bend, bound, 1);
       }
     }
   }
@@ -124,8 +132,7 @@ class TilesConsumer {
   template <int kPart>
   __device__ __forceinline__ void start(Products& products) {
     if constexpr (kPart == 0) shared_.waits.await(shared_.k_full[k_.stage], k_.parity);
-    const uint64_t queries =
-        operand(smem_address(shared_.q) + uint32_t(warp() / 4 * 64 * 128), Queries::bytes);
+    const uint64_t queries = operand(queries_, Queries::bytes);
     const uint64_t keys =
         operand(smem_address(shared_.k[k_.stage]) + uint32_t(kPart * kPartKeys * 128), Keys::bytes);
     begin_products();
@@ -191,33 +198,45 @@ class TilesConsumer {
   }
 
   __device__ __forceinline__ void find_start() {
-    const int tiles = num_start_tiles(num_tiles()), passes = num_start_passes(num_tiles());
-    float top[2] = {-INFINITY, -INFINITY};
-    for_each_part(tiles, [&](const Products& products) {
+    const int tiles = num_start_tiles(num_tiles());
+    const float share = float(num_tiles()) / float(tiles);
+    for (int pass = num_start_passes(num_tiles()); pass > 0; --pass) {
+      PowerSums sums[2];
+      for_each_part(tiles, [&](const Products& products) {
+        if (__any_sync(~0u, base_[0] == kUnknown || base_[1] == kUnknown)) take_largest(products);
+        add_roughly(sums, products);
+      });
+      step(sums, share);
+    }
 #pragma unroll
-      for (int j = 0; j < kPartKeys / 2; ++j) top[j / 2 % 2] = fmaxf(top[j / 2 % 2], products[j]);
-    });
+    for (float& base : base_) base = base == kUnknown ? -INFINITY : base;
+  }
+  // The largest score of a row, among those of the first part in which it has some, is a bound of
+  // its lambda.
+  __device__ __forceinline__ void take_largest(const Products& products) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
-      top[h] = rule_.unit * fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
-      if (p_.entmax.sink != nullptr) top[h] = fmaxf(top[h], sink());
-      base_[h] = fminf(base_[h], 1 - top[h]);
-      if (base_[h] == INFINITY) base_[h] = -INFINITY;  // nothing attends in the sample
-    }
-    const float share = float(num_tiles()) / float(tiles);
-    for (int pass = 1; pass < passes; ++pass) {
-      PowerSums sums[2];
-      find_sums(sums, tiles);
-      step(sums, share);
+      float top = -INFINITY;
+#pragma unroll
+      for (int j = 2 * h; j < kPartKeys / 2; j += 4) {
+        top = fmaxf(top, fmaxf(products[j], products[j + 1]));
+      }
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      if (base_[h] == kUnknown && top > -INFINITY) base_[h] = fmaf(-rule_.unit, top, 1);
     }
   }
 
   // One pass of sums and a step. Returns whether the output is next.
+  // kRoughly: the output is not next.
+  template <bool kRoughly>
   __device__ __forceinline__ bool find_sums(bool is_last) {
     PowerSums sums[2];
-    find_sums(sums, num_tiles());
-    const bool is_output = !is_any_consumer(step(sums, 1)) || is_last;
+    for_each_part(num_tiles(), [&](const Products& products) {
+      kRoughly ? add_roughly(sums, products) : add(sums, products);
+    });
+    const bool is_far = step(sums, 1);
+    const bool is_output = !kRoughly && (!is_any_consumer(is_far) || is_last);
     if (thread() == 0) {
       shared_.is_output = is_output;
       arrive(shared_.decided);
@@ -225,16 +244,31 @@ class TilesConsumer {
     }
     return is_output;
   }
-  __device__ __forceinline__ void find_sums(PowerSums (&sums)[2], int tiles) {
-    for_each_part(tiles, [&](const Products& products) {
+  __device__ __forceinline__ void add(PowerSums (&sums)[2], const Products& products) const {
 #pragma unroll
-      for (int j = 0; j < kPartKeys / 2; ++j) {
-        const int h = j / 2 % 2;
-        sums[h].template add<kKind>(at_least_0(fmaf(products[j], rule_.unit, base_[h])), rule_.r);
-      }
-      // Never: see add_beside.
-      if (__any_sync(~0u, fminf(sums[0].weight, sums[1].weight) < 0)) sums[0] = {};
-    });
+    for (int j = 0; j < kPartKeys / 2; ++j) {
+      const int h = j / 2 % 2;
+      sums[h].template add<kKind>(at_least_0(fmaf(products[j], rule_.unit, base_[h])), rule_.r);
+    }
+    // Never: see add_beside.
+    if (__any_sync(~0u, fminf(sums[0].weight, sums[1].weight) < 0)) sums[0] = {};
+  }
+  // Where there is such a form, in fp16: the first steps need not be exact.
+  static constexpr bool kIsRough = kKind == PowerKind::four;
+  __device__ __forceinline__ void add_roughly(PowerSums (&sums)[2],
+                                              const Products& products) const {
+    if constexpr (!kIsRough) return add(sums, products);
+    RoughSums rough[2];
+#pragma unroll
+    for (int j = 0; j < kPartKeys / 2; j += 2) {
+      const int h = j / 2 % 2;
+      rough[h].add(fmaf(products[j], rule_.unit, base_[h]),
+                   fmaf(products[j + 1], rule_.unit, base_[h]));
+    }
+    rough[0].add_to(sums[0]);
+    rough[1].add_to(sums[1]);
+    // Never: see add_beside.
+    if (__any_sync(~0u, fminf(sums[0].weight, sums[1].weight) < 0)) sums[0] = {};
   }
   // share: of all keys to those of the sums. Returns whether a row was too far for this step to be
   // its last.
@@ -242,16 +276,18 @@ class TilesConsumer {
     bool is_far = false;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if (base_[h] == -INFINITY) continue;
+      if (base_[h] <= kUnknown) continue;
       PowerSums all = {share * row_sum_of_four(sums[h].weight),
                        share * row_sum_of_four(sums[h].slope),
                        share * row_sum_of_four(sums[h].curve)};
       if (p_.entmax.sink != nullptr) {
         all.template add<kKind>(at_least_0(sink() + base_[h]), rule_.r);
       }
-      // Not for NaN: the row stays left alone.
-      is_far = is_far || fabsf(all.weight - 1) > distance_of_last_step<kKind>();
-      base_[h] -= all.template step<kKind>(rule_.r);
+      // Sums that are not finite: rough ones are found again, and otherwise the row stays left
+      // alone.
+      const float distance = fabsf(all.weight - 1), step = all.template step<kKind>(rule_.r);
+      is_far = is_far || (distance > distance_of_last_step<kKind>() && distance < INFINITY);
+      if (fabsf(step) < INFINITY) base_[h] -= step;
       if (lane() % 4 == 0) shared_.slope[row() + 8 * h] = all.slope;
     }
     return is_far;
@@ -381,6 +417,7 @@ class TilesConsumer {
   const TilesParams& p_;
   const TilesRule& rule_;
   TilesShared<C>& shared_;
+  const uint32_t queries_;  // of the warpgroup, in shared memory
   PipelineState<C::stages> k_, v_;
   int oldest_ = 0;  // the stage of the key tile whose products are awaited next
   float base_[2];   // x = unit * product + base: 1 - (alpha - 1) lambda; widened in the output pass

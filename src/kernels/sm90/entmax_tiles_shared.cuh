@@ -3,8 +3,8 @@
 //
 // CTAs are persistent. A query tile with many rows that no scan has finished is processed in passes
 // over its key tiles:
-//   start     over every n-th key tile, where no scan has given each row a bound of lambda: the
-//             largest products, then steps towards the lambda of all keys, as this sample has them
+//   start     over every n-th key tile, where no scan has given each row a bound of lambda: from a
+//             first bound, steps towards the lambda of all keys, as this sample has them
 //   sums      of weights, slopes and their slopes against the lambda so far: a step towards lambda.
 //             As many passes as the rows need, mostly two
 //   output    weights against lambda, multiplied by the values
@@ -38,7 +38,7 @@ inline constexpr int kFewestRowsForTiles = 4;
 constexpr int start_stride(int num_tiles) {
   return num_tiles >= 64 ? 8 : num_tiles >= 16 ? num_tiles / 8 : 1;
 }
-constexpr int num_start_passes(int num_tiles) { return start_stride(num_tiles) > 1 ? 3 : 1; }
+constexpr int num_start_passes(int num_tiles) { return start_stride(num_tiles) > 1 ? 2 : 1; }
 constexpr int num_start_tiles(int num_tiles) {
   return (num_tiles + start_stride(num_tiles) - 1) / start_stride(num_tiles);
 }
