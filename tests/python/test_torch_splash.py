@@ -7,6 +7,7 @@ import keyhole
 import numpy as np
 import pytest
 import torch
+from torch_reference import needs_gpu
 
 ALPHAS = [1.0, 1.1, 1.25, 1.5, 1.75, 2.0]
 
@@ -196,6 +197,97 @@ def test_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         out = keyhole.attention(q, k, v, "causal", alpha=1.5)
     assert torch.equal(out, keyhole.attention(*(x.bfloat16() for x in (q, k, v)), "causal", alpha=1.5))
+
+
+# ---- on a GPU
+
+
+def dense_reference(q, k, v, dout, alpha, top_k=None):
+    """out, dq, dk and dv of causal attention, [heads, length, head_dim], in fp64 over all pairs."""
+    q, k, v, dout = (x.double() for x in (q, k, v, dout))
+    scale, power = q.shape[-1] ** -0.5, 1 / (alpha - 1)
+    visible = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    scores = (scale * q @ k.mT).masked_fill(~visible, -math.inf)
+    if top_k is not None and top_k < k.shape[-2]:
+        scores = scores.masked_fill(scores < scores.topk(top_k).values[..., -1:], -math.inf)
+    low = scores.amax(-1, keepdim=True)
+    high = low + power + math.log(k.shape[-2])
+    for _ in range(80):
+        middle = (low + high) / 2
+        is_low = ((1 + (alpha - 1) * (scores - middle)).clamp(min=0) ** power).sum(-1, keepdim=True) > 1
+        low, high = torch.where(is_low, middle, low), torch.where(is_low, high, middle)
+    x = (1 + (alpha - 1) * (scores - low)).clamp(min=0)
+    weights, slopes = x**power, torch.where(x > 0, x ** (power - 1), 0)
+    dweights = dout @ v.mT
+    delta = (slopes * dweights).sum(-1, keepdim=True) / slopes.sum(-1, keepdim=True)
+    dscores = slopes * (dweights - delta) * scale
+    return weights @ v, dscores @ k, dscores.mT @ q, weights.mT @ dout
+
+
+def on_gpu(*shape, dtype=torch.bfloat16, count=4):
+    generator = torch.Generator("cuda").manual_seed(5)
+    return [torch.randn(shape, generator=generator, device="cuda").to(dtype) for _ in range(count)]
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [200, 1500])
+@pytest.mark.parametrize(("alpha", "top_k"), [(1.25, None), (1.5, None), (1.5, 8), (1.75, None)])
+def test_gpu_agrees_with_the_definition(alpha, top_k, length, dtype):
+    q, k, v, dout = on_gpu(1, 2, length, 64, dtype=dtype)
+    want = dense_reference(q[0], k[0], v[0], dout[0], alpha, top_k)
+    tensors = [x.requires_grad_() for x in (q, k, v)]
+    out = keyhole.attention(*tensors, "causal", alpha=alpha, top_k=top_k)
+    grads = torch.autograd.grad(out, tensors, dout)
+    for name, got, expected in zip(("out", "dq", "dk", "dv"), (out, *grads), want, strict=True):
+        error = (got[0].double() - expected).abs().max() / expected.abs().max()
+        assert error < 1e-4 + 2 * torch.finfo(dtype).eps, f"{name} is off by {error:.1e} of its largest"
+
+
+@needs_gpu
+@pytest.mark.parametrize("alpha", [1.25, 1.5])
+def test_gpu_in_a_cuda_graph(alpha):
+    q, k, v, dout = on_gpu(1, 2, 700, 64)
+    tensors = [x.requires_grad_() for x in (q, k, v)]
+
+    def step():
+        out = keyhole.attention(*tensors, "causal", alpha=alpha, deterministic=True)
+        return (out, *torch.autograd.grad(out, tensors, dout))
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        q.copy_(k.flip(2))  # other numbers, the same graph
+    graph.replay()
+    for got, want in zip(captured, step(), strict=True):
+        assert torch.equal(got, want)
+
+
+@needs_gpu
+def test_gpu_compiled_in_one_graph_under_autocast():
+    q, k, v = on_gpu(1, 2, 300, 64, dtype=torch.float32, count=3)
+
+    def attend(q, k, v):
+        return keyhole.attention(q, k, v, "causal", alpha=1.5)
+
+    with torch.autocast("cuda", torch.bfloat16):
+        compiled = torch.compile(attend, fullgraph=True)(q, k, v)
+    assert compiled.dtype == torch.bfloat16
+    assert torch.equal(compiled, attend(*(x.bfloat16() for x in (q, k, v))))
+
+
+@needs_gpu
+def test_gpu_splash_with_positions():
+    splash = keyhole.nn.SplashAttention(64, alpha=1.5, k_keep=8)
+    q, k, v = on_gpu(2, 8, 512, 64, count=3)
+    positions = torch.arange(512, device="cuda").expand(2, 8, -1)
+    assert torch.equal(splash(q, k, v, positions, positions), splash(q, k, v))
 
 
 BAD = {
