@@ -68,6 +68,12 @@ Weighed weigh_around(const CaseWalk& walk, double score, double lambda, double e
           around(here.slope, low.slope, high.slope, x)};
 }
 
+bool is_finite_value(const CaseWalk& walk, int64_t b, int64_t h, int64_t key) {
+  const int64_t columns = walk.c.v_head_dim;
+  const double* v = walk.v.data() + walk.k_row(b, h, key) * columns;
+  return std::all_of(v, v + columns, [](double x) { return std::isfinite(x); });
+}
+
 template <class Compute>
 Row row_of(const CaseWalk& walk, int64_t b, int64_t h, int64_t i) {
   const Case& c = walk.c;
@@ -126,6 +132,10 @@ Row row_of(const CaseWalk& walk, int64_t b, int64_t h, int64_t i) {
     if (cuts && (all.score[j] < last || (is_equal && num_equal <= 0))) w = u = {};
     num_equal -= is_equal ? 1 : 0;
     if (w.value == 0 && w.error == 0 && u.error == 0) continue;
+    // A weight that the kernel's numbers cannot hold may be lost, and then its value is not read.
+    const double smallest = c.dtype == DType::f64 ? std::numeric_limits<double>::min()
+                                                  : double(std::numeric_limits<float>::min());
+    if (w.value < smallest && !is_finite_value(walk, b, h, all.keys[j])) row.is_open = true;
     row.keys.push_back(all.keys[j]);
     row.score.push_back(all.score[j]);
     row.steepness.push_back(all.steepness[j]);
