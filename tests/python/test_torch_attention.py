@@ -15,6 +15,7 @@ from torch_reference import (
     ERRORS_ALLOWED,
     Spy,
     asked_by_methods,
+    captured,
     check_close,
     check_each,
     draw,
@@ -573,16 +574,9 @@ def test_cuda_graph_of_forward_and_backward():
         out = keyhole.attention(q, k, v, plan)
         return out, *torch.autograd.grad(out, (q, k, v), dout)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, results = captured(step)
     with torch.no_grad():
         for x in (q, k, v):
             x.mul_(0.5)
     graph.replay()
-    check_each("out dq dk dv", captured, step(), torch.bfloat16)
+    check_each("out dq dk dv", results, step(), torch.bfloat16)

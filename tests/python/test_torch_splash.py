@@ -7,7 +7,7 @@ import keyhole
 import numpy as np
 import pytest
 import torch
-from torch_reference import needs_gpu
+from torch_reference import captured, needs_gpu
 
 ALPHAS = [1.0, 1.1, 1.25, 1.5, 1.75, 2.0]
 
@@ -254,18 +254,11 @@ def test_gpu_in_a_cuda_graph(alpha):
         out = keyhole.attention(*tensors, "causal", alpha=alpha, deterministic=True)
         return (out, *torch.autograd.grad(out, tensors, dout))
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, results = captured(step)
     with torch.no_grad():
         q.copy_(k.flip(2))  # other numbers, the same graph
     graph.replay()
-    for got, want in zip(captured, step(), strict=True):
+    for got, want in zip(results, step(), strict=True):
         assert torch.equal(got, want)
 
 

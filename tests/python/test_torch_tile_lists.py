@@ -11,7 +11,7 @@ import torch._dynamo.testing
 from keyhole.torch_attention import encoded, ops
 from tile_reference import FORMS, SIZES, draw_lists, pairs_of
 from torch.utils import checkpoint
-from torch_reference import DEVICES, ERRORS_ALLOWED, check_close, check_each, draw, draw_qkv, needs_gpu
+from torch_reference import DEVICES, ERRORS_ALLOWED, captured, check_close, check_each, draw, draw_qkv, needs_gpu
 
 
 @pytest.fixture(autouse=True)
@@ -456,13 +456,7 @@ def test_a_cuda_graph_fills_lists_and_follows_them_forward_and_back(head_dim, de
         out = keyhole.attention(q, k, v, keyhole.TileLists(**made()), deterministic=deterministic)
         return out, *torch.autograd.grad(out, (q, k, v), dout)
 
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        step()  # code is loaded on first use, which a capture may forbid
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        results = step()
+    graph, results = captured(step)
     for seed in range(3):
         scores.copy_(draw(2, 2, 3, 4, seed=seed))
         wanted.copy_(torch.randint(0, 4, wanted.shape, generator=torch.Generator().manual_seed(seed)))

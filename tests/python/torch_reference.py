@@ -22,6 +22,19 @@ ERRORS_ALLOWED = {
 }  # and the error allowed, of the largest value
 
 
+def captured(step):
+    """A CUDA graph of a call of step, and what that call returned: the memory that a replay writes to."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()  # code is loaded on first use, which a capture may forbid
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    return graph, results
+
+
 @contextlib.contextmanager
 def asked_by_methods():
     """As with a torch that has no table of C functions."""
