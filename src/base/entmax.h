@@ -95,6 +95,23 @@ KEYHOLE_RULE Number lambda_step(const EntmaxPower& power, const EntmaxSums<Numbe
   return lambda_step_below(power, sums);
 }
 
+// How far tau = (alpha - 1) lambda - 1 moves, in the same way, from sums of x^r and x^(r - 1).
+template <class Number>
+KEYHOLE_RULE Number tau_step(Number r, Number weight, Number slope) {
+  return (weight - std::exp2((1 - 1 / r) * std::log2(weight))) / slope;
+}
+// With the second derivative of weight^(1 / r), from the sum of x^(r - 2), for r of at least 2: two
+// steps do what four or five do without. It may pass the solution; from there the next one returns.
+template <class Number>
+KEYHOLE_RULE Number tau_step(Number r, Number weight, Number slope, Number curve) {
+  const Number excess = weight - std::exp2((1 - 1 / r) * std::log2(weight));
+  const Number second = (r - 1) * (curve - slope * (slope / weight));
+  const Number square = std::fma(slope, slope, -2 * excess * second);
+  return square > 0 ? 2 * excess / (slope + std::sqrt(square)) : excess / slope;
+}
+// Up to this r, x^r by logarithms in fp32 keeps the digits of a weight in 16 bits.
+inline constexpr double kLargestFastPower = 128;
+
 // The score below which a key has no weight, for a lower bound of lambda; a little lower, for
 // rounding.
 template <class Number>

@@ -272,5 +272,33 @@ TEST(Entmax, StepsBelowNeverPassTheSolution) {
   }
 }
 
+// What passes over tiles rely on: few steps, from a start that only the largest score gives.
+TEST(Entmax, StepsWithTheSecondDerivativeAreFew) {
+  std::mt19937 random(5);
+  for (const double alpha : {1.05, 1.1, 1.25, 4. / 3, 1.4}) {
+    const EntmaxPower power = EntmaxPower::of(alpha);
+    for (int repeat = 0; repeat < 10 * kKinds; ++repeat) {
+      const auto scores = draw(random, repeat % kKinds, 2000);
+      double tau = power.bend * *std::max_element(scores.begin(), scores.end()) - 1;
+      const auto take_step = [&] {
+        double weight = 0, slope = 0, curve = 0;
+        for (const double score : scores) {
+          const double x = power.bend * score - tau;
+          if (x <= 0) continue;
+          weight += std::pow(x, power.power);
+          slope += std::pow(x, power.power - 1);
+          curve += std::pow(x, power.power - 2);
+        }
+        tau += tau_step(power.power, weight, slope, curve);
+        return std::abs(weight - 1);
+      };
+      int steps = 0;
+      while (take_step() > 0.1 && steps < 12) ++steps;
+      EXPECT_LE(steps, 4) << alpha << ", kind " << repeat % kKinds;
+      EXPECT_LT(take_step(), 2e-3) << alpha << ", kind " << repeat % kKinds;  // from within 0.1
+    }
+  }
+}
+
 }  // namespace
 }  // namespace keyhole

@@ -18,9 +18,6 @@ constexpr int32_t kWidestTile = 128;  // rows of a query tile
 // long ones are listed.
 constexpr int32_t kRowsPerLong = 8;
 
-// Beyond it a power by logarithms loses digits of a 16-bit weight.
-constexpr double kMostPower = 128;
-
 // One warp per query tile of a head.
 __global__ void __launch_bounds__(kThreads)
     choose_rows(const __grid_constant__ EntmaxBackwardParams p,
@@ -118,7 +115,7 @@ bool follows_tiles(const BackwardArgs& args) {
   if (normalizer.alpha <= 1 || normalizer.top_k != 0 || args.rule.has_softcap()) return false;
   const EntmaxPower power = EntmaxPower::of(normalizer.alpha);
   const double unit = power.bend * args.rule.scale;
-  const bool is_usual = unit > 0 && std::isnormal(float(unit)) && power.power <= kMostPower;
+  const bool is_usual = unit > 0 && std::isnormal(float(unit)) && power.power <= kLargestFastPower;
   return is_usual && args.support.is_given() && dq_rows_per_class(args) != 0;
 }
 

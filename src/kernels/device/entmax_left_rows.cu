@@ -119,12 +119,8 @@ void launch_entmax_left_rows(const EntmaxParams& params, DType dtype, BitmapLayo
   with_device_storage(dtype, [&](auto storage) {
     using T = decltype(storage);
     static OncePerGpu reserve;
-    reserve([] {
-      check_cuda(
-          cudaFuncSetAttribute(entmax_left_rows<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               int(sizeof(LeftMemory))),
-          "reserving shared memory for the rows of entmax that are left");
-    });
+    reserve_shared_memory(reserve, entmax_left_rows<T>, int(sizeof(LeftMemory)),
+                          "the rows of entmax that are left");
     launch("entmax, rows that are left", entmax_left_rows<T>,
            {unsigned(scratch.num_lists) / kCtaWarps, kThreads, sizeof(LeftMemory)}, stream, params,
            bitmaps, scratch);

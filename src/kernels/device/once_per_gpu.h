@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "kernels/device/check_cuda.h"
 #include "kernels/device/gpu_context.h"
 
 namespace keyhole::device {
@@ -31,5 +32,14 @@ class [[gnu::visibility("hidden")]] OncePerGpu {
   // contexts that share an index overwrite each other and are set again each time.
   std::array<std::atomic<uint64_t>, 64> told_ = {};
 };
+
+// Lets a kernel have so much dynamic shared memory. once: of this kernel; name: for error messages.
+template <class Kernel>
+void reserve_shared_memory(OncePerGpu& once, Kernel kernel, int bytes, const char* name) {
+  once([&] {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+               "reserving shared memory for ", name);
+  });
+}
 
 }  // namespace keyhole::device

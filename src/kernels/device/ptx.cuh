@@ -18,6 +18,8 @@ __device__ __forceinline__ uint32_t thread_index() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
+// The x of lane 0. Makes a number that all lanes have provably warp-uniform.
+__device__ __forceinline__ int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }
 __device__ __forceinline__ uint32_t smem_address(const void* shared) {
   return uint32_t(__cvta_generic_to_shared(shared));
 }

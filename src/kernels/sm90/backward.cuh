@@ -26,11 +26,7 @@ void launch_keys(const BackwardParams& params, cudaStream_t stream) {
   KEYHOLE_ASSERT(ctas > 0, "sm90.backward was given lists that nobody has dealt out to CTAs");
   constexpr DType kType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
   static device::OncePerGpu reserve;
-  reserve([] {
-    check_cuda(cudaFuncSetAttribute(backward_keys<T, C, kBend>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-               "reserving shared memory for sm90.backward");
-  });
+  device::reserve_shared_memory(reserve, backward_keys<T, C, kBend>, kBytes, "sm90.backward");
   device::launch("sm90.backward", backward_keys<T, C, kBend>,
                  {unsigned(ctas), kThreads, size_t{kBytes}}, stream, params,
                  backward_maps(params, kType, C::tile_q, C::tile_k));

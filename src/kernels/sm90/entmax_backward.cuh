@@ -40,14 +40,6 @@ void with_whole_power(const device::TiledRows& tiled, Launch launch) {
   launch(std::integral_constant<int, 0>());
 }
 
-template <class Kernel>
-void reserve_shared(device::OncePerGpu& once, Kernel kernel, int bytes) {
-  once([&] {
-    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-               "reserving shared memory for sm90.entmax_backward");
-  });
-}
-
 template <DType kType, class C>
 void launch_delta(const device::EntmaxBackwardParams& p, const TileView& view,
                   int32_t heads_per_section, cudaStream_t stream) {
@@ -62,7 +54,8 @@ void launch_delta(const device::EntmaxBackwardParams& p, const TileView& view,
   };
   with_whole_power(p.tiled, [&](auto whole) {
     static device::OncePerGpu reserve;
-    reserve_shared(reserve, entmax_delta<T, C, whole()>, kBytes);
+    device::reserve_shared_memory(reserve, entmax_delta<T, C, whole()>, kBytes,
+                                  "sm90.entmax_backward");
     device::launch("sm90.entmax_backward, delta", entmax_delta<T, C, whole()>,
                    {grid, kDeltaThreads, size_t{kBytes}}, stream,
                    {p, view, numbers_of(p.tiled), heads_per_section}, maps);
@@ -79,7 +72,8 @@ void launch_entmax_keys(const device::EntmaxBackwardParams& p, const BackwardPar
   const BackwardMaps maps = backward_maps(keys, kType, C::tile_q, C::tile_k);
   with_whole_power(p.tiled, [&](auto whole) {
     static device::OncePerGpu reserve;
-    reserve_shared(reserve, entmax_keys<T, C, whole()>, kBytes);
+    device::reserve_shared_memory(reserve, entmax_keys<T, C, whole()>, kBytes,
+                                  "sm90.entmax_backward");
     device::launch("sm90.entmax_backward, keys", entmax_keys<T, C, whole()>,
                    {unsigned(ctas), kThreads, size_t{kBytes}}, stream, keys, maps,
                    numbers_of(p.tiled), p.tiled, p.counters);

@@ -136,7 +136,7 @@ class DeltaConsumer {
   __device__ __forceinline__ void add_tile() {
     const int stage = state_.stage;
     shared_.waits.await(shared_.full[stage], state_.parity);
-    const int32_t bitmap = __shfl_sync(~0u, shared_.bitmap[stage], 0);
+    const int32_t bitmap = warp_uniform(shared_.bitmap[stage]);
     uint32_t bits[kMaskWords];
     load_bits(bits, bitmap);
     Products slopes, values;
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kDeltaThreads, 1)
   auto& shared = *reinterpret_cast<DeltaShared<C>*>(memory);
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
-  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
+  const int warp = warp_uniform(int(threadIdx.x / 32));
   if (warp >= kDeltaWarps) {
     shrink_registers<kDeltaProducerRegisters>();
     if (threadIdx.x == 32 * kDeltaWarps) load_delta_tiles<C>(maps, work, shared);

@@ -6,8 +6,6 @@
 
 namespace keyhole::sm90 {
 
-__device__ __forceinline__ int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }
-
 template <class C>
 struct TileMask {
   static constexpr int kWords = C::tile_k / 64;

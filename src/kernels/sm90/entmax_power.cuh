@@ -23,11 +23,6 @@ inline PowerKind kind_of(const EntmaxPower& power) {
   return power.power > 2 ? PowerKind::steep : PowerKind::flat;
 }
 
-__device__ __forceinline__ float log2_fast(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
 // Keeps NaN, so that no NaN among the scores of a row is lost.
 __device__ __forceinline__ float at_least_0(float x) {
   float y;
@@ -53,26 +48,22 @@ struct PowerSums {
       slope += x;
       curve += x > 0 ? 1.f : 0.f;
     } else if constexpr (kKind == PowerKind::steep) {
-      const float of_curve = device::exp2_fast((r - 2) * log2_fast(x)), of_slope = of_curve * x;
+      const float of_curve = device::exp2_fast((r - 2) * device::log2_fast(x)),
+                  of_slope = of_curve * x;
       weight = fmaf(of_slope, x, weight);
       slope += of_slope;
       curve += of_curve;
     } else {
-      const float power = device::exp2_fast((r - 1) * log2_fast(x));
+      const float power = device::exp2_fast((r - 1) * device::log2_fast(x));
       const float of_slope = x > 0 ? power : x;  // x: 0 or NaN
       weight = fmaf(of_slope, x, weight);
       slope += of_slope;
     }
   }
-  // How far tau = (alpha - 1) lambda - 1 moves: Newton's step on weight^(1 / r), with the second
-  // derivative where it is known. It may pass the solution; from there the next step returns.
   template <PowerKind kKind>
   __device__ __forceinline__ float step(float r) const {
-    const float excess = weight - exp2f((1 - 1 / r) * log2f(weight));
-    if constexpr (kKind == PowerKind::flat) return excess / slope;
-    const float second = (r - 1) * (curve - slope * (slope / weight));
-    const float square = fmaf(slope, slope, -2 * excess * second);
-    return square > 0 ? 2 * excess / (slope + sqrtf(square)) : excess / slope;
+    return kKind == PowerKind::flat ? tau_step(r, weight, slope)
+                                    : tau_step(r, weight, slope, curve);
   }
 };
 
@@ -108,7 +99,7 @@ template <PowerKind kKind>
 __device__ __forceinline__ float weight_of(float x, float r) {
   if constexpr (kKind == PowerKind::four) return x * x * (x * x);
   if constexpr (kKind == PowerKind::two) return x * x;
-  return device::exp2_fast(r * log2_fast(x));
+  return device::exp2_fast(r * device::log2_fast(x));
 }
 
 }  // namespace keyhole::sm90

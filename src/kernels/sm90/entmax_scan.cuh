@@ -6,6 +6,8 @@
 // A query tile is processed in two passes over its key tiles:
 //   look    every n-th tile: of each row the maximum of each lane's columns. They give a bound.
 //   scan    every tile: products above the bound go to lists; a list that fills up is cleaned.
+// If the look shows that many of its rows have more keys of weight than fit, the query tile is
+// given up, and entmax_tiles.cuh takes it.
 #pragma once
 
 #include <type_traits>
@@ -238,7 +240,7 @@ __global__ void __launch_bounds__(kScanThreads, 1)
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
-  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
+  const int warp = warp_uniform(int(threadIdx.x / 32));
   if (warp < kScanProducerWarps) {
     shrink_registers<kScanProducerRegisters>();
     if (threadIdx.x == 0) ScanProducer<C>(p, keys, shared).load();
@@ -255,11 +257,7 @@ void launch_scan(const ScanParams& params, const RowMaps& keys, const BoundRule<
   constexpr int kBytes = sizeof(ScanShared<C>);
   static_assert(kBytes <= kEntmaxSharedBytes, "does not fit: fewer slots");
   static device::OncePerGpu reserve;
-  reserve([] {
-    check_cuda(cudaFuncSetAttribute(entmax_scan<T, C, kPlain>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-               "reserving shared memory for sm90.entmax_forward");
-  });
+  device::reserve_shared_memory(reserve, entmax_scan<T, C, kPlain>, kBytes, "sm90.entmax_forward");
   const int ctas = params.view.work.shares.num_ctas;
   KEYHOLE_ASSERT(ctas > 0, "sm90.entmax_forward was given lists that nobody has dealt to CTAs");
   device::launch(

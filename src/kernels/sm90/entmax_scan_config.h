@@ -24,7 +24,6 @@ inline constexpr int kScanProducerWarps = 4;
 inline constexpr int kScanThreads = 32 * (kScanProducerWarps + kScanWarps);
 // Of a thread. A CTA redistributes what it was given at its start: 128 for each of its threads.
 inline constexpr int kScanProducerRegisters = 24, kScanConsumerRegisters = 160;
-inline constexpr int kTilesProducerRegisters = 56, kTilesConsumerRegisters = 152;
 
 inline constexpr int kSlotBytes = 32 * (16 + 4);  // of the lists of a warp
 

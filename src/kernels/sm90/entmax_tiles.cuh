@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kScanThreads, 1)
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
-  const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
+  const int warp = warp_uniform(int(threadIdx.x / 32));
   if (warp < kScanProducerWarps) {
     shrink_registers<kTilesProducerRegisters>();
     if (warp == 0) TilesKeyProducer<C>(p, maps, shared).load();
@@ -38,8 +38,7 @@ __global__ void __launch_bounds__(kScanThreads, 1)
 
 // Whether entmax over tiles can take the rows of a call.
 inline bool can_follow_tiles(const device::EntmaxParams& p) {
-  constexpr double kLargestPower = 256;  // beyond it, x^r has too few digits
-  return !p.power.is_softmax() && p.power.power <= kLargestPower && p.top_k == 0 &&
+  return !p.power.is_softmax() && p.power.power <= kLargestFastPower && p.top_k == 0 &&
          p.sizes.softcap == 0;
 }
 
@@ -58,11 +57,8 @@ void launch_tiles(const device::EntmaxParams& p, const TileView& view, bool has_
   constexpr int kBytes = sizeof(TilesShared<C>);
   static_assert(kBytes <= kEntmaxSharedBytes, "does not fit: drop a stage");
   static device::OncePerGpu reserve;
-  reserve([] {
-    check_cuda(cudaFuncSetAttribute(entmax_tiles<T, C, kKind>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-               "reserving shared memory for sm90.entmax_forward over tiles");
-  });
+  device::reserve_shared_memory(reserve, entmax_tiles<T, C, kKind>, kBytes,
+                                "sm90.entmax_forward over tiles");
   device::launch("sm90.entmax_forward, tiles", entmax_tiles<T, C, kKind>,
                  {unsigned(view.work.shares.num_ctas), kScanThreads, size_t{kBytes}}, stream,
                  TilesParams{p, view, has_scan},

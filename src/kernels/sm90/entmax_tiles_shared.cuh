@@ -31,6 +31,9 @@
 
 namespace keyhole::sm90 {
 
+// Of a thread: what a CTA of the scan's size gets at its start, redistributed.
+inline constexpr int kTilesProducerRegisters = 56, kTilesConsumerRegisters = 152;
+
 // With fewer rows left, a CTA for each is faster (device/entmax_left_rows.cu).
 inline constexpr int kFewestRowsForTiles = 4;
 

@@ -47,11 +47,7 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
   KEYHOLE_ASSERT(ctas > 0, "sm90.forward was given lists that nobody has dealt out to CTAs");
   constexpr DType kType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
   static device::OncePerGpu reserve;
-  reserve([] {
-    check_cuda(cudaFuncSetAttribute(forward<T, C, kBend>,
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-               "reserving shared memory for sm90.forward");
-  });
+  device::reserve_shared_memory(reserve, forward<T, C, kBend>, kBytes, "sm90.forward");
   device::launch("sm90.forward", forward<T, C, kBend>,
                  {unsigned(ctas), ForwardShape<C>::threads, size_t{kBytes}}, stream, p,
                  forward_maps(p, kType, C::tile_q, C::tile_k), call_rule<kBend>(p.sizes));

@@ -10,6 +10,7 @@
 namespace keyhole::sm90 {
 
 using device::smem_address;
+using device::warp_uniform;
 
 inline constexpr int kWarpgroup = 128;  // threads
 
