@@ -20,7 +20,7 @@ __device__ __forceinline__ void add_batch(float* sums, RowAt rows, int32_t cols,
   G::for_each_chunk(cols, [&](int32_t first) {
     typename G::Columns columns = {};
     G::add(columns, rows, first, cols, index, weight, loads);
-    typename G::OwnColumns own;
+    typename G::OwnColumns own = {};
     G::share(columns, own);
     G::add_sums(sums, first, cols, own);
     G::store_sums(sums, first, cols, own);

@@ -10,12 +10,12 @@
 #include "kernels/device/entmax_backward_call.h"
 #include "kernels/device/entmax_backward_collect.h"
 #include "kernels/device/entmax_backward_count.h"
-#include "kernels/device/entmax_backward_keys.h"
+#include "kernels/device/entmax_backward_lists.h"
 #include "kernels/device/entmax_backward_long.h"
-#include "kernels/device/entmax_backward_rows.h"
 #include "kernels/device/entmax_backward_tiles.h"
 #include "kernels/device/entmax_sink_gradient.h"
 #include "kernels/device/invert_lists.h"
+#include "kernels/device/order_busy_keys.h"
 #include "kernels/device/store_plan.h"
 
 namespace keyhole::device {
@@ -167,7 +167,11 @@ DevicePlan store_plan_with_keys(const BackwardArgs& args, const Layout& w, cudaS
 int64_t entmax_backward_workspace_bytes(const BackwardArgs& args) { return lay_out(args).bytes; }
 
 void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
+                         const EntmaxListLaunches* list_launches,
                          const EntmaxTileLaunches* tile_launches) {
+  constexpr EntmaxListLaunches kOfEveryGpu = {launch_entmax_backward_rows,
+                                              launch_entmax_backward_keys};
+  const EntmaxListLaunches& lists = list_launches != nullptr ? *list_launches : kOfEveryGpu;
   const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
   Layout w = lay_out(args);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a backward pass of entmax needs ",
@@ -187,10 +191,11 @@ void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
   launch_entmax_backward_count(p, stream);
   launch_entmax_backward_collect(p, plan, layout, dtype, in_vectors, num_processors, stream);
   launch_entmax_backward_room(p, stream);
-  if (p.support.data != nullptr) launch_entmax_backward_rows(p, dtype, in_vectors, stream);
+  if (p.support.data != nullptr) lists.rows(p, dtype, in_vectors, stream);
   launch_entmax_backward_long(p, dtype, in_vectors, num_processors, stream);
   launch_entmax_backward_alone(p, plan, layout, dtype, in_vectors, num_processors, stream);
-  launch_entmax_backward_keys(p, dtype, in_vectors, num_processors, stream);
+  if (p.keys.is_ordered && p.num_rows() > 0) order_busy_keys(p, num_processors, stream);
+  lists.keys(p, dtype, in_vectors, num_processors, stream);
   if (args.dsink.is_given()) {
     launch_entmax_sink_gradient(p, static_cast<float*>(args.dsink.data), args.dsink.strides[0],
                                 stream);

@@ -8,6 +8,7 @@
 
 namespace keyhole::device {
 
+struct EntmaxListLaunches;
 struct EntmaxTileLaunches;  // entmax_backward_tiles.h
 
 // How the pass adds up gradients, for every tile, in backends without launches over tiles.
@@ -21,7 +22,9 @@ int64_t entmax_backward_workspace_bytes(const BackwardArgs& args);
 // Queues the whole pass on args.launch.stream: dq, dk, dv and, if asked for, dsink. layout: of the
 // bitmaps of args.plan. With schedule.key_lists fixed, results have the same bits every time. With
 // schedule.dq atomic, tile_launches must be given: long rows may be followed over tiles.
+// list_launches: null: those of every GPU.
 void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
+                         const EntmaxListLaunches* list_launches = nullptr,
                          const EntmaxTileLaunches* tile_launches = nullptr);
 
 }  // namespace keyhole::device

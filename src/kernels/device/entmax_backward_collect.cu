@@ -1,7 +1,8 @@
 // src/kernels/device/entmax_backward_collect.cu
 // A CTA takes one row, and each of its warps a share of the row's tiles: rows are few and may be as
-// long as the sequence, so a row must not wait for a single warp. Pairs have the order of rounds,
-// and of warps in a round: the same on every run.
+// long as the sequence, so a row must not wait for a single warp. Pairs have the order of warps,
+// and of keys in the share of a warp: the same on every run. A warp waits for others only at its
+// end.
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/entmax_backward_collect.h"
 #include "kernels/device/entmax_pair.cuh"
@@ -11,13 +12,14 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kWarps = 8, kThreads = 32 * kWarps;
-constexpr uint32_t kStaged = 1024;  // pairs; few rows have more
+// Many: a row with few others beside it is waited for.
+constexpr int32_t kWarps = 16, kThreads = 32 * kWarps;
+constexpr uint32_t kStaged = 64;  // pairs of a warp; few have more
 
-struct Room {                    // shared memory of the CTA
-  LongPair staged[kStaged];      // until it is known how many there are
-  uint32_t counts[kRankDigits];  // of find_last_rank
-  uint32_t of_warp[2][kWarps];   // pairs that each warp has found in this round, and in the last
+struct Room {                        // shared memory of the CTA
+  LongPair staged[kWarps][kStaged];  // until it is known how many there are
+  uint32_t counts[kRankDigits];      // of find_last_rank
+  uint32_t of_warp[kWarps];          // pairs that each warp has found
   unsigned long long begin;
 };
 
@@ -33,74 +35,70 @@ struct QueuedRowWalk {
 
   static __device__ __forceinline__ int32_t warp() { return int32_t(threadIdx.x / 32); }
 
-  // Calls visit(key, product) in rounds, by the whole CTA: a warp has one batch of each round. key:
-  // -1 where a lane has none.
+  // Calls visit(key, product) for the share of this warp. key: -1 where a lane has none. The whole
+  // warp calls.
   template <class Visit>
-  __device__ __forceinline__ void for_each_round(Visit visit) const {
+  __device__ __forceinline__ void for_each_batch(Visit visit) const {
     const auto k = rows_of_head<Storage>(p.k, at.batch, p.sizes.kv_head_of(at.head));
     const Storage* const q = p.q.row<const Storage>(at.batch, at.head, at.query);
     KeyWalk walk(plan, layout, at.batch * p.sizes.heads + at.head, at.query, {warp(), kWarps});
-    while (true) {
-      int32_t key = -1;
-      if (!walk.next(key)) key = -1;
-      if (!__syncthreads_or(key >= 0)) return;
-      const int32_t loads = loads_for(key >= 0);
-      visit(key, loads == 0 ? 0.f : G::dot(q, k, p.sizes.head_dim, key, loads));
+    for (int32_t key; walk.next(key);) {
+      visit(key, G::dot(q, k, p.sizes.head_dim, key, loads_for(key >= 0)));
     }
   }
 
   __device__ LastRank find_last_taken() const {
     if (p.top_k == 0) return {};
     return find_last_rank<SearchingCta>(p.top_k, room.counts, [&](auto visit) {
-      for_each_round(
+      for_each_batch(
           [&](int32_t key, float product) { visit(key >= 0, rank_of(rule.score(product), key)); });
     });
   }
 
-  // The pairs of the row, as many as there is room for. Returns how many
-  // there are; the list is complete then.
+  // The pairs of this warp, as many as there is room for. Returns how many there are.
   __device__ uint32_t collect(float lambda, const LastRank& last, LongPair* list,
                               uint32_t room_for) const {
     const int32_t lane = int32_t(threadIdx.x % 32);
     uint32_t count = 0;
-    int32_t parity = 0;
-    for_each_round([&](int32_t key, float product) {
+    for_each_batch([&](int32_t key, float product) {
       EntmaxTerms<float> terms = {0, 0};
       if (key >= 0) terms = terms_of(rule, product, lambda, key, last);
       const bool is_found = terms.slope != 0 || terms.weight != 0;
       const uint32_t found = __ballot_sync(~0u, is_found);
-      if (lane == 0) room.of_warp[parity][warp()] = uint32_t(__popc(found));
-      // One barrier a round is enough: the counts of this round are written over two rounds later,
-      // after the barrier of the next.
-      __syncthreads();
-      uint32_t place = count + uint32_t(__popc(found & ((1u << lane) - 1)));
-#pragma unroll
-      for (int32_t w = 0; w < kWarps; ++w) {
-        const uint32_t of_warp = room.of_warp[parity][w];
-        if (w < warp()) place += of_warp;
-        count += of_warp;
-      }
+      const uint32_t place = count + uint32_t(__popc(found & ((1u << lane) - 1)));
       if (is_found && place < room_for) list[place] = {key, product, terms.weight, terms.slope};
-      parity ^= 1;
+      count += uint32_t(__popc(found));
     });
-    __syncthreads();
     return count;
   }
 
   __device__ void follow(QueuedRow& queued, float lambda) const {
+    const int32_t lane = int32_t(threadIdx.x % 32);
     const LastRank last = find_last_taken();
-    const uint32_t count = collect(lambda, last, room.staged, kStaged);
+    LongPair* const staged = room.staged[warp()];
+    const uint32_t own = collect(lambda, last, staged, kStaged);
+    if (lane == 0) room.of_warp[warp()] = own;
+    __syncthreads();
+    uint32_t before = 0, count = 0;
+#pragma unroll
+    for (int32_t w = 0; w < kWarps; ++w) {
+      const uint32_t of_warp = room.of_warp[w];
+      if (w < warp()) before += of_warp;
+      count += of_warp;
+    }
     if (threadIdx.x == 0) room.begin = atomicAdd(p.long_rows.taken + at.unit, uint64_t{count});
     __syncthreads();
     const unsigned long long begin = room.begin;
     // Then the unit has no room, whichever of its rows notices.
     if (begin + count > uint64_t(p.long_rows.pairs_of_unit)) return;
-    LongPair* const list = p.long_rows.pairs + at.unit * p.long_rows.pairs_of_unit + int64_t(begin);
-    const bool is_staged = count <= kStaged;
-    if (!is_staged) collect(lambda, last, list, count);
+    LongPair* const list =
+        p.long_rows.pairs + at.unit * p.long_rows.pairs_of_unit + int64_t(begin + before);
+    const bool is_staged = own <= kStaged;
+    if (!is_staged) collect(lambda, last, list, own);
+    __syncwarp();
     uint32_t* const of_key = p.long_rows.count + at.unit * p.sizes.k_len;
-    for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
-      if (is_staged) list[i] = room.staged[i];
+    for (uint32_t i = uint32_t(lane); i < own; i += 32) {
+      if (is_staged) list[i] = staged[i];
       atomicAdd(of_key + list[i].key, 1u);
     }
     if (threadIdx.x == 0) {
@@ -111,7 +109,7 @@ struct QueuedRowWalk {
 };
 
 template <class G>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads)
     collect_rows(const __grid_constant__ EntmaxBackwardParams p,
                  const __grid_constant__ DevicePlan plan, BitmapLayout layout) {
   __shared__ Room room;
@@ -135,7 +133,7 @@ void launch_entmax_backward_collect(const EntmaxBackwardParams& params, const De
                                     BitmapLayout layout, DType dtype, bool is_in_vectors,
                                     int32_t num_processors, cudaStream_t stream) {
   if (params.num_rows() == 0) return;
-  const int64_t most = int64_t{2} * std::max(num_processors, 1);  // the kernel loops over the rest
+  const int64_t most = std::max(num_processors, 1);  // the kernel loops over the rest
   const unsigned ctas = unsigned(std::min(most, params.num_rows()));
   const int32_t widest = std::max(params.sizes.head_dim, params.sizes.v_head_dim);
   with_row_gather(dtype, widest, is_in_vectors, [&](auto g) {

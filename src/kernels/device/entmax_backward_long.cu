@@ -101,7 +101,7 @@ struct LongRow {
         G::add(columns, k, first, cols, is_inside ? pairs[i].key : -1, is_inside ? dvalue[i] : 0.f,
                loads);
       });
-      typename G::OwnColumns own;
+      typename G::OwnColumns own = {};
       G::share(columns, own);
       G::store_sums(room.dq[warp()], first, cols, own);
     });

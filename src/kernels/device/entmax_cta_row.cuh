@@ -150,7 +150,7 @@ struct CtaRow {
             sum, [&](int32_t key) { return values + key * stride; }, first_col, cols, entry.key,
             entry.score, loads_for(is_there));
       }
-      typename Gather::OwnColumns own;
+      typename Gather::OwnColumns own = {};
       Gather::share(sum, own);
       Gather::store_sums(row.memory.q + first_col, 0, cols - first_col, own);
     }

@@ -78,19 +78,4 @@ __device__ __forceinline__ float dscore_of(float slope, float dvalue, float delt
   return slope == 0 ? 0.f : slope * (dvalue - delta) * steepness;
 }
 
-// All rows of one head or unit that a list may name.
-template <class Storage>
-struct RowsOfHead {
-  const Storage* first;
-  int64_t stride;
-  __device__ __forceinline__ const Storage* operator()(int32_t index) const {
-    return first + index * stride;
-  }
-};
-template <class Storage>
-__device__ __forceinline__ RowsOfHead<Storage> rows_of_head(const DeviceTensor& tensor,
-                                                            int32_t batch, int32_t head) {
-  return {tensor.row<const Storage>(batch, head, 0), tensor.row_stride};
-}
-
 }  // namespace keyhole::device

@@ -19,7 +19,7 @@
 namespace keyhole::device {
 
 // A key that may have weight.
-struct Candidate {
+struct alignas(8) Candidate {
   float product;  // q . k, before softcap and scale
   int32_t key;
 };

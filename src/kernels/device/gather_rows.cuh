@@ -35,10 +35,96 @@ __device__ __forceinline__ int32_t loads_for(bool is_in_use) {
   return 32 - __clz(int(lanes & 0xff));
 }
 
+// All rows of one head or unit that a list may name.
+template <class Storage>
+struct RowsOfHead {
+  const Storage* first;
+  int64_t stride;
+  __device__ __forceinline__ int64_t offset(int32_t index) const { return index * stride; }
+  __device__ __forceinline__ const Storage* operator()(int32_t index) const {
+    return first + offset(index);
+  }
+};
+template <class Storage>
+__device__ __forceinline__ RowsOfHead<Storage> rows_of_head(const DeviceTensor& tensor,
+                                                            int32_t batch, int32_t head) {
+  return {tensor.row<const Storage>(batch, head, 0), tensor.row_stride};
+}
+
+// How a lane stores its columns of a sum. Gather::own_column(first, step): the first of kOwn
+// neighbours.
+template <class Gather, class Storage, int32_t kSteps, int32_t kOwn, bool kInVectors>
+struct OwnColumnStores {
+  using OwnColumns = float[kSteps][kOwn];
+
+  static __device__ __forceinline__ void clear(OwnColumns& own) {
+#pragma unroll
+    for (int32_t s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int32_t c = 0; c < kOwn; ++c) own[s][c] = 0;
+    }
+  }
+  static __device__ __forceinline__ void store(Storage* row, int32_t first, int32_t cols,
+                                               const OwnColumns& own) {
+    struct alignas(kOwn * sizeof(Storage)) Elements {
+      Storage elements[kOwn];
+    };
+#pragma unroll
+    for (int32_t s = 0; s < kSteps; ++s) {
+      const int32_t col = Gather::own_column(first, s);
+      Elements all;
+#pragma unroll
+      for (int32_t c = 0; c < kOwn; ++c) all.elements[c] = stored_as<Storage>(own[s][c]);
+      if constexpr (kInVectors) {
+        if (col < cols) *reinterpret_cast<Elements*>(row + col) = all;
+      } else {
+#pragma unroll
+        for (int32_t c = 0; c < kOwn; ++c) {
+          if (col + c < cols) row[col + c] = all.elements[c];
+        }
+      }
+    }
+  }
+  // The same for rows of fp32 sums.
+  static __device__ __forceinline__ void store_sums(float* row, int32_t first, int32_t cols,
+                                                    const OwnColumns& own) {
+    for_each_own(first, cols, [&](int32_t s, int32_t c, int32_t col) { row[col] = own[s][c]; });
+  }
+  static __device__ __forceinline__ void add_sums(const float* row, int32_t first, int32_t cols,
+                                                  OwnColumns& own) {
+    if constexpr (kInVectors && kOwn == 2) {
+#pragma unroll
+      for (int32_t s = 0; s < kSteps; ++s) {
+        const int32_t col = Gather::own_column(first, s);
+        if (col >= cols) continue;
+        const float2 two = *reinterpret_cast<const float2*>(row + col);
+        own[s][0] += two.x;
+        own[s][1] += two.y;
+      }
+    } else {
+      for_each_own(first, cols, [&](int32_t s, int32_t c, int32_t col) { own[s][c] += row[col]; });
+    }
+  }
+
+ private:
+  template <class Visit>
+  static __device__ __forceinline__ void for_each_own(int32_t first, int32_t cols, Visit visit) {
+#pragma unroll
+    for (int32_t s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int32_t c = 0; c < kOwn; ++c) {
+        const int32_t col = Gather::own_column(first, s) + c;
+        if (col < cols) visit(s, c, col);
+      }
+    }
+  }
+};
+
 // kSteps: vectors of 16 bytes that a lane reads of each row at a time. With 1, rows are at most one
 // chunk of columns wide; with more, they may have any number of chunks.
 template <class Storage_, int32_t kSteps_, bool kInVectors_>
-struct RowGather {
+struct RowGather : OwnColumnStores<RowGather<Storage_, kSteps_, kInVectors_>, Storage_, kSteps_,
+                                   kVector<Storage_> / 4, kInVectors_> {
   using Storage = Storage_;
   static constexpr int32_t kSteps = kSteps_, kWidth = kVector<Storage>;
   static constexpr bool kInVectors = kInVectors_;
@@ -47,6 +133,31 @@ struct RowGather {
   static constexpr int32_t kOwn = kWidth / 4;  // columns per step that a lane has of a sum
   using Columns = float[kSteps][kWidth];       // a lane's part of a chunk of a row
   using OwnColumns = float[kSteps][kOwn];      // the same of a sum over all lanes
+
+  // The interface of lists that may also be followed on tensor cores (mma/tensor_gather.cuh). There
+  // rows are copied to slots of shared memory before they are used; here they are read when they
+  // are.
+  static constexpr int32_t kRoomBytes = 0;
+  RowGather() = default;
+  __device__ explicit RowGather(unsigned char* /*room*/) {}
+  static __device__ __forceinline__ int32_t place_of_lane() { return device::place_of_lane(); }
+  static __device__ __forceinline__ int32_t loads_for(bool is_in_use) {
+    return device::loads_for(is_in_use);
+  }
+  template <class RowAt>
+  __device__ __forceinline__ void start(int32_t /*slot*/, RowAt, int32_t, int32_t, int32_t) const {}
+  static __device__ __forceinline__ void await() {}
+  template <class RowAt>
+  static __device__ __forceinline__ float dot(int32_t /*slot*/, const Storage* x, RowAt row_at,
+                                              int32_t cols, int32_t index, int32_t loads) {
+    return dot(x, row_at, cols, index, loads);
+  }
+  template <class RowAt>
+  static __device__ __forceinline__ void add(Columns& sum, int32_t /*slot*/, RowAt row_at,
+                                             int32_t first, int32_t cols, int32_t index,
+                                             float weight, int32_t loads) {
+    add(sum, row_at, first, cols, index, weight, loads);
+  }
 
   // Calls visit(first column) for each chunk of a row.
   template <class Visit>
@@ -124,8 +235,8 @@ struct RowGather {
     }
   }
 
-  // Adds up the sums of the four groups of lanes. Lane L then has kOwn columns of each step, those
-  // from own_column on.
+  // Adds up the sums of the four groups of lanes, and adds the result to `own`: lane L has kOwn
+  // columns of each step, those from own_column on.
   static __device__ __forceinline__ void share(Columns& sum, OwnColumns& own) {
     const int32_t lane = int32_t(threadIdx.x % 32);
 #pragma unroll
@@ -133,7 +244,7 @@ struct RowGather {
       halve<kWidth>(sum[s], kWidth / 2, 16, lane);
       halve<kWidth>(sum[s], kWidth / 4, 8, lane);
 #pragma unroll
-      for (int32_t c = 0; c < kOwn; ++c) own[s][c] = sum[s][c];
+      for (int32_t c = 0; c < kOwn; ++c) own[s][c] += sum[s][c];
     }
   }
   static __device__ __forceinline__ int32_t own_column(int32_t first, int32_t step) {
@@ -142,50 +253,7 @@ struct RowGather {
            lane / kGatherLanes * kOwn;
   }
 
-  static __device__ __forceinline__ void store(Storage* row, int32_t first, int32_t cols,
-                                               const OwnColumns& own) {
-    struct alignas(kOwn * sizeof(Storage)) Elements {
-      Storage elements[kOwn];
-    };
-#pragma unroll
-    for (int32_t s = 0; s < kSteps; ++s) {
-      const int32_t col = own_column(first, s);
-      Elements all;
-#pragma unroll
-      for (int32_t c = 0; c < kOwn; ++c) all.elements[c] = stored_as<Storage>(own[s][c]);
-      if constexpr (kInVectors) {
-        if (col < cols) *reinterpret_cast<Elements*>(row + col) = all;
-      } else {
-#pragma unroll
-        for (int32_t c = 0; c < kOwn; ++c) {
-          if (col + c < cols) row[col + c] = all.elements[c];
-        }
-      }
-    }
-  }
-  // The same for rows of fp32 sums.
-  static __device__ __forceinline__ void store_sums(float* row, int32_t first, int32_t cols,
-                                                    const OwnColumns& own) {
-    for_each_own(first, cols, [&](int32_t s, int32_t c, int32_t col) { row[col] = own[s][c]; });
-  }
-  static __device__ __forceinline__ void add_sums(const float* row, int32_t first, int32_t cols,
-                                                  OwnColumns& own) {
-    for_each_own(first, cols, [&](int32_t s, int32_t c, int32_t col) { own[s][c] += row[col]; });
-  }
-
  private:
-  template <class Visit>
-  static __device__ __forceinline__ void for_each_own(int32_t first, int32_t cols, Visit visit) {
-#pragma unroll
-    for (int32_t s = 0; s < kSteps; ++s) {
-#pragma unroll
-      for (int32_t c = 0; c < kOwn; ++c) {
-        const int32_t col = own_column(first, s) + c;
-        if (col < cols) visit(s, c, col);
-      }
-    }
-  }
-
   static __device__ __forceinline__ void load_row(const Storage* row, int32_t first, int32_t cols,
                                                   uint4 (&raw)[kSteps]) {
     load_row_or_zeros(true, row, first, cols, raw);

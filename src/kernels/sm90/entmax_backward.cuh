@@ -11,6 +11,7 @@
 #include "kernels/device/launch.h"
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/device/storage.h"
+#include "kernels/mma/entmax_lists.h"
 #include "kernels/sm90/backward_keys.cuh"
 #include "kernels/sm90/entmax_backward_launch.h"
 #include "kernels/sm90/entmax_delta.cuh"
@@ -86,7 +87,7 @@ void run_entmax_backward(const BackwardArgs& args) {
   static_assert(C::head_dim == kHeadDim);
   const device::EntmaxTileLaunches launches = {launch_delta<kType, C>,
                                                launch_entmax_keys<kType, C>};
-  device::run_entmax_backward(args, BitmapLayout::mma, &launches);
+  device::run_entmax_backward(args, BitmapLayout::mma, &mma::entmax_list_launches(), &launches);
 }
 
 }  // namespace keyhole::sm90

@@ -6,6 +6,7 @@
 #include "kernels/device/entmax_backward_call.h"
 #include "kernels/device/entmax_forward_call.h"
 #include "kernels/device/row_objection.h"
+#include "kernels/mma/entmax_lists.h"
 #include "kernels/sm90/backward_config.h"
 #include "kernels/sm90/entmax_backward_launch.h"
 #include "kernels/sm90/entmax_launch.h"
@@ -15,13 +16,13 @@ namespace keyhole::sm90 {
 namespace {
 
 // The fixed cost of a list, in tiles: the bound from the look, and the lists that are written.
-constexpr double kTilesPerList = 4;
+constexpr double kTilesPerList = 8;
 
 double cost(const TileShape& tile, double num_tiles, double num_lists) {
   return double(tile.q) * double(tile.k) * (num_tiles + kTilesPerList * num_lists);
 }
 
-Persistence persistence(const TileShape&) { return {1, kTilesPerList, 0.25}; }
+Persistence persistence(const TileShape&) { return {1, kTilesPerList, 0.6}; }
 
 std::string objection(const Request& request) {
   if (!request.why_no_tma.empty()) return request.why_no_tma;
@@ -79,7 +80,7 @@ KernelEntry tiles_backward_entry() {
 
 // Its bitmaps have the layout of this backend's forward pass.
 void entmax_backward(const BackwardArgs& args) {
-  device::run_entmax_backward(args, BitmapLayout::mma);
+  device::run_entmax_backward(args, BitmapLayout::mma, &mma::entmax_list_launches());
 }
 KernelEntry backward_entry(DType dtype) {
   return {.name = say("sm90.entmax_backward.", to_string(dtype)),

@@ -99,7 +99,7 @@ class LaneLists {
  public:
   // base: of the warp's lists in shared memory.
   __device__ LaneLists(const BoundRule<kPlain>& rule, uint32_t base)
-      : rule_(rule), base_(base + threadIdx.x % 32 * 16) {}
+      : rule_(rule), base_(base + threadIdx.x % 32 * 16), places_(base + kSlots * 512 - base / 4) {}
 
   // The maxima of a tile of the look, one of each row. They use the memory of the lists.
   __device__ __forceinline__ void store_look(int number, const float (&top)[2]) {
@@ -165,15 +165,19 @@ class LaneLists {
   // that the compiler must not compute early, for all of a tile, and keep.
   __device__ __forceinline__ void take(float a, float b, float c, float d, uint32_t first,
                                        uint32_t offset) {
-    // gtu: greater or NaN, so that a NaN is not lost.
+    // gtu: greater or NaN, so that a NaN is not lost. The next address is a register of its own:
+    // one that a store still reads cannot be changed.
+    const uint32_t at = next_;
     asm volatile(
-        "{\n.reg .pred p;\n.reg .u32 place;\nadd.u32 place, %8, %9;\n"
-        "setp.gtu.f32 p, %2, %6;\nsetp.gtu.or.f32 p, %3, %6, p;\n"
-        "setp.gtu.or.f32 p, %4, %7, p;\nsetp.gtu.or.f32 p, %5, %7, p;\n"
-        "@p st.shared.v4.f32 [%0], {%2, %3, %4, %5};\n@p st.shared.u32 [%1], place;\n"
-        "@p add.u32 %0, %0, 512;\n@p add.u32 %1, %1, 128;\n}"
-        : "+r"(next_), "+r"(next_place_)
-        : "f"(a), "f"(b), "f"(c), "f"(d), "f"(above_[0]), "f"(above_[1]), "r"(first), "r"(offset)
+        "{\n.reg .pred p;\n.reg .u32 place, at_place, further;\nadd.u32 place, %7, %8;\n"
+        "setp.gtu.f32 p, %1, %5;\nsetp.gtu.or.f32 p, %2, %5, p;\n"
+        "setp.gtu.or.f32 p, %3, %6, p;\nsetp.gtu.or.f32 p, %4, %6, p;\n"
+        "shr.u32 at_place, %9, 2;\nadd.u32 at_place, at_place, %10;\nadd.u32 further, %9, 512;\n"
+        "selp.u32 %0, further, %9, p;\n"
+        "@p st.shared.v4.f32 [%9], {%1, %2, %3, %4};\n@p st.shared.u32 [at_place], place;\n}"
+        : "=r"(next_)
+        : "f"(a), "f"(b), "f"(c), "f"(d), "f"(above_[0]), "f"(above_[1]), "r"(first), "r"(offset),
+          "r"(at), "r"(places_)
         : "memory");
   }
   // Whether a lane of the warp may not have room for kStep more.
@@ -198,23 +202,23 @@ class LaneLists {
       make_room(list, to, shares);
       shares = share(list);
     }
-    device::Candidate* next[2];
+    uint32_t next[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      next[h] = to[h].entries + shares.first[h];
+      next[h] = uint32_t(shares.first[h]);
       written_[h] = shares.total[h];
       if (shares.total[h] > to[h].capacity) close(h);
     }
-#pragma unroll 1
-    for (int slot = 0; slot < list.count; ++slot) {
-      const FourProducts four = list.load(slot);
-      const int32_t key = to[0].first_key + to[0].stride * place_of(slot);
+    int slot = 0;
+    list.for_each([&](const FourProducts& four) {
+      const int32_t key = to[0].first_key + to[0].stride * place_of(list, slot++);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (is_kept(h, four.of_row[h][0])) *next[h]++ = {four.of_row[h][0], key};
-        if (is_kept(h, four.of_row[h][1])) *next[h]++ = {four.of_row[h][1], key + to[0].stride};
+      for (int i = 0; i < 4; ++i) {
+        const float product = four.of_row[i / 2][i % 2];
+        if (!is_kept(i / 2, product)) continue;
+        to[i / 2].entries[next[i / 2]++] = {product, i % 2 == 0 ? key : key + to[0].stride};
       }
-    }
+    });
     __syncwarp();
     clear();
   }
@@ -231,22 +235,16 @@ class LaneLists {
   static_assert(kLookSlots <= kSlots && kSlots > kStep + kAhead);
 
   static __device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
-  __device__ __forceinline__ uint32_t first_place() const {
-    return base_ - uint32_t(lane() * 12) + kSlots * 512;
-  }
-  __device__ __forceinline__ void clear() {
-    next_ = base_;
-    next_place_ = first_place();
-  }
+  __device__ __forceinline__ void clear() { next_ = base_; }
   __device__ __forceinline__ ListedProducts listed() const {
     const int own = int((next_ - base_) / 512);
     return {base_, own, int(__reduce_max_sync(~0u, unsigned(own)))};
   }
-  __device__ __forceinline__ int32_t place_of(int slot) const {
-    int32_t place;
-    asm volatile("ld.shared.s32 %0, [%1];"
-                 : "=r"(place)
-                 : "r"(first_place() + uint32_t(slot) * 128)
+  __device__ __forceinline__ int32_t place_of(const ListedProducts& list, int slot) const {
+    int32_t place = 0;
+    asm volatile("{\n.reg .pred p;\nsetp.lt.s32 p, %2, %3;\n@p ld.shared.s32 %0, [%1];\n}"
+                 : "+r"(place)
+                 : "r"((base_ + uint32_t(slot) * 512) / 4 + places_), "r"(slot), "r"(list.count)
                  : "memory");
     return place;
   }
@@ -439,9 +437,10 @@ class LaneLists {
   }
 
   const BoundRule<kPlain>& rule_;
-  const uint32_t base_;         // of this lane
-  uint32_t next_, next_place_;  // where the next entry goes
-  int32_t written_[2];          // candidates so far
+  const uint32_t base_;    // of this lane
+  uint32_t next_;          // where the next entry goes
+  const uint32_t places_;  // the place of the entry at x is at x / 4 + places_
+  int32_t written_[2];     // candidates so far
   // The bounds as levels, and as products. A product +inf: the row is left to others, as one is in
   // which a product is +inf.
   float level_[2], above_[2];

@@ -15,10 +15,10 @@
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/entmax_forward_call.h"
-#include "kernels/device/entmax_solve.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/device/storage.h"
+#include "kernels/mma/entmax_solve.h"
 #include "kernels/sm90/entmax_lane_lists.cuh"
 #include "kernels/sm90/entmax_launch.h"
 #include "kernels/sm90/entmax_scan_producer.cuh"
@@ -50,7 +50,8 @@ class ScanConsumer {
       for (; tiles_left > 0 && next_products(products, tile); --tiles_left) {
         const bool is_early = 2 * tiles_left > num_tiles;
         take(products, tile, item, is_early);
-        if (tiles_left > 1 && is_any_of_warpgroup(lists_.is_nearly_full())) move(item, is_early);
+        if (is_any_crowded() && tiles_left > 1) move(item, is_early);
+        tell_if_crowded(tiles_left > 1 && lists_.is_nearly_full());
       }
       end(item, tiles_left > 0);
     }
@@ -127,46 +128,50 @@ class ScanConsumer {
     lists_.store_look(number, top);
   }
 
-  // Numbers of barriers: one for each warpgroup, then that of all.
-  static constexpr int kWarpgroups = 1, kAllConsumers = kWarpgroups + kScanWarps / 4;
+  // The number of a barrier.
+  static constexpr int kAllConsumers = 1;
 
-  // Warps of a warpgroup wait for each other at every product. So they move their entries at the
-  // same time.
-  __device__ __forceinline__ bool is_any_of_warpgroup(bool is_true) const {
-    uint32_t any;
-    asm volatile(
-        "{\n.reg .pred p, q;\nsetp.ne.u32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, 128, p;\n"
-        "selp.u32 %0, 1, 0, q;\n}"
-        : "=r"(any)
-        : "r"(uint32_t(is_true)), "r"(kWarpgroups + thread() / 128)
-        : "memory");
-    return any != 0;
+  // Warps wait for each other: those of a warpgroup at every product, all of them at the stages of
+  // the pipeline. So they move their entries at the same time: one tile after a lane of any warp
+  // had little room. After which tile depends on the rows alone, not on who is ahead.
+  __device__ __forceinline__ void tell_if_crowded(bool is_true) {
+    if (is_true) *static_cast<volatile uint32_t*>(&shared_.crowded[num_told_ % 2]) = num_told_;
+    __syncwarp();
+    arrive_as_warp(shared_.told[num_told_ % 2]);
+    ++num_told_;
+  }
+  // Of the tile before.
+  __device__ __forceinline__ bool is_any_crowded() {
+    if (num_told_ == 0) return false;
+    const uint32_t before = num_told_ - 1;
+    shared_.waits.await(shared_.told[before % 2], before / 2 % 2);
+    return *static_cast<volatile uint32_t*>(&shared_.crowded[before % 2]) == before;
   }
 
   // Some of the products go to the lists. Where a lane has no room for more, all entries are moved:
   // at one place in the code, which is long and seldom runs.
   __device__ __forceinline__ void take(const Products& products, int32_t tile, const ScanItem& item,
                                        bool is_early) {
-    using Lists = LaneLists<C, kPlain>;
-    constexpr int kGroups = C::tile_k / 8 / Lists::kStep;
-    const uint32_t place = uint32_t(tile * C::tile_k + lane() % 4 * 2);
-    int done = 0;
-    bool is_full = false;
+    int group = 0;
     do {
-      if (is_full) move(item, is_early);
-      is_full = false;
+      if (group > 0) move(item, is_early);
+      group = take_from(group, products, uint32_t(tile * C::tile_k + lane() % 4 * 2));
+    } while (group > 0);
+  }
+  // From a group of products on. Returns the one to go on with when there is room, or 0.
+  __device__ __forceinline__ int take_from(int from, const Products& products, uint32_t place) {
+    using Lists = LaneLists<C, kPlain>;
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        if (is_full || done > group) continue;
+    for (int group = 0; group < C::tile_k / 8 / Lists::kStep; ++group) {
+      if (group < from) continue;
 #pragma unroll
-        for (int j = group * Lists::kStep; j < (group + 1) * Lists::kStep; ++j) {
-          lists_.take(products[4 * j], products[4 * j + 1], products[4 * j + 2],
-                      products[4 * j + 3], place, uint32_t(8 * j));
-        }
-        done = group + 1;
-        is_full = lists_.is_any_full();
+      for (int j = group * Lists::kStep; j < (group + 1) * Lists::kStep; ++j) {
+        lists_.take(products[4 * j], products[4 * j + 1], products[4 * j + 2], products[4 * j + 3],
+                    place, uint32_t(8 * j));
       }
-    } while (is_full);
+      if (lists_.is_any_full()) return group + 1;
+    }
+    return 0;
   }
   __device__ __forceinline__ int64_t row_of(const ScanItem& item, int h) const {
     const int64_t query = item.first_query + p_.view.stride * (row() + 8 * h);
@@ -227,6 +232,7 @@ class ScanConsumer {
   const ScanParams& p_;
   ScanShared<C>& shared_;
   PipelineState<C::stages> k_;
+  uint32_t num_told_ = 0;  // tiles that tell_if_crowded() was called for
   uint32_t queries_[C::head_dim / 16][4];
   LaneLists<C, kPlain> lists_;
 };
@@ -294,7 +300,7 @@ template <DType kType, int kHeadDim>
 void run_entmax_forward(const ForwardArgs& args) {
   device::run_entmax_forward(args, BitmapLayout::mma,
                              {.scan = scan_part<kType, kHeadDim>,
-                              .solve = device::launch_solve_candidates,
+                              .solve = mma::launch_solve_candidates,
                               .tiles = follow_tiles<kType, kHeadDim>,
                               .prefers_tiles = prefers_tiles});
 }

@@ -10,6 +10,7 @@
 // Barrier    completes a phase when                                        who waits
 //   full     a key tile, its bitmap's number and the item have arrived     consumers
 //   empty    every warp has its products                                   producer
+//   told     every warp has said whether its lists are nearly full         consumers
 #pragma once
 
 #include "kernels/device/entmax_params.h"
@@ -52,7 +53,8 @@ struct ScanShared {
 
   alignas(1024) unsigned char k[C::stages][k_bytes];  // 1024: the period of the swizzle
   unsigned char lists[kScanWarps][list_slots * kSlotBytes];
-  uint64_t full[C::stages], empty[C::stages];
+  uint64_t full[C::stages], empty[C::stages], told[2];
+  uint32_t crowded[2];  // the last tile after which a warp said so, of even ones and of odd ones
   // One more than there are stages: the producer is at most that many items ahead, and a warp reads
   // its item again at its end.
   ScanItem items[C::stages + 1];
@@ -63,6 +65,10 @@ struct ScanShared {
     for (int i = 0; i < C::stages; ++i) {
       init_barrier(full[i], 1);
       init_barrier(empty[i], kScanWarps);
+    }
+    for (int i = 0; i < 2; ++i) {
+      init_barrier(told[i], kScanWarps);
+      crowded[i] = ~0u;
     }
     waits.gave_up = 0;
     publish_barriers();

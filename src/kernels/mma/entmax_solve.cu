@@ -1,8 +1,8 @@
 // src/kernels/device/entmax_solve.cu
 // A warp processes several rows at once, kLanes lanes each. The list of a row is short: each lane
 // holds a few of its candidates in registers, so a step towards lambda is a few multiplications and
-// two sums over the lanes. What has weight is put in order of its keys in shared memory. Then eight
-// lanes read a value together, and several values at a time.
+// two sums over the lanes. What has weight is put in order of its keys in shared memory. Then the
+// warp gathers the values of one row after another.
 #include <algorithm>
 #include <climits>
 
@@ -11,17 +11,27 @@
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/convert.cuh"
 #include "kernels/device/entmax_forward_call.h"
-#include "kernels/device/entmax_solve.h"
+#include "kernels/device/launch.h"
+#include "kernels/device/once_per_gpu.h"
 #include "kernels/device/pair_gradient.cuh"
+#include "kernels/mma/entmax_solve.h"
+#include "kernels/mma/tensor_gather.cuh"
 
-namespace keyhole::device {
+namespace keyhole::mma {
 namespace {
 
-constexpr int kWarps = 4;                          // of a CTA
-constexpr int kLanes = 16, kRows = 32 / kLanes;    // of a row; rows of a warp
-constexpr int kOwn = kCandidatesPerRow / kLanes;   // candidates of a lane
-constexpr int kTeam = 8, kTeams = kLanes / kTeam;  // lanes that read a value together
-constexpr int kAtOnce = 4;                         // values of a team in flight
+using device::Candidate;
+using device::EntmaxParams;
+using device::kAlone;
+using device::kCandidatesPerRow;
+
+constexpr int kWarps = 4;                         // of a CTA
+constexpr int kLanes = 16, kRows = 32 / kLanes;   // of a row; rows of a warp
+constexpr int kOwn = kCandidatesPerRow / kLanes;  // candidates of a lane
+constexpr int kShort = 32;                        // keys of weight that a sorting network takes
+constexpr int kWords = kShort / kLanes;           // of a lane, in such a network
+constexpr int kKeyBits = 27;                      // of a key there
+static_assert(kShort <= 1 << (32 - kKeyBits) && 2 * kShort <= kCandidatesPerRow);
 
 struct Weighted {
   int32_t key;
@@ -71,7 +81,7 @@ class Candidates {
  public:
   __device__ Candidates(const EntmaxParams& p, int64_t row, int count)
       : count_(count), most_(most_of_rows(count)) {
-    const auto rule = SoftmaxRule<BaseEMath<float>>::of(rule_of(p.sizes));
+    const auto rule = SoftmaxRule<device::BaseEMath<float>>::of(rule_of(p.sizes));
     const Candidate* const from = p.candidates.entries + row * p.candidates.capacity;
     bool is_bad = false;
 #pragma unroll
@@ -83,7 +93,7 @@ class Candidates {
         const Candidate candidate = from[place];
         key_[i] = candidate.key;
         score_[i] = rule.score(rule.bend(candidate.product));
-        is_bad = is_bad || !is_finite(candidate.product);
+        is_bad = is_bad || !device::is_finite(candidate.product);
       }
     }
     is_all_finite_ = row_ballot(is_bad) == 0;
@@ -112,6 +122,7 @@ class Candidates {
     constexpr float kLarge = 4096;
     const float above = fabsf(lambda.top) < kLarge ? fmaxf(bound - lambda.top, 0) : 0;
     LambdaSearch<float> search = {above, lambda.top == -INFINITY};
+    int count_before = 0;
     for (int round = 0; round < kMostEntmaxRounds && !__all_sync(~0u, search.is_done); ++round) {
       EntmaxSums<float> sums;
       int count = 0;
@@ -124,39 +135,35 @@ class Candidates {
       for_each_slot([&](int i) { add(score_[i]); });
       if (__any_sync(~0u, sink != -INFINITY)) add(lane() == 0 ? sink : -INFINITY);
       search.step(power, {row_sum(sums.weight), row_sum(sums.slope), float(count)}, count_ + 1);
+      // For alpha = 1.5 the quadratic of these keys has now been solved twice.
+      if (power.whole == 2 && count == count_before) search.is_done = true;
+      count_before = count;
     }
     lambda.above = search.above;
     return lambda;
   }
 
   // Puts what has weight into room.sorted, in the order of the keys. Returns how many there are.
+  // has_short_keys: they have kKeyBits.
   __device__ int sort_support(const EntmaxPower& power, const Lambda<float>& lambda,
-                              RowRoom& room) const {
+                              bool has_short_keys, RowRoom& room) const {
     const auto rule = EntmaxRule<EntmaxMath<float>>::of(power);
     float weight[kOwn] = {};
-    int count = 0;
+    int place[kOwn], count = 0;  // place: among those with weight
     for_each_slot([&](int i) {
       // -inf has no finite distance from a lambda of -inf.
       if (score_[i] != -INFINITY) {
         weight[i] = rule.terms((score_[i] - lambda.top) - lambda.above).weight;
       }
       const uint32_t kept = row_ballot(weight[i] > 0);
-      if (weight[i] > 0) room.keys[count + __popc(kept & ((1u << lane()) - 1))] = key_[i];
+      place[i] = count + __popc(kept & ((1u << lane()) - 1));
       count += __popc(kept);
     });
-    if (lane() < 4) room.keys[count + lane()] = INT_MAX;  // up to a whole int4
-    __syncwarp();
-    int place[kOwn] = {};
-    for (int first = 0; first < count; first += 4) {
-      const int4 keys = *reinterpret_cast<const int4*>(room.keys + first);
-      for_each_slot([&](int i) {
-        place[i] += (keys.x < key_[i] ? 1 : 0) + (keys.y < key_[i] ? 1 : 0) +
-                    (keys.z < key_[i] ? 1 : 0) + (keys.w < key_[i] ? 1 : 0);
-      });
+    if (most_of_rows(count) <= kShort && has_short_keys) {
+      sort_short(weight, place, count, room);
+    } else {
+      sort_long(weight, place, count, room);
     }
-    for_each_slot([&](int i) {
-      if (weight[i] > 0) room.sorted[place[i]] = {key_[i], weight[i]};
-    });
     __syncwarp();
     return count;
   }
@@ -169,6 +176,91 @@ class Candidates {
     for (int i = 0; i < kOwn; ++i) {
       if (kLanes * i < most_) visit(i);
     }
+  }
+
+  // Up to kShort keys, by a sorting network: lane l has the words l, l + kLanes and so on. A word
+  // is a key and where its weight is.
+  __device__ void sort_short(const float (&weight)[kOwn], const int (&place)[kOwn], int count,
+                             RowRoom& room) const {
+    Weighted* const unsorted = room.sorted + kShort;
+    for_each_slot([&](int i) {
+      if (weight[i] > 0) unsorted[place[i]] = {key_[i], weight[i]};
+    });
+    __syncwarp();
+    uint32_t words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int at = lane() + i * kLanes;
+      words[i] = at < count ? uint32_t(unsorted[at].key) << (32 - kKeyBits) | uint32_t(at) : ~0u;
+    }
+    // Ascending runs of 2, 4, ... words. Two runs are merged: each word of one meets the opposite
+    // word of the other, then words at half the distance, and so on.
+#pragma unroll
+    for (int run = 2; run <= kShort; run *= 2) {
+      order_opposite(words, run);
+#pragma unroll
+      for (int distance = run / 4; distance > 0; distance /= 2) order_distant(words, distance);
+    }
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int at = lane() + i * kLanes;
+      const uint32_t from = words[i] & ((1u << (32 - kKeyBits)) - 1);
+      if (at < count) room.sorted[at] = unsorted[from];
+    }
+  }
+  static __device__ __forceinline__ void order_opposite(uint32_t (&words)[kWords], int run) {
+    if (run <= kLanes) return order_lanes(words, run - 1, run / 2);
+    const int all = run / kLanes;
+    uint32_t other[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      other[i] = __shfl_xor_sync(~0u, words[i / all * all + all - 1 - i % all], kLanes - 1);
+    }
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      words[i] = i % all < all / 2 ? min(words[i], other[i]) : max(words[i], other[i]);
+    }
+  }
+  static __device__ __forceinline__ void order_distant(uint32_t (&words)[kWords], int distance) {
+    if (distance < kLanes) return order_lanes(words, distance, distance);
+    const int step = distance / kLanes;
+#pragma unroll
+    for (int i = 0; i + step < kWords; ++i) {
+      if (i % (2 * step) >= step) continue;
+      const uint32_t low = min(words[i], words[i + step]);
+      words[i + step] = max(words[i], words[i + step]);
+      words[i] = low;
+    }
+  }
+  // Of two lanes that differ in `bits`, the one without `half` gets the smaller word.
+  static __device__ __forceinline__ void order_lanes(uint32_t (&words)[kWords], int bits,
+                                                     int half) {
+    const bool is_upper = (lane() & half) != 0;
+#pragma unroll
+    for (uint32_t& word : words) {
+      const uint32_t other = __shfl_xor_sync(~0u, word, bits);
+      word = (other < word) != is_upper ? other : word;
+    }
+  }
+  // By rank.
+  __device__ void sort_long(const float (&weight)[kOwn], const int (&place)[kOwn], int count,
+                            RowRoom& room) const {
+    for_each_slot([&](int i) {
+      if (weight[i] > 0) room.keys[place[i]] = key_[i];
+    });
+    if (lane() < 4) room.keys[count + lane()] = INT_MAX;  // up to a whole int4
+    __syncwarp();
+    int rank[kOwn] = {};
+    for (int first = 0; first < count; first += 4) {
+      const int4 keys = *reinterpret_cast<const int4*>(room.keys + first);
+      for_each_slot([&](int i) {
+        rank[i] += (keys.x < key_[i] ? 1 : 0) + (keys.y < key_[i] ? 1 : 0) +
+                   (keys.z < key_[i] ? 1 : 0) + (keys.w < key_[i] ? 1 : 0);
+      });
+    }
+    for_each_slot([&](int i) {
+      if (weight[i] > 0) room.sorted[rank[i]] = {key_[i], weight[i]};
+    });
   }
 
   // A score that exactly top_k scores are above; +inf if there is none, because of equal ones.
@@ -223,67 +315,38 @@ __device__ void store_support(int32_t* to, const Weighted* sorted, int count) {
   }
 }
 
-// out = the sum of weight * value over the list.
-template <class T, int kVectors>
-__device__ void store_output(const EntmaxParams& p, int32_t batch, int32_t head, int64_t query,
-                             const Weighted* sorted, int count, bool is_there) {
-  const int team = lane() / kTeam, member = lane() % kTeam;
-  const int32_t cols = p.sizes.v_head_dim;
-  const T* const values = p.v.row<T>(batch, p.sizes.kv_head_of(head), 0);
-  float sum[kVectors][kVector<T>] = {};
-  for (int first = team; first < count; first += kTeams * kAtOnce) {
-    uint4 raw[kAtOnce][kVectors];
-    float weight[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const bool is_listed = first + kTeams * i < count;
-      const Weighted pair = is_listed ? sorted[first + kTeams * i] : Weighted{0, 0};
-      weight[i] = pair.weight;
-#pragma unroll
-      for (int x = 0; x < kVectors; ++x) {
-        const int32_t col = (member + kTeam * x) * kVector<T>;
-        raw[i][x] =
-            is_listed ? load_vector(values + pair.key * p.v.row_stride, col, cols) : uint4{};
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int x = 0; x < kVectors; ++x) {
-        float value[kVector<T>];
-        convert<T>(raw[i][x], value);
-#pragma unroll
-        for (int e = 0; e < kVector<T>; ++e) sum[x][e] = fmaf(weight[i], value[e], sum[x][e]);
-      }
-    }
-  }
-  __syncwarp();
-#pragma unroll
-  for (int x = 0; x < kVectors; ++x) {
-#pragma unroll
-    for (int e = 0; e < kVector<T>; ++e) {
-#pragma unroll
-      for (int step = kTeam; step < kLanes; step *= 2) {
-        sum[x][e] += __shfl_xor_sync(~0u, sum[x][e], step);
-      }
-    }
-  }
-  if (team != 0 || !is_there) return;
-  T* const out = p.out.row<T>(batch, head, query);
-#pragma unroll
-  for (int x = 0; x < kVectors; ++x) {
-#pragma unroll
-    for (int e = 0; e < kVector<T>; e += 4) {
-      const float four[4] = {sum[x][e], sum[x][e + 1], sum[x][e + 2], sum[x][e + 3]};
-      store_four(out, (member + kTeam * x) * kVector<T> + e, cols, four, true);
-    }
-  }
+// A pointer that another lane has.
+template <class T>
+__device__ __forceinline__ T* pointer_of_lane(T* mine, int lane) {
+  return reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(mine), lane));
 }
 
-template <class T, int kVectors, bool kPlain>
-__global__ void __launch_bounds__(32 * kWarps)
+// out = the sum of weight * value over the list. The whole warp calls, for one row.
+template <class G>
+__device__ __forceinline__ void store_output(const G& gather,
+                                             const device::RowsOfHead<typename G::Storage>& values,
+                                             int32_t cols, const Weighted* sorted, int count,
+                                             typename G::Storage* out) {
+  typename G::Columns sum = {};
+  for (int first = 0; first < count; first += device::kGatherPlaces) {
+    const int place = first + G::place_of_lane();
+    const Weighted pair = place < count ? sorted[place] : Weighted{-1, 0};
+    const int32_t loads = G::loads_for(place < count);
+    gather.start(0, values, cols, pair.key, loads);
+    gather.await();
+    gather.add(sum, 0, values, 0, cols, pair.key, pair.weight, loads);
+  }
+  typename G::OwnColumns own = {};
+  G::share(sum, own);
+  G::store(out, 0, cols, own);
+}
+
+template <class G, bool kPlain>
+__global__ void __launch_bounds__(32 * kWarps, G::kCols == 64 ? 8 : 4)
     solve_candidates(const __grid_constant__ EntmaxParams p) {
   __shared__ RowRoom rooms[kWarps * kRows];
+  extern __shared__ __align__(128) unsigned char gather_rooms[];
+  const G gather(gather_rooms + threadIdx.x / 32 * G::kRoomBytes);
   const uint32_t place = threadIdx.x / kLanes, row = blockIdx.x * (kWarps * kRows) + place;
   const uint32_t q_len = uint32_t(p.sizes.q_len);
   int count = kAlone;
@@ -307,29 +370,46 @@ __global__ void __launch_bounds__(32 * kWarps)
   // Of all keys, so not of the top_k.
   const float bound = p.top_k > 0 || !is_there ? -INFINITY : p.candidates.lambda_bound[row];
   const Lambda<float> lambda = candidates.solve(power, sink, bound);
-  const int num_kept = candidates.sort_support(power, lambda, room);
+  int num_kept = candidates.sort_support(power, lambda, p.sizes.k_len < 1 << kKeyBits, room);
   if (is_there && lane() == 0 && p.lse.data != nullptr) {
     *p.lse.row<float>(batch, head, query) = lambda.value();
   }
   if (is_there && p.support.data != nullptr) {
     store_support(p.support.row<int32_t>(batch, head, query), room.sorted, num_kept);
   }
-  store_output<T, kVectors>(p, batch, head, query, room.sorted, is_there ? num_kept : 0, is_there);
+  if (!is_there) num_kept = -1;
+  using T = typename G::Storage;
+  const T* const values = p.v.row<const T>(batch, p.sizes.kv_head_of(head), 0);
+  T* const out = p.out.row<T>(batch, head, query);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int from = r * kLanes;
+    const int count_of_row = __shfl_sync(~0u, num_kept, from);
+    if (count_of_row < 0) continue;
+    store_output(gather, {pointer_of_lane(values, from), p.v.row_stride}, p.sizes.v_head_dim,
+                 rooms[threadIdx.x / 32 * kRows + r].sorted, count_of_row,
+                 pointer_of_lane(out, from));
+  }
 }
 
-template <class T, int kVectors>
-void launch(const EntmaxParams& params, cudaStream_t stream) {
+template <class G, bool kPlain>
+void launch_solve(const EntmaxParams& params, unsigned ctas, cudaStream_t stream) {
+  constexpr int kBytes = kWarps * G::kRoomBytes;
+  static device::OncePerGpu reserve;
+  device::reserve_shared_memory(reserve, solve_candidates<G, kPlain>, kBytes,
+                                "entmax on lists of candidates");
+  device::launch("entmax on lists of candidates", solve_candidates<G, kPlain>,
+                 {ctas, 32 * kWarps, size_t{kBytes}}, stream, params);
+}
+template <class G>
+void launch_solve(const EntmaxParams& params, cudaStream_t stream) {
   const int64_t rows =
       checked_mul(params.sizes.num_heads(), params.sizes.q_len, "attention: rows of the call");
   if (rows == 0) return;
   narrow(rows, "attention: rows of the call");
   const auto ctas = unsigned(ceil_div(rows, int64_t{kWarps} * kRows));
-  if (params.power.whole == 2) {
-    solve_candidates<T, kVectors, true><<<ctas, 32 * kWarps, 0, stream>>>(params);
-  } else {
-    solve_candidates<T, kVectors, false><<<ctas, 32 * kWarps, 0, stream>>>(params);
-  }
-  check_cuda(cudaGetLastError(), "launching entmax on lists of candidates");
+  params.power.whole == 2 ? launch_solve<G, true>(params, ctas, stream)
+                          : launch_solve<G, false>(params, ctas, stream);
 }
 
 }  // namespace
@@ -337,14 +417,13 @@ void launch(const EntmaxParams& params, cudaStream_t stream) {
 void launch_solve_candidates(const EntmaxParams& params, DType dtype, cudaStream_t stream) {
   KEYHOLE_ASSERT(params.candidates.capacity <= kCandidatesPerRow, "entmax: lists of ",
                  params.candidates.capacity, " candidates");
-  with_device_storage(dtype, [&](auto storage) {
-    using T = decltype(storage);
-    const int32_t vectors = ceil_div(params.sizes.v_head_dim, kTeam * kVector<T>);
-    if (vectors <= 1) return launch<T, 1>(params, stream);
-    if (vectors <= 2) return launch<T, 2>(params, stream);
-    KEYHOLE_ASSERT(vectors <= 4, "entmax: v with head_dim ", params.sizes.v_head_dim);
-    launch<T, 4>(params, stream);
-  });
+  KEYHOLE_ASSERT(params.sizes.v_head_dim <= 128, "entmax: v with head_dim ",
+                 params.sizes.v_head_dim);
+  KEYHOLE_CHECK(spans_few_units(params.v, 1, params.sizes.k_len),
+                "attention: the values of one head span more than 32 GiB of memory, which entmax "
+                "does not take; make v contiguous");
+  with_narrow_gather<1>(dtype, params.sizes.v_head_dim,
+                        [&](auto g) { launch_solve<decltype(g)>(params, stream); });
 }
 
-}  // namespace keyhole::device
+}  // namespace keyhole::mma
