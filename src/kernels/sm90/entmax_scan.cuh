@@ -1,7 +1,7 @@
 // src/kernels/sm90/entmax_scan.cuh
 // The scan of entmax and top_k: q . k' over the tile lists of a plan, on tensor cores by wgmma, and
 // of each row the candidates: the keys that may have weight. entmax_scan_shared.cuh has the
-// pipeline, entmax_lane_lists.cuh the lists.
+// pipeline, mma/entmax_lane_lists.cuh the lists.
 //
 // A query tile is processed in two passes over its key tiles:
 //   look    every n-th tile: of each row the maximum of each lane's columns. They give a bound.
@@ -19,12 +19,17 @@
 #include "kernels/device/launch.h"
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/device/storage.h"
-#include "kernels/sm90/entmax_lane_lists.cuh"
+#include "kernels/mma/tile_mask.cuh"
 #include "kernels/sm90/entmax_launch.h"
 #include "kernels/sm90/entmax_scan_producer.cuh"
 #include "kernels/sm90/entmax_tiles.cuh"
 
 namespace keyhole::sm90 {
+
+using mma::bound_rule;
+using mma::BoundRule;
+using mma::CandidateRow;
+using mma::LaneLists;
 
 template <class T, class C, bool kPlain>
 class ScanConsumer {
@@ -59,6 +64,7 @@ class ScanConsumer {
  private:
   using Products = float[C::tile_k / 2];
   using Keys = typename ScanShared<C>::Keys;
+  using Lists = LaneLists<ScanShared<C>::list_slots, kPlain>;
 
   // Among the consumers. Cheaper to compute again than to keep.
   static __device__ __forceinline__ int thread() {
@@ -93,7 +99,7 @@ class ScanConsumer {
     await_keys();
     const int32_t bitmap = warp_uniform(shared_.bitmap[k_.stage]);
     tile = shared_.tile[k_.stage];
-    TileMask<C> mask;
+    mma::TileMask<kScanRows, C::tile_k> mask;
     mask.load(p_.view, bitmap, thread());
     const uint64_t keys = operand(smem_address(shared_.k[k_.stage]), Keys::bytes);
     begin_products();
@@ -147,7 +153,6 @@ class ScanConsumer {
   // at one place in the code, which is long and seldom runs.
   __device__ __forceinline__ void take(const Products& products, int32_t tile, const ScanItem& item,
                                        bool is_early) {
-    using Lists = LaneLists<C, kPlain>;
     constexpr int kGroups = C::tile_k / 8 / Lists::kStep;
     const uint32_t place = uint32_t(tile * C::tile_k + lane() % 4 * 2);
     int done = 0;
@@ -228,7 +233,7 @@ class ScanConsumer {
   ScanShared<C>& shared_;
   PipelineState<C::stages> k_;
   uint32_t queries_[C::head_dim / 16][4];
-  LaneLists<C, kPlain> lists_;
+  Lists lists_;
 };
 
 template <class T, class C, bool kPlain>
