@@ -244,8 +244,11 @@ device::LaunchScan scan_for(int64_t shared_bytes) {
   using Least = std::conditional_t<kHeadDim == 64, EntmaxScanDim64, EntmaxScanDim128>;
   using Most =
       std::conditional_t<kHeadDim == 64, EntmaxScanDim64For227KiB, EntmaxScanDim128For227KiB>;
-  static_assert(kScanCtasPerSm * (sizeof(ScanShared<Least>) + 1024) <= kShared163KiB + 1024);
-  static_assert(kScanCtasPerSm * (sizeof(ScanShared<Most>) + 1024) <= kShared227KiB + 1024);
+  // CUDA takes 1 KiB for each CTA. What an SM has is what one CTA may have and that KiB.
+  constexpr int64_t kOfCuda = 1024;
+  static_assert(kScanCtasPerSm * (sizeof(ScanShared<Least>) + kOfCuda) <= kShared163KiB + kOfCuda);
+  static_assert(kScanCtasPerSm * (sizeof(ScanShared<Most>) + kOfCuda) <= kShared227KiB + kOfCuda);
+  static_assert(sizeof(ScanShared<Least>) <= kShared99KiB);
   return shared_bytes >= kShared227KiB ? scan_part<T, Most> : scan_part<T, Least>;
 }
 
