@@ -9,6 +9,7 @@ set(keyhole_instantiations
     "mma  gather_backward.cuh  launch_gather_backward  backward_lists  64,96,128,192,256  _"
     "sm80 forward.cuh          run_forward             forward         64,96,128,192,256  _"
     "sm80 backward.cuh         run_backward            backward        64,96,128,192,256  _"
+    "sm80 entmax_scan.cuh      run_entmax_forward      forward         64,128             _"
     "sm90 forward.cuh          run_forward             forward         64,96,128,192,256  Bend::none,Bend::softcap"
     "sm90 backward.cuh         run_backward            backward        64,128             Bend::none,Bend::softcap"
     "sm90 entmax_scan.cuh      run_entmax_forward      forward         64,128             _"

@@ -12,6 +12,7 @@
 #include "kernels/simple/entmax_entries.h"
 #include "kernels/simple/forward_entries.h"
 #include "kernels/sm80/backward_entries.h"
+#include "kernels/sm80/entmax_entries.h"
 #include "kernels/sm80/forward_entries.h"
 #endif
 #ifdef KEYHOLE_HAVE_SM90
@@ -37,6 +38,7 @@ std::vector<KernelEntry> all_entries() {
 #endif
   add(sm80::forward_entries());
   add(sm80::backward_entries());
+  add(sm80::entmax_entries());
   add(simple::forward_entries());
   add(simple::entmax_entries());
   add(simple::backward_entries());

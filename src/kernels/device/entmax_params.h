@@ -2,7 +2,7 @@
 // What the launches of entmax and top_k share, on every GPU backend: plain structs, by value; every
 // pointer is a device pointer.
 //
-//   scan      (sm90/entmax_scan.cuh, ...)  q . k over tile lists: the keys of each row that may
+//   scan      (sm80, sm90/entmax_scan.cuh) q . k over tile lists: the keys of each row that may
 //             have weight
 //   solve     (entmax_solve.cu)            lambda on that list; the support; the values of the
 //             support
@@ -30,7 +30,7 @@ struct CandidateLists {
   Candidate* entries = nullptr;   // [rows][capacity]
   int32_t* count = nullptr;       // [rows]; kAlone: the row is left to entmax_left_rows.cu
   float* lambda_bound = nullptr;  // [rows]  lambda of all keys is not below it; -inf: not known
-  int32_t* num_left = nullptr;    // [1]     rows that the scan left alone
+  int32_t* num_left = nullptr;    // [1]     rows that the scan left alone, for a launch over tiles
   int32_t capacity = 0;
 };
 inline constexpr int32_t kAlone = -1;

@@ -1,6 +1,6 @@
 // src/kernels/mma/gather_products.cuh
-// The matrix products of the gather kernels, by one warp: rows by the 16 gathered keys or values in
-// a slot of shared memory.
+// Matrix products by one warp: rows by the keys or values in a slot of shared memory. The gather
+// kernels have 16 gathered ones in a slot.
 #pragma once
 
 #include "kernels/mma/gather_config.h"
@@ -41,28 +41,31 @@ class RowFragments {
   uint32_t kept_[S::keeps_rows ? S::head_dim / 16 : 1][S::blocks][4];
 };
 
-// s = rows . keys for the keys of a slot. Element i of block b, n is in row 16 * b + lane / 4 + 8 *
-// (i / 2), key 8 * n + 2 * (lane % 4) + i % 2.
-template <class T, class S>
-__device__ __forceinline__ void multiply_by_keys(float (&s)[S::blocks][2][4],
+// s = rows . keys for the keys of a slot, 8 kEights of them. Element i of block b, n is in row 16 *
+// b + lane / 4 + 8 * (i / 2), key 8 * n + 2 * (lane % 4) + i % 2.
+template <class T, class S, int kEights>
+__device__ __forceinline__ void multiply_by_keys(float (&s)[S::blocks][kEights][4],
                                                  const RowFragments<S>& rows, uint32_t slot) {
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t place =
       slot + RowSwizzle<S::head_dim>::offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
   for (int x = 0; x < S::head_dim / 16; ++x) {
-    uint32_t k[4];
-    load_matrices(k, RowSwizzle<S::head_dim>::further(place, 2 * x));
 #pragma unroll
-    for (int b = 0; b < S::blocks; ++b) {
-      uint32_t q[4];
-      rows.get(q, x, b);
-      if (x == 0) {
-        Element<T>::multiply(s[b][0], q, k[0], k[1]);
-        Element<T>::multiply(s[b][1], q, k[2], k[3]);
-      } else {
-        Element<T>::multiply_add(s[b][0], q, k[0], k[1]);
-        Element<T>::multiply_add(s[b][1], q, k[2], k[3]);
+    for (int n = 0; n < kEights; n += 2) {
+      uint32_t k[4];
+      load_matrices(k, RowSwizzle<S::head_dim>::further(place, 2 * x) + n * 8 * S::row_bytes);
+#pragma unroll
+      for (int b = 0; b < S::blocks; ++b) {
+        uint32_t q[4];
+        rows.get(q, x, b);
+        if (x == 0) {
+          Element<T>::multiply(s[b][n], q, k[0], k[1]);
+          Element<T>::multiply(s[b][n + 1], q, k[2], k[3]);
+        } else {
+          Element<T>::multiply_add(s[b][n], q, k[0], k[1]);
+          Element<T>::multiply_add(s[b][n + 1], q, k[2], k[3]);
+        }
       }
     }
   }

@@ -26,7 +26,6 @@
 #include "kernels/device/key_rows.cuh"
 #include "kernels/sm90/backward_config.h"
 #include "kernels/sm90/stages.cuh"
-#include "kernels/sm90/waits.cuh"
 
 namespace keyhole::sm90 {
 

@@ -14,7 +14,6 @@
 
 #include "kernels/sm90/backward_config.h"
 #include "kernels/sm90/stages.cuh"
-#include "kernels/sm90/waits.cuh"
 
 namespace keyhole::sm90 {
 

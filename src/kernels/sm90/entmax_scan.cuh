@@ -1,7 +1,7 @@
 // src/kernels/sm90/entmax_scan.cuh
 // The scan of entmax and top_k: q . k' over the tile lists of a plan, on tensor cores by wgmma, and
 // of each row the candidates: the keys that may have weight. entmax_scan_shared.cuh has the
-// pipeline, entmax_lane_lists.cuh the lists.
+// pipeline, mma/entmax_lane_lists.cuh the lists.
 //
 // A query tile is processed in two passes over its key tiles:
 //   look    every n-th tile: of each row the maximum of each lane's columns. They give a bound.
@@ -19,12 +19,17 @@
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/device/storage.h"
 #include "kernels/mma/entmax_solve.h"
-#include "kernels/sm90/entmax_lane_lists.cuh"
+#include "kernels/mma/tile_mask.cuh"
 #include "kernels/sm90/entmax_launch.h"
 #include "kernels/sm90/entmax_scan_producer.cuh"
 #include "kernels/sm90/entmax_tiles.cuh"
 
 namespace keyhole::sm90 {
+
+using mma::bound_rule;
+using mma::BoundRule;
+using mma::CandidateRow;
+using mma::LaneLists;
 
 template <class T, class C, bool kPlain>
 class ScanConsumer {
@@ -60,6 +65,7 @@ class ScanConsumer {
  private:
   using Products = float[C::tile_k / 2];
   using Keys = typename ScanShared<C>::Keys;
+  using Lists = LaneLists<ScanShared<C>::list_slots, kPlain>;
 
   // Among the consumers. Cheaper to compute again than to keep.
   static __device__ __forceinline__ int thread() {
@@ -94,7 +100,7 @@ class ScanConsumer {
     await_keys();
     const int32_t bitmap = warp_uniform(shared_.bitmap[k_.stage]);
     tile = shared_.tile[k_.stage];
-    TileMask<C> mask;
+    mma::TileMask<kScanRows, C::tile_k> mask;
     mask.load(p_.view, bitmap, thread());
     const uint64_t keys = operand(smem_address(shared_.k[k_.stage]), Keys::bytes);
     begin_products();
@@ -160,7 +166,6 @@ class ScanConsumer {
   }
   // From a group of products on. Returns the one to go on with when there is room, or 0.
   __device__ __forceinline__ int take_from(int from, const Products& products, uint32_t place) {
-    using Lists = LaneLists<C, kPlain>;
 #pragma unroll
     for (int group = 0; group < C::tile_k / 8 / Lists::kStep; ++group) {
       if (group < from) continue;
@@ -234,7 +239,7 @@ class ScanConsumer {
   PipelineState<C::stages> k_;
   uint32_t num_told_ = 0;  // tiles that tell_if_crowded() was called for
   uint32_t queries_[C::head_dim / 16][4];
-  LaneLists<C, kPlain> lists_;
+  Lists lists_;
 };
 
 template <class T, class C, bool kPlain>

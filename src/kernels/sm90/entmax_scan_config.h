@@ -25,14 +25,9 @@ inline constexpr int kScanThreads = 32 * (kScanProducerWarps + kScanWarps);
 // Of a thread. A CTA redistributes what it was given at its start: 128 for each of its threads.
 inline constexpr int kScanProducerRegisters = 24, kScanConsumerRegisters = 160;
 
-inline constexpr int kSlotBytes = 32 * (16 + 4);  // of the lists of a warp
-
 template <class C>
 constexpr TileShape scan_tile() {
   return {kScanRows, C::tile_k};
 }
-
-// Of a list of tiles, the look takes every n-th.
-constexpr int look_stride(int num_tiles) { return num_tiles <= 64 ? 2 : 3; }
 
 }  // namespace keyhole::sm90

@@ -14,12 +14,15 @@
 #pragma once
 
 #include "kernels/device/entmax_params.h"
+#include "kernels/mma/entmax_lane_lists.cuh"
 #include "kernels/sm90/entmax_launch.h"
 #include "kernels/sm90/entmax_scan_config.h"
 #include "kernels/sm90/stages.cuh"
-#include "kernels/sm90/waits.cuh"
 
 namespace keyhole::sm90 {
+
+using mma::kSlotBytes;
+using mma::look_stride;
 
 // The bitmap of a tile in which no pair attends. A query tile without keys gets a list of one such
 // tile, so that it needs no special case.
@@ -47,7 +50,7 @@ template <class C>
 struct ScanShared {
   using Keys = Panels<C::tile_k, C::head_dim>;
   static constexpr uint32_t k_bytes = Keys::bytes * Keys::count;
-  // Of the lists of a warp (entmax_lane_lists.cuh): as many as there is room for.
+  // Of the lists of a warp (mma/entmax_lane_lists.cuh): as many as there is room for.
   static constexpr int list_slots =
       (kEntmaxSharedBytes - C::stages * k_bytes - 2048) / (kScanWarps * kSlotBytes);
 

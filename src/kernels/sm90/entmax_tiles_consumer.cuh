@@ -6,7 +6,7 @@
 #include <cfloat>
 
 #include "kernels/device/ptx.cuh"
-#include "kernels/sm90/entmax_mask.cuh"
+#include "kernels/mma/tile_mask.cuh"
 #include "kernels/sm90/entmax_power.cuh"
 #include "kernels/sm90/entmax_tiles_producer.cuh"
 #include "kernels/sm90/write_rows.cuh"
@@ -155,7 +155,7 @@ class TilesConsumer {
   template <int kPart>
   __device__ __forceinline__ void apply_mask(Products& products, int32_t bitmap) const {
     if (bitmap == kFull) return;
-    TileMask<C> mask;
+    mma::TileMask<kScanRows, C::tile_k> mask;
     mask.load(p_.view, bitmap, thread());
     mask.template apply<kPart * kPartKeys / 2>(products);
   }

@@ -27,7 +27,6 @@
 #include "kernels/device/work.cuh"
 #include "kernels/sm90/entmax_scan_config.h"
 #include "kernels/sm90/stages.cuh"
-#include "kernels/sm90/waits.cuh"
 
 namespace keyhole::sm90 {
 

@@ -34,7 +34,6 @@
 #include "kernels/device/work.cuh"
 #include "kernels/sm90/forward_config.h"
 #include "kernels/sm90/stages.cuh"
-#include "kernels/sm90/waits.cuh"
 
 namespace keyhole::sm90 {
 

@@ -6,11 +6,16 @@
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 
 #include "kernels/device/ptx.cuh"
+#include "kernels/mma/barriers.cuh"
 
 namespace keyhole::sm90 {
 
 using device::smem_address;
 using device::warp_uniform;
+using mma::arrive;
+using mma::init_barrier;
+using mma::is_over;
+using mma::is_over_now;
 
 inline constexpr int kWarpgroup = 128;  // threads
 
@@ -173,14 +178,6 @@ __device__ __forceinline__ void store_matrices(uint32_t smem, const uint32_t (&f
 }
 
 // ---- Barriers ----
-// An mbarrier in shared memory. A phase completes after `count` arrivals; then the next one begins.
-__device__ __forceinline__ void init_barrier(uint64_t& barrier, int count) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_address(&barrier)), "r"(count)
-               : "memory");
-}
-__device__ __forceinline__ void arrive(uint64_t& barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(smem_address(&barrier)) : "memory");
-}
 // One arrival for a whole warp; all lanes must call.
 __device__ __forceinline__ void arrive_as_warp(uint64_t& barrier) {
   asm volatile(
@@ -201,23 +198,6 @@ __device__ __forceinline__ void arrive_and_expect(uint64_t& barrier, uint32_t by
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// Whether the latest phase of this parity is complete. Before the first phase, parity 1 counts as
-// complete. is_over may sleep a while before it returns false; is_over_now never does.
-#define KEYHOLE_DEFINE_IS_OVER(name, instruction)                            \
-  __device__ __forceinline__ bool name(uint64_t& barrier, uint32_t parity) { \
-    uint32_t is_over;                                                        \
-    asm volatile("{\n.reg .pred over;\n" instruction                         \
-                 ".parity.shared.b64 over, [%1], %2;\n"                      \
-                 "selp.u32 %0, 1, 0, over;\n}"                               \
-                 : "=r"(is_over)                                             \
-                 : "r"(smem_address(&barrier)), "r"(parity)                  \
-                 : "memory");                                                \
-    return is_over != 0;                                                     \
-  }
-KEYHOLE_DEFINE_IS_OVER(is_over, "mbarrier.try_wait")
-KEYHOLE_DEFINE_IS_OVER(is_over_now, "mbarrier.test_wait")
-#undef KEYHOLE_DEFINE_IS_OVER
-
 // Numbered barriers of a CTA; __syncthreads() uses number 0.
 template <int kNumber, int kThreads>
 __device__ __forceinline__ void meet() {

@@ -1,10 +1,14 @@
 // src/kernels/sm90/stages.cuh
-// The layout of tiles in shared memory, and the ring of stages.
+// The layout of tiles in shared memory.
 #pragma once
 
+#include "kernels/mma/waits.cuh"
 #include "kernels/sm90/ptx.cuh"
 
 namespace keyhole::sm90 {
+
+using mma::PipelineState;
+using mma::Waits;
 
 // A tile in shared memory: panels of 64 columns of 16 bits, the layout of wgmma (ptx.cuh).
 template <int kRows, int kColumns>
@@ -23,15 +27,5 @@ __device__ __forceinline__ void copy_tile(const unsigned char* to, const CUtenso
     copy_box(smem_address(to) + uint32_t(panel * Tile::bytes), map, barrier, at);
   }
 }
-
-// Stages are used in turn. The parity of a stage's barriers flips each time around the ring.
-template <int kStages>
-struct PipelineState {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
 
 }  // namespace keyhole::sm90

@@ -1,10 +1,10 @@
-// src/kernels/sm90/waits.cuh
+// src/kernels/mma/waits.cuh
 // Waits for barriers in shared memory, with a time limit in tests.
 #pragma once
 
-#include "kernels/sm90/ptx.cuh"
+#include "kernels/mma/barriers.cuh"
 
-namespace keyhole::sm90 {
+namespace keyhole::mma {
 
 // With KEYHOLE_BOUNDED_WAITS (for tests) a wait gives up after some seconds, and all later ones
 // give up too; end() then raises an error. Lives in shared memory, initially 0.
@@ -43,4 +43,4 @@ struct Waits {
   }
 };
 
-}  // namespace keyhole::sm90
+}  // namespace keyhole::mma

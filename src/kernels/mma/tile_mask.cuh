@@ -1,19 +1,20 @@
-// src/kernels/sm90/entmax_mask.cuh
-// The mask of a tile of 192 queries, as a thread of a consumer warpgroup needs it.
+// src/kernels/mma/tile_mask.cuh
+// The mask of a tile, as a thread of the warps needs it that have 16 of its rows each.
 #pragma once
 
-#include "kernels/sm90/entmax_scan_config.h"
+#include "base/bits.h"
+#include "plan/view.h"
 
-namespace keyhole::sm90 {
+namespace keyhole::mma {
 
-template <class C>
+template <int kRows, int kCols>
 struct TileMask {
-  static constexpr int kWords = C::tile_k / 64;
+  static constexpr int kWords = mma_lane_words(kCols);
   uint32_t bits[kWords];
 
-  // Zeros for a full tile, which does not need them. thread: among the consumers.
+  // Zeros for a full tile, which does not need them. thread: among those of the tile's rows.
   __device__ __forceinline__ void load(const TileView& view, int32_t bitmap, int thread) {
-    constexpr uint32_t kWordsOfBitmap = kScanWarps * 32 * kWords;
+    constexpr uint32_t kWordsOfBitmap = mma_words(kRows, kCols);
     const uint32_t* const at = reinterpret_cast<const uint32_t*>(view.bitmaps) +
                                (uint64_t{uint32_t(bitmap)} * kWordsOfBitmap + thread * kWords);
 #pragma unroll
@@ -36,4 +37,4 @@ struct TileMask {
   }
 };
 
-}  // namespace keyhole::sm90
+}  // namespace keyhole::mma

@@ -1,4 +1,4 @@
-// src/kernels/sm90/entmax_bound.cuh
+// src/kernels/mma/entmax_bound.cuh
 // A bound of a row: below it no key has weight, whatever the keys still to come. Found from any
 // part of the row's keys (base/entmax.h): a step towards their lambda that never passes it, or the
 // top_k-th largest of them.
@@ -9,7 +9,7 @@
 
 #include "kernels/device/entmax_params.h"
 
-namespace keyhole::sm90 {
+namespace keyhole::mma {
 
 // kPlain: alpha = 1.5, no softcap, not bounded by top_k. The other form takes any call.
 template <bool kPlain>
@@ -100,4 +100,4 @@ struct BoundSums {
   }
 };
 
-}  // namespace keyhole::sm90
+}  // namespace keyhole::mma

@@ -1,4 +1,4 @@
-// src/kernels/sm90/entmax_lane_lists.cuh
+// src/kernels/mma/entmax_lane_lists.cuh
 // The lists of a warp: of its 16 rows, the products that are above the row's bound. Four lanes
 // share a row, and a lane has two rows: each lane has one list of its own, so that taking something
 // in needs no other lane. An entry is what a lane has of a pair of neighbouring keys: two products
@@ -13,11 +13,14 @@
 #pragma once
 
 #include "base/ordered_bits.h"
-#include "kernels/sm90/entmax_bound.cuh"
-#include "kernels/sm90/entmax_mask.cuh"
-#include "kernels/sm90/entmax_scan_shared.cuh"
+#include "kernels/mma/entmax_bound.cuh"
 
-namespace keyhole::sm90 {
+namespace keyhole::mma {
+
+inline constexpr int kSlotBytes = 32 * (16 + 4);
+
+// Of a list of tiles, the look takes every n-th.
+constexpr int look_stride(int num_tiles) { return num_tiles <= 64 ? 2 : 3; }
 
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
@@ -94,7 +97,8 @@ struct CandidateRow {
   }
 };
 
-template <class C, bool kPlain>
+// kSlots: of the warp's lists in shared memory, kSlots * kSlotBytes bytes.
+template <int kSlots, bool kPlain>
 class LaneLists {
  public:
   // base: of the warp's lists in shared memory.
@@ -230,7 +234,7 @@ class LaneLists {
   __device__ __forceinline__ float lambda_bound(int h) const { return rule_.lambda_at(level_[h]); }
 
  private:
-  static constexpr int kSlots = ScanShared<C>::list_slots, kLookSlots = 8;
+  static constexpr int kLookSlots = 8;
   static constexpr int kAhead = 3;  // entries of a lane in most tiles
   static_assert(kLookSlots <= kSlots && kSlots > kStep + kAhead);
 
@@ -446,4 +450,4 @@ class LaneLists {
   float level_[2], above_[2];
 };
 
-}  // namespace keyhole::sm90
+}  // namespace keyhole::mma

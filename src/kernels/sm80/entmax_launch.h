@@ -1,0 +1,13 @@
+// src/kernels/sm80/entmax_launch.h
+// The forward pass of entmax and top_k for one padded head_dim each: 64, 128; f16 and bf16.
+// Compiled as src/kernels/instantiations.cmake lists them.
+#pragma once
+
+#include "kernels/contract.h"
+
+namespace keyhole::sm80 {
+
+template <DType kType, int kHeadDim>
+void run_entmax_forward(const ForwardArgs& args);
+
+}  // namespace keyhole::sm80
