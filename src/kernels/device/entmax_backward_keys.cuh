@@ -18,8 +18,10 @@ namespace keyhole::device {
 
 constexpr int32_t kKeyWarps = 4;  // per CTA
 constexpr int32_t kKeysOfWarp = 4, kKeysOfCta = kKeysOfWarp * kKeyWarps;
-constexpr int32_t kBusyWarps = 8;  // of a CTA with a chunk of a busy key
-constexpr int32_t kWidest = 576;   // columns of a row
+// Of a CTA with a chunk of a busy key. GPUs with 99 KiB of shared memory take this too.
+template <class G>
+constexpr int32_t kBusyWarps = G::kRoomBytes > 12 * 1024 ? 4 : 8;
+constexpr int32_t kWidest = 576;  // columns of a row
 
 // Rows of q or dout of the query heads that share a kv head, by the place of an entry without its
 // slot.
@@ -116,13 +118,12 @@ __device__ __forceinline__ KeyTarget target_of(const EntmaxBackwardParams& p, in
           cols};
 }
 
-// What a key gets of rows without a list, for one chunk of columns.
+// Adds what a key gets of rows without a list, for one chunk of columns.
 template <class G, Of kOf>
-__device__ __forceinline__ void load_unlisted(const EntmaxBackwardParams& p, const RowBlock& block,
-                                              int64_t key, bool has_unlisted, int32_t first,
-                                              typename G::OwnColumns& sum) {
+__device__ __forceinline__ void add_unlisted(const EntmaxBackwardParams& p, const RowBlock& block,
+                                             int64_t key, bool has_unlisted, int32_t first,
+                                             typename G::OwnColumns& sum) {
   const KeyTarget target = target_of<kOf>(p, block.head_index * p.sizes.k_len + key, has_unlisted);
-  G::clear(sum);
   if (target.unlisted != nullptr) G::add_sums(target.unlisted, first, target.cols, sum);
 }
 template <class G, Of kOf>
@@ -134,19 +135,18 @@ __device__ __forceinline__ void store_chunk(const EntmaxBackwardParams& p, const
   G::store(target.to.row<Storage>(block.batch, block.head, key), first, target.cols, sum);
 }
 
-// dk and dv of a key.
+// dk and dv of a key. Rows are one chunk each: all that is read comes at the same time.
 template <class G, class EntryAt>
-__device__ __forceinline__ void follow_key(const G& gather, const EntmaxBackwardParams& p,
-                                           const RowBlock& block, int64_t key, uint32_t count,
-                                           bool has_unlisted, EntryAt entry_at) {
+__device__ __forceinline__ void follow_key_at_once(const G& gather, const EntmaxBackwardParams& p,
+                                                   const RowBlock& block, int64_t key,
+                                                   uint32_t count, bool has_unlisted,
+                                                   EntryAt entry_at) {
   using Storage = typename G::Storage;
-  const auto douts = rows_of_unit<Storage>(p, p.dout, block.batch, block.head);
-  const auto queries = rows_of_unit<Storage>(p, p.q, block.batch, block.head);
   const int32_t v_cols = p.sizes.v_head_dim, cols = p.sizes.head_dim;
-  typename G::OwnColumns own_dv, own_dk;
-  if constexpr (G::kRoomBytes > 0) {  // a row is one chunk: all that is read comes at the same time
-    load_unlisted<G, Of::dv>(p, block, key, has_unlisted, 0, own_dv);
-    load_unlisted<G, Of::dk>(p, block, key, has_unlisted, 0, own_dk);
+  typename G::OwnColumns own_dv = {}, own_dk = {};
+  if (count > 0) {
+    const auto douts = rows_of_unit<Storage>(p, p.dout, block.batch, block.head);
+    const auto queries = rows_of_unit<Storage>(p, p.q, block.batch, block.head);
     typename G::Columns dv = {}, dk = {};
     for (uint32_t first = 0; first < count; first += kGatherPlaces) {
       const EntryBatch<G> batch(first, count, entry_at);
@@ -156,35 +156,41 @@ __device__ __forceinline__ void follow_key(const G& gather, const EntmaxBackward
       add_batch(gather, Of::dv, batch, douts, 0, v_cols, dv);
       add_batch(gather, Of::dk, batch, queries, 0, cols, dk);
     }
-    if (count > 0) {
-      G::share(dv, own_dv);
-      G::share(dk, own_dk);
-    }
-    store_chunk<G, Of::dv>(p, block, key, 0, own_dv);
-    store_chunk<G, Of::dk>(p, block, key, 0, own_dk);
-  } else {
-    G::for_each_chunk(v_cols, [&](int32_t first) {
-      load_unlisted<G, Of::dv>(p, block, key, has_unlisted, first, own_dv);
-      sum_entries(gather, Of::dv, own_dv, douts, first, v_cols, count, entry_at);
-      store_chunk<G, Of::dv>(p, block, key, first, own_dv);
-    });
-    G::for_each_chunk(cols, [&](int32_t first) {
-      load_unlisted<G, Of::dk>(p, block, key, has_unlisted, first, own_dk);
-      sum_entries(gather, Of::dk, own_dk, queries, first, cols, count, entry_at);
-      store_chunk<G, Of::dk>(p, block, key, first, own_dk);
-    });
+    G::share(dv, own_dv);
+    G::share(dk, own_dk);
   }
+  add_unlisted<G, Of::dv>(p, block, key, has_unlisted, 0, own_dv);
+  add_unlisted<G, Of::dk>(p, block, key, has_unlisted, 0, own_dk);
+  store_chunk<G, Of::dv>(p, block, key, 0, own_dv);
+  store_chunk<G, Of::dk>(p, block, key, 0, own_dk);
+}
+
+// One of them.
+template <class G, Of kOf, class EntryAt>
+__device__ __forceinline__ void follow_key(const G& gather, const EntmaxBackwardParams& p,
+                                           const RowBlock& block, int64_t key, uint32_t count,
+                                           bool has_unlisted, EntryAt entry_at) {
+  const auto rows =
+      rows_of_unit<typename G::Storage>(p, kOf == Of::dv ? p.dout : p.q, block.batch, block.head);
+  const int32_t cols = kOf == Of::dv ? p.sizes.v_head_dim : p.sizes.head_dim;
+  G::for_each_chunk(cols, [&](int32_t first) {
+    typename G::OwnColumns own = {};
+    sum_entries(gather, kOf, own, rows, first, cols, count, entry_at);
+    add_unlisted<G, kOf>(p, block, key, has_unlisted, first, own);
+    store_chunk<G, kOf>(p, block, key, first, own);
+  });
 }
 
 // kOrdered: entries are added in ascending order of their rows.
 template <class G, bool kOrdered>
-__global__ void __launch_bounds__(32 * kKeyWarps, G::kSteps == 1 ? 6 : 4)
+__global__ void __launch_bounds__(32 * kKeyWarps, G::kSteps > 1 ? 4 : 6)
     follow_keys(const __grid_constant__ EntmaxBackwardParams p) {
   extern __shared__ __align__(128) unsigned char rooms[];
   const G gather(rooms + threadIdx.x / 32 * G::kRoomBytes);
   constexpr uint32_t kRoom = kOrdered ? kMostOfWarp : 1;
-  __shared__ KeyEntry ordered[kKeyWarps][kRoom];
   __shared__ alignas(16) uint32_t places[kKeyWarps][kRoom];
+  __shared__ uint8_t order[kKeyWarps][kRoom];  // of which entry comes first, and so on
+  static_assert(kMostOfWarp <= 256);
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
   const RowBlock block = my_row_block<kKeysOfCta>(p.sizes.kv_heads, p.sizes.k_len);
   const bool has_unlisted = p.has_unlisted();
@@ -195,26 +201,28 @@ __global__ void __launch_bounds__(32 * kKeyWarps, G::kSteps == 1 ? 6 : 4)
     counts = p.keys.count[at];
     ends = counts > 0 ? p.keys.end[at] : 0;
   }
+  const KeyEntry* const all = p.keys.entries + block.head_index * p.entries_of_unit();
   for (int32_t i = 0; i < kKeysOfWarp; ++i) {
     const int32_t index = warp + i * kKeyWarps;
     if (index >= block.count) break;
     const uint32_t count = __shfl_sync(~0u, counts, i);
-    const uint32_t begin = __shfl_sync(~0u, ends, i) - count;
+    const KeyEntry* const entries = all + (__shfl_sync(~0u, ends, i) - count);
     if (count > kMostOfWarp) continue;
-    const KeyEntry* const entries = p.keys.entries + block.head_index * p.entries_of_unit() + begin;
     const int64_t key = block.first + index;
     if constexpr (kOrdered) {
       for (uint32_t n = uint32_t(lane); n < count; n += 32) places[warp][n] = entries[n].place;
       __syncwarp();
       rank_numbers(places[warp], count,
-                   [&](uint32_t rank, uint32_t n) { ordered[warp][rank] = entries[n]; });
-      const auto entry_at = [&](uint32_t n) { return ordered[warp][n]; };
-      follow_key(gather, p, block, key, count, has_unlisted, entry_at);
-      __syncwarp();
-    } else {
-      const auto entry_at = [&](uint32_t n) { return entries[n]; };
-      follow_key(gather, p, block, key, count, has_unlisted, entry_at);
+                   [&](uint32_t rank, int32_t j) { order[warp][rank] = uint8_t(lane + 32 * j); });
     }
+    const auto entry_at = [&](uint32_t n) { return entries[kOrdered ? order[warp][n] : n]; };
+    if constexpr (G::kRoomBytes > 0) {
+      follow_key_at_once(gather, p, block, key, count, has_unlisted, entry_at);
+    } else {
+      follow_key<G, Of::dv>(gather, p, block, key, count, has_unlisted, entry_at);
+      follow_key<G, Of::dk>(gather, p, block, key, count, has_unlisted, entry_at);
+    }
+    if constexpr (kOrdered) __syncwarp();
   }
 }
 
@@ -237,7 +245,7 @@ __device__ __forceinline__ float* sums_of_slot(const EntmaxBackwardParams& p, in
 
 template <class G, Of kOf>
 __device__ void follow_busy_key(const G& gather, const EntmaxBackwardParams& p,
-                                const BusyItem& item, float (&sums)[kBusyWarps][kWidest]) {
+                                const BusyItem& item, float (&sums)[kBusyWarps<G>][kWidest]) {
   using Storage = typename G::Storage;
   const int32_t warp = int32_t(threadIdx.x / 32);
   const int64_t at = item.unit * p.sizes.k_len + item.key;
@@ -245,7 +253,7 @@ __device__ void follow_busy_key(const G& gather, const EntmaxBackwardParams& p,
   const KeyEntry* const all =
       p.keys.entries + item.unit * p.entries_of_unit() + (p.keys.end[at] - count);
   // Whole batches, as even as can be.
-  constexpr uint32_t kOfRound = kBusyWarps * kGatherPlaces;
+  constexpr uint32_t kOfRound = kBusyWarps<G> * kGatherPlaces;
   const uint32_t most = (min(count - first, kBusyChunk) + kOfRound - 1) / kOfRound * kGatherPlaces;
   const uint32_t begin = first + uint32_t(warp) * most, end = min(count, first + kBusyChunk);
   const uint32_t part = begin < end ? min(end - begin, most) : 0;
@@ -255,16 +263,15 @@ __device__ void follow_busy_key(const G& gather, const EntmaxBackwardParams& p,
   const int32_t cols = kOf == Of::dv ? p.sizes.v_head_dim : p.sizes.head_dim;
   const bool is_ordered = p.keys.is_ordered;
   G::for_each_chunk(cols, [&](int32_t first_column) {
-    typename G::OwnColumns own;
-    G::clear(own);
+    typename G::OwnColumns own = {};
     sum_entries(gather, kOf, own, rows, first_column, cols, part,
                 [&](uint32_t i) { return all[is_ordered ? all[begin + i].order : begin + i]; });
     G::store_sums(sums[warp], first_column, cols, own);
   });
   __syncthreads();
-  for (int32_t col = int32_t(threadIdx.x); col < cols; col += 32 * kBusyWarps) {
+  for (int32_t col = int32_t(threadIdx.x); col < cols; col += 32 * kBusyWarps<G>) {
     float sum = 0;
-    for (int32_t w = 0; w < kBusyWarps; ++w) sum += sums[w][col];
+    for (int32_t w = 0; w < kBusyWarps<G>; ++w) sum += sums[w][col];
     if (item.slot < 0) {
       store_busy<Storage, kOf>(p, item.unit, item.key, col, sum);
     } else {
@@ -275,11 +282,11 @@ __device__ void follow_busy_key(const G& gather, const EntmaxBackwardParams& p,
 }
 
 template <class G>
-__global__ void __launch_bounds__(32 * kBusyWarps)
+__global__ void __launch_bounds__(32 * kBusyWarps<G>)
     follow_busy_keys(const __grid_constant__ EntmaxBackwardParams p) {
   extern __shared__ __align__(128) unsigned char rooms[];
   const G gather(rooms + threadIdx.x / 32 * G::kRoomBytes);
-  __shared__ float sums[kBusyWarps][kWidest];
+  __shared__ float sums[kBusyWarps<G>][kWidest];
   const uint32_t num_busy = p.counters->num_busy;
   for (uint32_t i = blockIdx.x; i < num_busy; i += gridDim.x) {
     const BusyItem item = p.keys.busy[i];
@@ -288,10 +295,12 @@ __global__ void __launch_bounds__(32 * kBusyWarps)
   }
 }
 
+constexpr int32_t kCombineThreads = 256;
+
 template <class Storage, Of kOf>
 __device__ void combine_key(const EntmaxBackwardParams& p, const BusyItem& item, uint32_t chunks) {
   const int32_t cols = kOf == Of::dv ? p.sizes.v_head_dim : p.sizes.head_dim;
-  for (int32_t col = int32_t(threadIdx.x); col < cols; col += 32 * kBusyWarps) {
+  for (int32_t col = int32_t(threadIdx.x); col < cols; col += kCombineThreads) {
     float sum = 0;
     for (uint32_t c = 0; c < chunks; ++c) {
       sum += sums_of_slot(p, item.slot + int32_t(c), kOf)[col];
@@ -300,7 +309,7 @@ __device__ void combine_key(const EntmaxBackwardParams& p, const BusyItem& item,
   }
 }
 template <class Storage>
-__global__ void __launch_bounds__(32 * kBusyWarps)
+__global__ void __launch_bounds__(kCombineThreads)
     combine_busy_keys(const __grid_constant__ EntmaxBackwardParams p) {
   if (p.counters->num_slots == 0) return;
   const uint32_t num_busy = p.counters->num_busy;
@@ -320,7 +329,7 @@ void launch_follow_keys(const EntmaxBackwardParams& p, int32_t num_processors,
   const uint32_t ctas = num_row_blocks<kKeysOfCta>(p.num_units(), p.sizes.k_len);
   if (ctas == 0) return;
   const auto follow = p.keys.is_ordered ? follow_keys<G, true> : follow_keys<G, false>;
-  constexpr int kBytes = kKeyWarps * G::kRoomBytes, kBusyBytes = kBusyWarps * G::kRoomBytes;
+  constexpr int kBytes = kKeyWarps * G::kRoomBytes, kBusyBytes = kBusyWarps<G> * G::kRoomBytes;
   static OncePerGpu reserve[2], reserve_busy;
   reserve_shared_memory(reserve[p.keys.is_ordered ? 1 : 0], follow, kBytes,
                         "the backward pass of entmax");
@@ -332,9 +341,9 @@ void launch_follow_keys(const EntmaxBackwardParams& p, int32_t num_processors,
   reserve_shared_memory(reserve_busy, follow_busy_keys<G>, kBusyBytes,
                         "the backward pass of entmax");
   launch("the backward pass of entmax, busy keys", follow_busy_keys<G>,
-         {busy_ctas, 32 * kBusyWarps, size_t{kBusyBytes}}, stream, p);
+         {busy_ctas, 32 * kBusyWarps<G>, size_t{kBusyBytes}}, stream, p);
   launch("the sums of busy keys", combine_busy_keys<typename G::Storage>,
-         {busy_ctas, 32 * kBusyWarps, 0}, stream, p);
+         {busy_ctas, kCombineThreads, 0}, stream, p);
 }
 
 }  // namespace keyhole::device

@@ -57,13 +57,6 @@ template <class Gather, class Storage, int32_t kSteps, int32_t kOwn, bool kInVec
 struct OwnColumnStores {
   using OwnColumns = float[kSteps][kOwn];
 
-  static __device__ __forceinline__ void clear(OwnColumns& own) {
-#pragma unroll
-    for (int32_t s = 0; s < kSteps; ++s) {
-#pragma unroll
-      for (int32_t c = 0; c < kOwn; ++c) own[s][c] = 0;
-    }
-  }
   static __device__ __forceinline__ void store(Storage* row, int32_t first, int32_t cols,
                                                const OwnColumns& own) {
     struct alignas(kOwn * sizeof(Storage)) Elements {

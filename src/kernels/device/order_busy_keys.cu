@@ -52,12 +52,8 @@ __device__ void order_short_bucket(KeyEntry* entries, uint32_t begin, uint32_t e
     if (n < count) places[n] = entries[index[i]].place;
   }
   __syncwarp();
-  rank_numbers(places, count, [&](uint32_t rank, uint32_t n) {
-    uint32_t own = index[0];
-#pragma unroll
-    for (int32_t i = 1; i < kMostOfLane; ++i) own = n / 32 == uint32_t(i) ? index[i] : own;
-    entries[begin + rank].order = own;
-  });
+  rank_numbers(places, count,
+               [&](uint32_t rank, int32_t i) { entries[begin + rank].order = index[i]; });
 }
 
 // Any length, in place: a bitonic network whose exchanges all point the same way, so that what lies

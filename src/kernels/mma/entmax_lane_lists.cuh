@@ -19,9 +19,6 @@ namespace keyhole::mma {
 
 inline constexpr int kSlotBytes = 32 * (16 + 4);
 
-// Of a list of tiles, the look takes every n-th.
-constexpr int look_stride(int num_tiles) { return num_tiles <= 64 ? 2 : 3; }
-
 __device__ __forceinline__ float row_sum(float x) {
   x += __shfl_xor_sync(~0u, x, 1);
   return x + __shfl_xor_sync(~0u, x, 2);
@@ -125,9 +122,9 @@ class LaneLists {
     const int slots = min((num_looks + 1) / 2, kLookSlots);
     const ListedProducts look = {base_, slots, slots};
     start(look, level_);
-    constexpr int kRounds = 4;
+    const int rounds = rule_.has_sums() ? 4 : 1;  // a rank is found at once
 #pragma unroll 1
-    for (int round = 0; round < kRounds; ++round) raise(look, level_);
+    for (int round = 0; round < rounds; ++round) raise(look, level_);
     above_[0] = above_[1] = -INFINITY;
     set_bounds();
     written_[0] = written_[1] = 0;
@@ -136,12 +133,11 @@ class LaneLists {
   // After begin(): closes rows whose candidates will not fit, as far as the look can tell. A
   // maximum is that of a group of keys. If there are that many candidates in all, so many groups on
   // average have none.
-  __device__ __forceinline__ void close_long_rows(int num_looks, int num_tiles) {
+  __device__ __forceinline__ void close_long_rows(int num_looks) {
     constexpr float kTooMany = 256;
     const int slots = min((num_looks + 1) / 2, kLookSlots);
     const float groups = 4.f * float(min(num_looks, 2 * kLookSlots));
-    const float all_groups = groups * float(num_tiles) / float(num_looks);
-    const float most_without = groups * expf(-kTooMany / all_groups);
+    const float most_without = groups * expf(-kTooMany / groups);
     float with[2] = {0, 0};
     ListedProducts{base_, slots, slots}.for_each([&](const FourProducts& four) {
 #pragma unroll

@@ -6,8 +6,7 @@
 
 namespace keyhole::mma {
 
-// The launches of the backward pass. Calls that tensor cores do not take (other dtypes, wider rows,
-// rows that are not in vectors) go to those of every GPU.
+// The launches of the backward pass, for f16 and bf16, head_dim up to 128 and tensors in vectors.
 const device::EntmaxListLaunches& entmax_list_launches();
 
 }  // namespace keyhole::mma

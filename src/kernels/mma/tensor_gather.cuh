@@ -5,7 +5,8 @@
 //
 //   dot   rows of the slot (16 at a time) by a vector, which is all eight columns of the operand
 //   add   transposed rows by the weights: the even columns of the operand have the weights in 16
-//         bits, the odd ones what rounding took from them, so that a sum is as good as in fp32
+//         bits, the odd ones what rounding took from them. So a weight has 16 bits in bf16 and 22
+//         in f16, where the result keeps 8 and 11
 //
 // All columns of an operand are in use so that every lane gets what it needs of the result without
 // an exchange.

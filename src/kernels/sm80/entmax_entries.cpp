@@ -44,13 +44,17 @@ KernelEntry forward_entry() {
           .weights = Weights::sparse,
           .bitmaps = BitmapLayout::mma,
           .min_compute_capability = 80,
+          .rounds_weights = true,  // to two parts of 16 bits
           .objection = objection,
           .persistence = persistence,
           .forward_workspace = device::entmax_scan_workspace_bytes,
           .backward_workspace = nullptr};
 }
 
-// By lists: the pass of every GPU. Its bitmaps have the layout of this backend's forward pass.
+// By lists. Its bitmaps have the layout of this backend's forward pass.
+std::string backward_objection(const Request& request) {
+  return device::row_objection(request, kShared99KiB);
+}
 void entmax_backward(const BackwardArgs& args) {
   device::run_entmax_backward(args, BitmapLayout::mma, &mma::entmax_list_launches());
 }
@@ -70,6 +74,8 @@ KernelEntry backward_entry(DType dtype) {
           .schedule = device::entmax_schedule,
           .bitmaps = BitmapLayout::mma,
           .min_compute_capability = 80,
+          .rounds_weights = true,  // to two parts of 16 bits
+          .objection = backward_objection,
           .forward_workspace = nullptr,
           .backward_workspace = device::entmax_backward_workspace_bytes};
 }

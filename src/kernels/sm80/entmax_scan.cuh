@@ -4,8 +4,8 @@
 // pipeline, mma/entmax_lane_lists.cuh the lists.
 //
 // A query tile is processed in two passes over its key tiles:
-//   look    every n-th tile: of each row the maximum of each lane's columns. They give a bound.
-//   scan    every tile: products above the bound go to lists; a list that fills up is cleaned.
+//   look    of each row the maximum of each lane's columns in a tile. They give a bound.
+//   scan    products above the bound go to lists; a list that fills up is cleaned.
 #pragma once
 
 #include <type_traits>
@@ -73,7 +73,7 @@ class ScanConsumer {
     const Queries queries = load_queries(share);
     const int num_tiles = device::warp_uniform(item().num_tiles);
     constexpr int kSteps = StepState<C>::kSteps;  // of a tile
-    for (int i = 0; i < num_looks(num_tiles); ++i) {
+    for (int i = 0; i < num_tiles; ++i) {
       float top[2] = {-INFINITY, -INFINITY};
 #pragma unroll 1
       for (int step = 0; step < kSteps; ++step) {
@@ -81,7 +81,7 @@ class ScanConsumer {
       }
       lists_.store_look(i, top);
     }
-    lists_.begin(num_looks(num_tiles));
+    lists_.begin(num_tiles);
     if (!has_row(0)) lists_.close(0);
     if (!has_row(1)) lists_.close(1);
 #pragma unroll 1

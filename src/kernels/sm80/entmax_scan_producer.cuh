@@ -42,15 +42,11 @@ class ScanProducer {
   __device__ __forceinline__ void follow(const device::Work& work) {
     const mma::GatheredTensor keys =
         class_rows<T>(p_.k, work.batch, work.kv_head, work.residue.first_k, p_);
-    // The last tile is among those of the look: where near keys matter most, it has them.
-    const int32_t stride = mma::look_stride(work.num_tiles);
-    int32_t until_look = (work.num_tiles - 1) % stride;
-    for (device::TileWalk walk(work); walk.is_valid(); walk.next()) {
-      if (until_look == 0) load_tile(keys, work.residue.num_k, walk.tile(), walk.bitmap());
-      until_look = until_look == 0 ? stride - 1 : until_look - 1;
-    }
-    for (device::TileWalk walk(work); walk.is_valid(); walk.next()) {
-      load_tile(keys, work.residue.num_k, walk.tile(), walk.bitmap());
+#pragma unroll 1
+    for (int pass = 0; pass < 2; ++pass) {  // the look, the scan
+      for (device::TileWalk walk(work); walk.is_valid(); walk.next()) {
+        load_tile(keys, work.residue.num_k, walk.tile(), walk.bitmap());
+      }
     }
   }
   // Keys beyond the last one become zeros; bitmaps mask them.

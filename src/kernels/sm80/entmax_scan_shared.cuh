@@ -3,8 +3,8 @@
 //
 // CTAs are persistent and process one query tile after another.
 //
-//   producer     1 warp: starts the copies of key tiles: for each work item first every n-th tile,
-//                the look, then all of them
+//   producer     1 warp: starts the copies of key tiles, of each work item twice: for the look, then
+//                for the scan
 //   consumers    warps of 16 queries each, which are in registers. They wait for keys, not for each
 //                other: one moves its lists while the others go on with the stages that are full
 //
@@ -28,12 +28,6 @@ struct ScanParams {
   device::CandidateLists candidates;
   TileView view;
 };
-
-// How many tiles of a list are in the look.
-__device__ __forceinline__ int num_looks(int num_tiles) {
-  const int stride = mma::look_stride(num_tiles);
-  return (num_tiles + stride - 1) / stride;
-}
 
 // What a consumer warp seldom needs of its work item: it has no registers to spare.
 struct WarpItem {

@@ -76,8 +76,9 @@ KernelEntry tiles_backward_entry() {
           .backward_workspace = device::entmax_backward_workspace_bytes};
 }
 
-// --- backward, by lists alone: the pass of every GPU ---
+// --- backward, by lists alone ---
 
+std::string lists_objection(const Request& request) { return device::row_objection(request, 0); }
 // Its bitmaps have the layout of this backend's forward pass.
 void entmax_backward(const BackwardArgs& args) {
   device::run_entmax_backward(args, BitmapLayout::mma, &mma::entmax_list_launches());
@@ -99,6 +100,7 @@ KernelEntry backward_entry(DType dtype) {
           .min_compute_capability = 90,
           .max_compute_capability = 90,
           .rounds_weights = true,  // as the forward pass does
+          .objection = lists_objection,
           .forward_workspace = nullptr,
           .backward_workspace = device::entmax_backward_workspace_bytes};
 }

@@ -4,8 +4,8 @@
 // pipeline, mma/entmax_lane_lists.cuh the lists.
 //
 // A query tile is processed in two passes over its key tiles:
-//   look    every n-th tile: of each row the maximum of each lane's columns. They give a bound.
-//   scan    every tile: products above the bound go to lists; a list that fills up is cleaned.
+//   look    of each row the maximum of each lane's columns in a tile. They give a bound.
+//   scan    products above the bound go to lists; a list that fills up is cleaned.
 // If the look shows that many of its rows have more keys of weight than fit, the query tile is
 // given up, and entmax_tiles.cuh takes it.
 #pragma once
@@ -50,7 +50,7 @@ class ScanConsumer {
         next_products(products, tile);
         look(products, i);
       }
-      begin(item, num_looks, num_tiles);
+      begin(item, num_looks);
       int tiles_left = num_tiles;
       for (; tiles_left > 0 && next_products(products, tile); --tiles_left) {
         const bool is_early = 2 * tiles_left > num_tiles;
@@ -192,9 +192,9 @@ class ScanConsumer {
     }
     lists_.move(to, is_early);
   }
-  __device__ __forceinline__ void begin(ScanItem& item, int num_looks, int num_tiles) {
+  __device__ __forceinline__ void begin(ScanItem& item, int num_looks) {
     lists_.begin(num_looks);
-    if (can_give_up()) lists_.close_long_rows(num_looks, num_tiles);
+    if (can_give_up()) lists_.close_long_rows(num_looks);
     if (row() >= item.num_rows) lists_.close(0);
     if (row() + 8 >= item.num_rows) lists_.close(1);
     const int closed = num_closed_rows(item);

@@ -55,11 +55,11 @@ class ScanProducer {
           {0, tile * C::tile_k, rows.class_at, work.kv_head, work.batch});
       k_.next();
     };
-    const int32_t num_tiles = work.num_tiles, stride = look_stride(num_tiles);
+    const int32_t num_tiles = work.num_tiles;
     await_room();  // by then every warp has ended the item that had this place
     const int64_t first_row = int64_t{work.row_tile} * kScanRows;
     item() = {.num_tiles = max(num_tiles, 1),
-              .num_looks = (num_tiles + stride - 1) / stride,
+              .num_looks = num_tiles,
               .head_index = work.head_index,
               .batch = work.batch,
               .head = work.head,
@@ -70,11 +70,8 @@ class ScanProducer {
     const volatile int32_t& num_left = item().num_left;
     ++num_items_;
     if (num_tiles == 0) return load(0, kNothingAttends);
-    // The last tile is among those of the look: where near keys matter most, it has them.
-    int32_t until_look = (num_tiles - 1) % stride;
     for (device::TileWalk walk(work); walk.is_valid(); walk.next()) {
-      if (until_look == 0) load(walk.tile(), walk.bitmap());
-      until_look = until_look == 0 ? stride - 1 : until_look - 1;
+      load(walk.tile(), walk.bitmap());
     }
     for (device::TileWalk walk(work); walk.is_valid(); walk.next()) {
       if (num_left >= p_.most_left) return give_up();

@@ -4,7 +4,7 @@
 // CTAs are persistent and process one query tile after another.
 //
 //   producer     1 thread: reads the CTA's work items and starts the TMA copies of key tiles: for
-//                each item first every n-th tile, the look, then all of them
+//                each item twice: for the look, then for the scan
 //   consumers    warpgroups of 64 queries each; queries are in registers
 //
 // Barrier    completes a phase when                                        who waits
@@ -22,7 +22,6 @@
 namespace keyhole::sm90 {
 
 using mma::kSlotBytes;
-using mma::look_stride;
 
 // The bitmap of a tile in which no pair attends. A query tile without keys gets a list of one such
 // tile, so that it needs no special case.
@@ -38,7 +37,7 @@ inline constexpr int32_t kMostRowsLeft = kScanRows / 4;
 // A query tile of one head and how many key tiles follow.
 struct ScanItem {
   int32_t num_tiles;  // 0: there is no more work
-  int32_t num_looks;  // tiles of the look, which come first
+  int32_t num_looks;  // tiles of the look, which comes first: the same, or none
   int32_t head_index, batch, head;
   int32_t num_rows;     // rows of the tile that exist
   int64_t first_query;  // row r is query first_query + stride * r
