@@ -245,13 +245,14 @@ def test_gpu_agrees_with_the_definition(alpha, top_k, length, dtype):
 
 
 @needs_gpu
+@pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("alpha", [1.25, 1.5])
-def test_gpu_in_a_cuda_graph(alpha):
+def test_gpu_in_a_cuda_graph(alpha, deterministic):
     q, k, v, dout = on_gpu(1, 2, 700, 64)
     tensors = [x.requires_grad_() for x in (q, k, v)]
 
     def step():
-        out = keyhole.attention(*tensors, "causal", alpha=alpha, deterministic=True)
+        out = keyhole.attention(*tensors, "causal", alpha=alpha, deterministic=deterministic)
         return (out, *torch.autograd.grad(out, tensors, dout))
 
     graph, results = captured(step)
@@ -259,7 +260,10 @@ def test_gpu_in_a_cuda_graph(alpha):
         q.copy_(k.flip(2))  # other numbers, the same graph
     graph.replay()
     for got, want in zip(results, step(), strict=True):
-        assert torch.equal(got, want)
+        if deterministic:
+            assert torch.equal(got, want)
+        else:
+            assert (got - want).abs().max() <= 0.01 * want.abs().max()
 
 
 @needs_gpu
