@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(32 * kKeyWarps, G::kSteps > 1 ? 4 : 6)
   const G gather(rooms + threadIdx.x / 32 * G::kRoomBytes);
   constexpr uint32_t kRoom = kOrdered ? kMostOfWarp : 1;
   __shared__ alignas(16) uint32_t places[kKeyWarps][kRoom];
-  __shared__ uint8_t order[kKeyWarps][kRoom];  // of which entry comes first, and so on
+  __shared__ uint8_t order[kKeyWarps][kRoom];  // the entry that comes first, and so on
   static_assert(kMostOfWarp <= 256);
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
   const RowBlock block = my_row_block<kKeysOfCta>(p.sizes.kv_heads, p.sizes.k_len);

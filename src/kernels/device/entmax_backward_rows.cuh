@@ -34,7 +34,8 @@ __device__ __forceinline__ ListedRow load_listed(const EntmaxBackwardParams& p,
   return row;
 }
 
-// Whether one of the rows of a warp, from `first` on, is followed here. If rows are long, all are.
+// Whether one of the rows of a warp, from `first` on, is followed here. Where alpha is near 1,
+// often none is.
 __device__ __forceinline__ bool has_work(const EntmaxBackwardParams& p, const RowBlock& block,
                                          int32_t first) {
   const int32_t index = first + int32_t(threadIdx.x % 32) * kRowWarps;

@@ -1,4 +1,4 @@
-// src/kernels/device/entmax_solve.cu
+// src/kernels/mma/entmax_solve.cu
 // A warp processes several rows at once, kLanes lanes each. The list of a row is short: each lane
 // holds a few of its candidates in registers, so a step towards lambda is a few multiplications and
 // two sums over the lanes. What has weight is put in order of its keys in shared memory. Then the

@@ -217,8 +217,8 @@ struct TensorGather : device::OwnColumnStores<TensorGather<Storage_, kCols_, kSl
   uint32_t room_ = 0;
 };
 
-// Whether rows of some heads of a tensor can be told apart by 32 bits, in units of 16 bytes: up to
-// 64 GiB.
+// Whether 32 bits can say where rows of some heads of a tensor are, in units of 16 bytes: heads and
+// rows may span 32 GiB each.
 inline bool spans_few_units(const device::DeviceTensor& tensor, int64_t heads, int64_t rows) {
   constexpr int64_t kMost = int64_t{1} << 35;  // elements
   const auto fits = [](int64_t stride, int64_t count) {

@@ -1,10 +1,10 @@
 // src/kernels/sm80/entmax_scan_config.h
 // The compile-time choices of the scan (entmax_scan.cuh), one named type each.
 //
-// What decides, per SM of an H100 (estimated from instruction counts, not measured yet): a step of
-// 16 rows by 32 keys of head_dim 64 takes 107 cycles of the tensor cores of one of four partitions,
-// 32 cycles of the shared memory that all four use, and about 120 instructions. So all of them are
-// busy if enough warps wait for each other's latencies: two CTAs. Nine warps each have 96 registers
+// What decides, per SM of an H200, by count: a step of 16 rows by 32 keys of head_dim 64 takes 107
+// cycles of the tensor cores of one of four partitions, 32 cycles of the shared memory that all
+// four use, and about 120 instructions. So shared memory is the first to be busy, if enough warps
+// hide latencies: two CTAs. Measured, half of the issue slots are. Nine warps have 96 registers
 // a thread: the products of a step (16), the queries (head_dim / 4), and what a bound needs. Lists
 // take most of the shared memory; with longer ones, entries are moved less often.
 #pragma once

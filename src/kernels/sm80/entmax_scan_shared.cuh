@@ -3,9 +3,8 @@
 //
 // CTAs are persistent and process one query tile after another.
 //
-//   producer     1 warp: starts the copies of key tiles, of each work item twice: for the look,
-//   then
-//                for the scan
+//   producer     1 warp: starts the copies of key tiles, of each item twice: for the look and for
+//                the scan
 //   consumers    warps of 16 queries each, which are in registers. They wait for keys, not for each
 //                other: one moves its lists while the others go on with the stages that are full
 //
