@@ -6,10 +6,10 @@
 
 #include "cli/bench/machine.h"
 #include "cli/bench/measure.h"
-#include "cli/check/trials.h"
 #include "cli/device.h"
 #include "cli/gpu/stopwatch.h"
 #include "cli/verbs.h"
+#include "judge/trials.h"
 #include "render/text.h"
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
@@ -22,7 +22,7 @@ constexpr const char* kPattern = "streaming(16, 64)";
 
 struct Checked {
   std::string kernel;
-  Finding finding;
+  judge::Finding finding;
 };
 
 DType dtype_on(const Device& device) { return is_gpu(device) ? DType::bf16 : DType::f32; }
@@ -30,23 +30,23 @@ DType dtype_on(const Device& device) { return is_gpu(device) ? DType::bf16 : DTy
 // One kernel of each operation, put to its first trial: the comparison with the reference.
 std::vector<Checked> check_both_passes(const Device& device) {
   const Pattern pattern = parse(kPattern);
-  const Subject subject{.pattern = pattern,
-                        .plan = plan(pattern, 300, 300),
-                        .batch = 1,
-                        .heads = 4,
-                        .kv_heads = 2,
-                        .q_len = 300,
-                        .k_len = 300,
-                        .head_dim = 64,
-                        .v_head_dim = 64,
-                        .seed = 1,
-                        .gpu = device,
-                        .is_aligned = is_gpu(device)};
+  const judge::Subject subject{.pattern = pattern,
+                               .plan = plan(pattern, 300, 300),
+                               .batch = 1,
+                               .heads = 4,
+                               .kv_heads = 2,
+                               .q_len = 300,
+                               .k_len = 300,
+                               .head_dim = 64,
+                               .v_head_dim = 64,
+                               .seed = 1,
+                               .gpu = device,
+                               .is_aligned = is_gpu(device)};
   std::vector<Checked> checked;
   for (const Operation operation : {Operation::forward, Operation::backward}) {
     const KernelEntry& kernel =
         choose(kernel_table(), request_for(device, operation, dtype_on(device), 64, 64));
-    for (const Trial& trial : trials()) {
+    for (const judge::Trial& trial : judge::trials()) {
       if (trial.operation != operation) continue;
       checked.push_back({kernel.name, trial.run(kernel, pick_tile(kernel, subject.plan), subject)});
       break;
@@ -90,14 +90,14 @@ int demo(const Device& device, const Context& context) {
           is_gpu(device) ? bench::describe(machine)
                          : fmt::format("{}; no GPU: {}", bench::describe(machine),
                                        gpus().empty() ? why_no_gpu() : "--device cpu"));
-    print("{}\n{}\n", paint(Ink::bold, "2. a pattern says who attends to whom"),
+    print("{}\n{}\n", paint(Ink::bold, "2. a pattern says what attends to what"),
           coloured_text(picture));
     print("{}\n", paint(Ink::bold, "3. kernels follow its plan; the fp64 reference agrees"));
   }
   const std::vector<Checked> checked = check_both_passes(device);
   bool is_passed = true;
   for (const Checked& check : checked) {
-    const Finding& finding = check.finding;
+    const judge::Finding& finding = check.finding;
     is_passed &= finding.complaint.empty();
     if (context.json) continue;
     print("{:<20} {}, 300 tokens: error {:.1e}, allowed {:.1e}   {}\n", check.kernel, kPattern,

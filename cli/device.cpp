@@ -63,21 +63,6 @@ Device DeviceOption::settle(std::string_view verb, std::optional<DType> dtype) c
   return {Device::Kind::cuda, *ordinal};
 }
 
-Request request_for(const Device& device, Operation operation, DType dtype, int64_t head_dim,
-                    int64_t v_head_dim) {
-  Request request{.backend = "auto",
-                  .operation = operation,
-                  .dtype = dtype,
-                  .head_dim = head_dim,
-                  .v_head_dim = v_head_dim,
-                  .device = device};
-  if (is_gpu(device)) {
-    request.compute_capability = gpu(device).compute_capability;
-    request.shared_bytes = gpu(device).shared_bytes;
-  }
-  return request;
-}
-
 Choice choice_for(Request request, const Lists& lists) {
   const FactsOf facts(lists);
   request.lists = &facts.get();

@@ -34,10 +34,7 @@ class DeviceOption {
   std::string text_ = "auto";
 };
 
-// What a call of that kind asks of a kernel; rows are aligned.
-Request request_for(const Device& device, Operation operation, DType dtype, int64_t head_dim,
-                    int64_t v_head_dim);
-// What runs for it on these lists: kernel, tile, schedule.
+// What runs for a request on these lists: kernel, tile, schedule.
 Choice choice_for(Request request, const Lists& lists);
 
 }  // namespace keyhole::cli

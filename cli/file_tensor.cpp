@@ -29,9 +29,9 @@ void store_as(const std::vector<double>& values, const TensorView& to) {
 
 DType dtype_of(const NpyArray& array, const std::string& option, const std::string& wanted) {
   if (array.dtype == "<u2") {
-    KEYHOLE_CHECK(wanted == "bf16", option,
-                  " holds <u2, 16-bit words without a meaning; when they are "
-                  "bf16 numbers, say so with --dtype bf16");
+    KEYHOLE_CHECK(
+        wanted == "bf16", option,
+        " holds <u2, unsigned 16-bit integers; if they are bf16 numbers, pass --dtype bf16");
     return DType::bf16;
   }
   const std::optional<DType> dtype = array.dtype == "<f4"   ? std::optional(DType::f32)

@@ -7,12 +7,12 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "cli/device.h"
-#include "cli/device_copies.h"
 #include "cli/environment.h"
 #include "cli/file_tensor.h"
 #include "cli/files.h"
 #include "cli/normalizer_option.h"
 #include "cli/verbs.h"
+#include "judge/device_copies.h"
 #include "reference/attention.h"
 #include "runtime/dispatch.h"
 #include "runtime/gpu.h"
@@ -57,7 +57,8 @@ bool check_options(const Options& options, const Context& context) {
   if (!options.dtype.empty()) dtype_from(options.dtype);
   KEYHOLE_CHECK(
       options.environment.backend != "reference" || options.plan.empty(),
-      "run: the reference backend asks the pattern pair by pair and takes no plan; pass --pattern");
+      "run: the reference backend evaluates the pattern for every pair and takes no plan; pass "
+      "--pattern");
   KEYHOLE_CHECK(options.threads >= 0 && options.threads <= 4096, "run: --threads is ",
                 options.threads, "; accepted are 0 (all) to 4096");
   return check_outputs({{"--out", options.out}, {"--lse", options.lse}},
@@ -194,7 +195,7 @@ int run(const Options& options, const Context& context) {
     call.run_ms = ms_between(planned, Clock::now());
   } else {
     const Device& device = call.device;
-    DeviceCopies copies(device);
+    judge::DeviceCopies copies(device);
     const TensorView q = copies.input(call.q.array.data, call.q.view);
     const TensorView k = copies.input(call.k.array.data, call.k.view);
     const TensorView v = copies.input(call.v.array.data, call.v.view);
@@ -256,7 +257,8 @@ Runner add_run(CLI::App& app, Context& context) {
   app.add_option("--sink", options->sink, "one more logit per head: [heads]")->type_name("FILE");
   app.add_option("--layout", options->layout, "bhsd (heads before length, the default) or bshd")
       ->type_name("ORDER");
-  app.add_option("--dtype", options->dtype, "bf16: read <u2 as such")->type_name("DTYPE");
+  app.add_option("--dtype", options->dtype, "bf16: the <u2 words of the files are bf16 numbers")
+      ->type_name("DTYPE");
   options->device.add_to(app, "a GPU when there is one");
   options->environment.add_to(app, /*runs_kernels=*/true);
   add_integer(app, "--threads", options->threads, "at most so many; default: all");

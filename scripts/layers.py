@@ -22,8 +22,10 @@ MAY_INCLUDE = {
     "src/kernels": ["base/", "plan/view.h", "keyhole/tensor.h", "keyhole/error.h", "keyhole/normalizer.h"],
     "src/runtime": ["base/", "pattern/", "plan/", "kernels/", "keyhole/"],
     "src/select": ["base/", "pattern/", "plan/", "kernels/", "runtime/", "keyhole/"],
-    # The api also offers the reference as a backend; the two roads share nothing further left.
+    # The api also offers the reference as a backend; they share nothing further left.
     "src/api": ["base/", "pattern/", "reference/", "plan/", "kernels/", "runtime/", "select/", "keyhole/"],
+    # What kernels are judged by. The library has no part of it: only the programs and tests around it may include it.
+    "src/judge": ["base/", "pattern/", "reference/", "plan/", "kernels/", "runtime/", "keyhole/"],
     "examples": ["keyhole/"],  # only what is installed
     "tests/consumer": ["keyhole/"],
 }
@@ -128,6 +130,8 @@ def self_test():
         ("include/keyhole/a.h", '#include "base/check.h"'),
         ("examples/a.cpp", '#include "plan/lists.h"'),
         ("src/api/a.cpp", '#include "cli/common.h"'),
+        ("src/runtime/b.cpp", '#include "judge/judge.h"'),
+        ("src/judge/a.cpp", '#include "api/check_arguments.h"'),
         ("src/elsewhere/a.cpp", "#include <vector>"),
     ]
     right = [
@@ -136,6 +140,7 @@ def self_test():
         ("src/kernels/sm90/c.cuh", '#include "kernels/mma/gather_launch.h"'),
         ("src/plan/a.cpp", '#include "pattern/node.h"\n#include <nlohmann/json.hpp>\n#include <vector>'),
         ("src/base/parallel.cpp", "#include <omp.h>\n#pragma omp parallel"),
+        ("src/judge/a.cpp", '#include "reference/attention.h"\n#include "runtime/dispatch.h"'),
         ("examples/a.cpp", "#include <keyhole/keyhole.h>"),
     ]
     failures = 0

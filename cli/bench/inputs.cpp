@@ -36,7 +36,7 @@ void Tensor::bring_back() const {
 void Tensor::fill_normal(uint64_t seed) {
   constexpr int64_t kPiece = 1 << 16;
   const int64_t count = host_.num_elements();
-  with_storage(host_.dtype, [&](auto storage) {
+  with_index_storage(host_.dtype, [&](auto storage) {
     using Storage = decltype(storage);
     auto* data = static_cast<Storage*>(host_.data);
     parallel_for(ceil_div(count, kPiece), /*threads=*/0, [&](int64_t piece, int) {

@@ -168,7 +168,7 @@ nlohmann::json to_json(const Subject& subject, const Timing& timing) {
 }
 
 TileShape dense_tile(const Case& c) {
-  const Request request = cli::request_for(c.device, c.operation, c.dtype, c.head_dim, c.head_dim);
+  const Request request = request_for(c.device, c.operation, c.dtype, c.head_dim, c.head_dim);
   return choose(kernel_table(), request).tiles.front();
 }
 

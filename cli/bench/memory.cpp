@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <malloc.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "base/check.h"
@@ -17,14 +18,9 @@
 namespace keyhole::bench {
 namespace {
 
-// A line of /proc/self/status such as "VmHWM:   1234 kB", in KiB; -1 where there is none.
-double status_kib(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    double value = 0;
-    if (word == key + ":" && status >> value) return value;
-  }
-  return -1;
+// A line of /proc/self/status such as "VmHWM:   1234 kB", in KiB; 0 where there is none.
+double status_kib(const char* key) {
+  return std::strtod(proc_field("/proc/self/status", key).c_str(), nullptr);
 }
 
 // Lets the peak start anew from what is held now. False where the system does not offer it.
@@ -70,7 +66,7 @@ void bench_memory(Session& session, const Range& range) {
   const double ratio = double(range.last_len) / double(range.first_len);
   for (const Operation operation : {Operation::forward, Operation::backward}) {
     for (const char* text : {"causal", "streaming(16, 64)", "bigbird(64, 3, 3, 2, 1)"}) {
-      // Threads and their stacks are made once, and not by the call that is looked at.
+      // Makes the threads and their stacks before the measured call.
       Case c = range.at(session, fmt::format("memory-{}-{}", to_string(operation), text),
                         parse(text), text, /*length=*/256);
       c.operation = operation;

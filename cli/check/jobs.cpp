@@ -11,6 +11,8 @@
 namespace keyhole::cli {
 namespace {
 
+using judge::kLongestFullyChecked;
+
 bool fits(const Pattern& pattern, const Shape& shape) {
   try {
     pattern.for_head(shape, shape.batch - 1, shape.heads - 1);
@@ -86,8 +88,8 @@ struct Fitted {
   std::string why_not;
 };
 
-// The worst that a kernel takes: rows anywhere, else rows at multiples of 16 bytes, and then, where
-// nobody asked for a head_dim, one of v that such rows are made for.
+// The hardest subject that a kernel takes: unaligned rows; else rows at multiples of 16 bytes;
+// else, unless a head_dim was requested, those with a v of head_dim 16.
 Fitted fit(const KernelEntry& kernel, const Trial& trial, Subject subject,
            const CheckOptions& options) {
   // A gradient of one key sums over all queries: by brute force that takes minutes on long
@@ -135,7 +137,7 @@ Jobs jobs_for(const std::vector<Subject>& subjects, const CheckOptions& options,
   for (const Subject& subject : subjects) {
     for (const KernelEntry& kernel : kernel_table()) {
       if (!is_wanted(kernel, options, gpu)) continue;
-      for (const Trial& trial : trials()) {
+      for (const Trial& trial : judge::trials()) {
         if (!suits(trial, kernel)) continue;
         Fitted fitted = fit(kernel, trial, subject, options);
         if (fitted.why_not.empty()) {

@@ -7,12 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "cli/check/trials.h"
 #include "cli/common.h"
 #include "cli/device.h"
 #include "cli/normalizer_option.h"
+#include "judge/trials.h"
 
 namespace keyhole::cli {
+
+using judge::Finding, judge::Subject, judge::Trial;
 
 struct CheckOptions {
   std::string pattern, dtype, kernel;

@@ -29,6 +29,21 @@ std::string to_string(const Request& request) {
   return text + ", on " + request.backend;
 }
 
+Request request_for(const Device& device, Operation operation, DType dtype, int64_t head_dim,
+                    int64_t v_head_dim) {
+  Request request{.backend = "auto",
+                  .operation = operation,
+                  .dtype = dtype,
+                  .head_dim = head_dim,
+                  .v_head_dim = v_head_dim,
+                  .device = device};
+  if (device.kind == Device::Kind::cuda) {
+    request.compute_capability = gpu(device).compute_capability;
+    request.shared_bytes = gpu(device).shared_bytes;
+  }
+  return request;
+}
+
 bool rows_are_aligned(std::initializer_list<const TensorView*> tensors) {
   for (const TensorView* tensor : tensors) {
     if (!tensor->is_given()) continue;
@@ -39,6 +54,19 @@ bool rows_are_aligned(std::initializer_list<const TensorView*> tensors) {
     }
   }
   return true;
+}
+
+std::string why_not_latent(const TensorView& k, const TensorView& v, const Lists& lists) {
+  bool is_part = v.data == k.data && v.shape[3] <= k.shape[3];
+  for (int d = 0; d < 3; ++d)
+    is_part = is_part && (v.shape[d] <= 1 || v.strides[d] == k.strides[d]);
+  if (!is_part) return "takes v as the first columns of k";
+  const auto* indices = std::get_if<IndexView>(&lists.get());
+  if (indices == nullptr) return "follows index tensors alone";
+  const int64_t heads = indices->shape[1];
+  if (heads != 1 && heads != k.shape[1])
+    return "takes lists that the query heads of a kv head share";
+  return {};
 }
 
 std::string why_no_tma(std::initializer_list<const TensorView*> tensors) {

@@ -14,11 +14,17 @@ namespace keyhole {
 
 std::string to_string(const Request& request);
 
+// The plainest call of that kind on this device: softmax, aligned rows, any backend.
+Request request_for(const Device& device, Operation operation, DType dtype, int64_t head_dim,
+                    int64_t v_head_dim);
+
 // Whether every row of every given tensor is 16-byte aligned.
 bool rows_are_aligned(std::initializer_list<const TensorView*> tensors);
 
 // Request::why_no_tma of these tensors; those that are not given are skipped.
 std::string why_no_tma(std::initializer_list<const TensorView*> tensors);
+// Request::why_not_latent.
+std::string why_not_latent(const TensorView& k, const TensorView& v, const Lists& lists);
 
 // Why a kernel cannot serve a request, as text; empty when it can.
 std::string refusal(const KernelEntry& kernel, const Request& request);

@@ -3,11 +3,11 @@
 // tile that is named twice, and what is refused.
 #include <gtest/gtest.h>
 
-#include <cmath>
-
+#include "judge/judge.h"
 #include "keyhole/attention.h"
 #include "keyhole/error.h"
-#include "reference/attention.h"
+#include "runtime/dispatch.h"
+#include "runtime/registry.h"
 #include "support/message_of.h"
 #include "support/tile_list_problem.h"
 
@@ -40,25 +40,24 @@ struct Call {
               {}};
     r.dk.resize(size_t(k.num_elements()));
     r.dv.resize(size_t(v.num_elements()));
-    const TensorView out(r.out.data(), DType::f32, {c.batch, c.heads, c.q_len, c.head_dim});
-    const TensorView lse(r.lse.data(), DType::f32, {c.batch, c.heads, c.q_len});
-    attention_forward(q, k, v, lists, out, lse, options);
-    TensorView dq = out, dk = k, dv = v;
-    dq.data = r.dq.data(), dk.data = r.dk.data(), dv.data = r.dv.data();
-    attention_backward(dout, q, k, v, out, lse, lists, {dq, dk, dv, {}}, options);
+    const judge::CallTensors t = tensors(r);
+    attention_forward(q, k, v, lists, t.out, t.lse, options);
+    attention_backward(dout, q, k, v, t.out, t.lse, lists, {t.dq, t.dk, t.dv, {}}, options);
     return r;
+  }
+  judge::CallTensors tensors(const Results& r) const {
+    judge::CallTensors t{.q = q, .k = k, .v = v, .dout = dout, .out = q, .dq = q, .dk = k, .dv = v};
+    t.lse = TensorView(r.lse.data(), DType::f32, {c.batch, c.heads, c.q_len});
+    const auto put = [](TensorView& view, const std::vector<float>& numbers) {
+      view.data = const_cast<float*>(numbers.data());
+    };
+    put(t.out, r.out), put(t.dq, r.dq), put(t.dk, r.dk), put(t.dv, r.dv);
+    return t;
   }
 };
 
-void expect_near(const std::vector<float>& got, const std::vector<double>& want, const char* name) {
-  ASSERT_EQ(got.size(), want.size());
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (std::isinf(want[i])) {
-      ASSERT_EQ(double(got[i]), want[i]) << name << " " << i;
-    } else {
-      ASSERT_NEAR(double(got[i]), want[i], 2e-4 * (1 + std::fabs(want[i]))) << name << " " << i;
-    }
-  }
+const KernelEntry& kernel_for(Operation operation, const TileListCase& c) {
+  return choose(kernel_table(), request_for({}, operation, DType::f32, c.head_dim, c.head_dim));
 }
 
 TEST(TileLists, AgreeWithThePatternThatSaysTheSame) {
@@ -68,17 +67,11 @@ TEST(TileLists, AgreeWithThePatternThatSaysTheSame) {
     const TileListProblem p(c, seed++);
     const Call call(c, p);
     const Results got = call.run(p.view());
-    const Pattern pattern = p.pattern();
-    const ReferenceOutput want =
-        reference_forward(pattern, call.q, call.k, call.v, call.options, /*offset=*/0);
-    const ReferenceGradients grad =
-        reference_backward(pattern, call.dout, call.q, call.k, call.v, call.options, /*offset=*/0);
-    expect_near(got.out, want.out, "out");
-    expect_near(got.lse, want.lse, "lse");
-    expect_near(got.dq, grad.dq, "dq");
-    expect_near(got.dk, grad.dk, "dk");
-    expect_near(got.dv, grad.dv, "dv");
-    if (HasFatalFailure()) return;
+    const judge::Answer answer{call.tensors(got), p.pattern(), call.options, /*offset=*/0};
+    const auto queries = judge::rows_to_check(c.q_len, /*all_up_to=*/c.q_len, 0, 0);
+    EXPECT_EQ(judge_forward(kernel_for(Operation::forward, c), answer, queries).complaint, "");
+    EXPECT_EQ(judge_backward(kernel_for(Operation::backward, c), answer, queries).complaint, "");
+    if (HasFailure()) return;
   }
 }
 

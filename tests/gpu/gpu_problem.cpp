@@ -22,16 +22,10 @@ Normalizer normalizer_for(const KernelEntry& kernel) {
 }
 
 Request request_for(const KernelEntry& kernel, int64_t head_dim) {
-  return {.backend = "auto",
-          .operation = kernel.operation,
-          .dtype = kernel.dtype,
-          .head_dim = head_dim,
-          .v_head_dim = head_dim,
-          .device = kGpu,
-          .compute_capability = gpu(kGpu).compute_capability,
-          .shared_bytes = gpu(kGpu).shared_bytes,
-          .normalizer = normalizer_for(kernel),
-          .deterministic = kernel.operation == Operation::backward};
+  Request request = keyhole::request_for(kGpu, kernel.operation, kernel.dtype, head_dim, head_dim);
+  request.normalizer = normalizer_for(kernel);
+  request.deterministic = kernel.operation == Operation::backward;
+  return request;
 }
 
 // Some kernels take any head_dim up to 576; the others are tried at the width of their registers.

@@ -5,13 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <deque>
 #include <limits>
 #include <ostream>
 #include <random>
 
-#include "base/dtype.h"
+#include "judge/poisoned_tensor.h"
 #include "kernels/cpu/entries.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/hand_plan.h"
@@ -22,71 +21,31 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// [batch, heads, length, dim] stored as [batch][length][heads][dim + gap]; gaps hold NaN.
-class Tensor {
+// [batch, heads, length, dim] stored as [batch][length][heads][dim], with canaries between rows:
+// NaN to those who read them.
+class Tensor : public judge::PoisonedTensor {
  public:
   Tensor(DType dtype, int64_t batch, int64_t heads, int64_t length, int64_t dim)
-      : shape_{batch, heads, length, dim}, gap_(3) {
-    with_storage(dtype, [&](auto storage) {
-      using Storage = decltype(storage);
-      const int64_t count = batch * length * heads * (dim + gap_);
-      bytes_.resize(size_t(count) * sizeof(Storage));
-      for (int64_t i = 0; i < count; ++i) at<Storage>(i) = Traits<Storage>::from(float(kNaN));
-    });
-    const int64_t row = dim + gap_;
-    view_ = TensorView(bytes_.data(), dtype, {batch, heads, length, dim},
-                       {length * heads * row, row, heads * row, 1});
-  }
-  const TensorView& view() const { return view_; }
+      : PoisonedTensor(judge::place_apart(dtype, {batch, heads, length, dim}, /*swaps=*/true),
+                       /*is_output=*/true) {}
   TensorView view_3d() const {  // for lse: the first element of each row
-    return TensorView(bytes_.data(), view_.dtype, {shape_[0], shape_[1], shape_[2]},
-                      {view_.strides[0], view_.strides[1], view_.strides[2]});
+    TensorView rows = view();
+    rows.rank = 3;
+    return rows;
   }
   double get(int64_t b, int64_t h, int64_t i, int64_t x) const {
-    return with_storage(view_.dtype, [&](auto storage) {
-      return double(to_f32(at<decltype(storage)>(index(b, h, i, x))));
-    });
+    return PoisonedTensor::get(index(b, h, i, x));
   }
   void set(int64_t b, int64_t h, int64_t i, int64_t x, double value) {
-    with_storage(view_.dtype, [&](auto storage) {
-      using Storage = decltype(storage);
-      at<Storage>(index(b, h, i, x)) =
-          Traits<Storage>::from(typename Traits<Storage>::Compute(value));
-    });
-  }
-  template <class Value>
-  void fill(Value value) {
-    for (int64_t b = 0; b < shape_[0]; ++b)
-      for (int64_t h = 0; h < shape_[1]; ++h)
-        for (int64_t i = 0; i < shape_[2]; ++i)
-          for (int64_t x = 0; x < shape_[3]; ++x) set(b, h, i, x, value());
+    PoisonedTensor::set(index(b, h, i, x), value);
   }
   void fill_row(int64_t b, int64_t h, int64_t i, double value) {
-    for (int64_t x = 0; x < shape_[3]; ++x) set(b, h, i, x, value);
+    for (int64_t x = 0; x < size(3); ++x) set(b, h, i, x, value);
   }
-  bool gaps_untouched() const {
-    for (int64_t b = 0; b < shape_[0]; ++b)
-      for (int64_t h = 0; h < shape_[1]; ++h)
-        for (int64_t i = 0; i < shape_[2]; ++i)
-          for (int64_t x = 0; x < gap_; ++x)
-            if (!std::isnan(get(b, h, i, shape_[3] + x))) return false;
-    return true;
-  }
-  const std::vector<uint8_t>& bytes() const { return bytes_; }
-  int64_t size(int axis) const { return shape_[axis]; }
-
- private:
-  template <class Storage>
-  Storage& at(int64_t i) const {
-    return reinterpret_cast<Storage*>(const_cast<uint8_t*>(bytes_.data()))[i];
-  }
+  int64_t size(int axis) const { return view().shape[axis]; }
   int64_t index(int64_t b, int64_t h, int64_t i, int64_t x) const {
-    return b * view_.strides[0] + h * view_.strides[1] + i * view_.strides[2] + x;
+    return ((b * size(1) + h) * size(2) + i) * size(3) + x;
   }
-  int64_t shape_[4];
-  int64_t gap_;
-  std::vector<uint8_t> bytes_;
-  TensorView view_;
 };
 
 // Which part of the plan has a pair: 0 and 1 are tiles (1 in residue classes), 2 is gathered;
@@ -192,7 +151,8 @@ struct Call {
         dv(c.dtype, c.batch, c.kv_heads, c.k_len, c.v_head_dim) {
     std::mt19937 random(17);
     std::normal_distribution<double> normal;
-    for (Tensor* tensor : {&q, &k, &v, &dout}) tensor->fill([&] { return normal(random); });
+    for (Tensor* tensor : {&q, &k, &v, &dout})
+      tensor->fill([&](int64_t) { return normal(random); });
     for (int64_t h = 0; h < c.heads; ++h) sink.push_back(float(normal(random)));
     dsink.resize(size_t(c.heads));
     for (int64_t i = 0; i < c.batch * c.heads; ++i) group_of.push_back(int32_t(i % 2));
@@ -274,6 +234,8 @@ double tolerance(DType dtype) {
       return 4e-3;
     case DType::bf16:
       return 3e-2;
+    case DType::e4m3:  // attention has none
+      break;
   }
   return 0;
 }
@@ -293,11 +255,9 @@ struct Naive {
       for (int64_t h = 0; h < s.c.heads; ++h)
         for (int64_t i = 0; i < s.c.q_len; ++i) add_row(s, b, h, i);
   }
-  static size_t count(const Tensor& t) {
-    return size_t(t.size(0) * t.size(1) * t.size(2) * t.size(3));
-  }
+  static size_t count(const Tensor& t) { return size_t(t.num_elements()); }
   static size_t at(const Tensor& t, int64_t b, int64_t h, int64_t i, int64_t x) {
-    return size_t(((b * t.size(1) + h) * t.size(2) + i) * t.size(3) + x);
+    return size_t(t.index(b, h, i, x));
   }
   void add_row(const Call& s, int64_t b, int64_t h, int64_t i) {
     const Case& c = s.c;
@@ -359,7 +319,7 @@ void expect_near(const Tensor& got, const std::vector<double>& want, double allo
           worst = std::max(worst, std::isnan(error) ? kInfinity : error);
         }
   EXPECT_LE(worst, allowed) << what;
-  EXPECT_TRUE(got.gaps_untouched()) << what;
+  EXPECT_EQ(got.damage(), "") << what;
 }
 
 void expect_forward(Call& s, const Naive& want) {
@@ -397,11 +357,11 @@ TEST_P(CpuKernels, GiveTheSameBitsForAnyNumberOfThreads) {
     Call many(GetParam());
     many.run_forward(threads);
     many.run_backward(threads);
-    EXPECT_EQ(one.out.bytes(), many.out.bytes()) << threads;
-    EXPECT_EQ(one.lse.bytes(), many.lse.bytes()) << threads;
-    EXPECT_EQ(one.dq.bytes(), many.dq.bytes()) << threads;
-    EXPECT_EQ(one.dk.bytes(), many.dk.bytes()) << threads;
-    EXPECT_EQ(one.dv.bytes(), many.dv.bytes()) << threads;
+    EXPECT_EQ(one.out.memory(), many.out.memory()) << threads;
+    EXPECT_EQ(one.lse.memory(), many.lse.memory()) << threads;
+    EXPECT_EQ(one.dq.memory(), many.dq.memory()) << threads;
+    EXPECT_EQ(one.dk.memory(), many.dk.memory()) << threads;
+    EXPECT_EQ(one.dv.memory(), many.dv.memory()) << threads;
     EXPECT_EQ(one.dsink, many.dsink) << threads;
   }
 }
@@ -477,7 +437,7 @@ TEST(CpuPlans, WithoutAnyPartEveryRowIsEmpty) {
 TEST(CpuProbes, LseCountsTheKeys) {
   const Case c = {"count", DType::f32, 1, 2, 2, 90, 90, 8, 8, {16, 16}, all_forms, 3};
   Call s(c);
-  s.q.fill([] { return 0.0; });
+  s.q.fill(0);
   s.run_forward(1);
   for (int64_t h = 0; h < c.heads; ++h) {
     for (int64_t i = 0; i < c.q_len; ++i) {

@@ -255,8 +255,8 @@ TEST(KernelLaws, PaddingThatNobodySeesChangesNothing) {
 struct Partial {
   PoisonedTensor out, lse;
   Partial(DType dtype, Layout layout, uint64_t seed, int empty_percent)
-      : out(dtype, {2, 3, 5, 4}, layout, true),
-        lse(dtype == DType::f64 ? DType::f64 : DType::f32, {2, 3, 5}, Layout::padded, true) {
+      : out(place(dtype, {2, 3, 5, 4}, layout), true),
+        lse(place(dtype == DType::f64 ? DType::f64 : DType::f32, {2, 3, 5}, Layout::padded), true) {
     Random random(seed);
     lse.fill(
         [&](int64_t) { return random.chance(empty_percent) ? -INFINITY : 5 * random.normal(); });

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/weight_rule.h"
 #include "keyhole/normalizer.h"
 #include "keyhole/tensor.h"
 #include "plan/split_parts.h"
@@ -69,6 +70,7 @@ struct Case {
   Shape shape() const { return {batch, heads, q_len, k_len, offset}; }
   // What q . k is multiplied with: `scale`, or what the library takes without one.
   double score_scale() const { return scale.value_or(1 / std::sqrt(double(head_dim))); }
+  WeightRule rule() const { return {normalizer, score_scale(), softcap}; }
   Layout layout(Tensor tensor) const { return layouts[size_t(tensor)]; }
   bool operator==(const Case&) const = default;
 };

@@ -11,8 +11,8 @@
 #include <set>
 
 #include "pattern/catalog.h"
+#include "support/case_tensors.h"
 #include "support/generator.h"
-#include "support/poison.h"
 #include "support/skips.h"
 
 namespace keyhole::test {
@@ -105,7 +105,7 @@ TEST(Generator, DrawsEveryCatalogPatternOperatorLayoutAndRegime) {
 TEST(Poison, EveryLayoutKeepsItsElementsAndNoticesDamage) {
   for (int i = 0; i < kNumLayouts; ++i) {
     for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
-      PoisonedTensor out(dtype, {2, 1, 3, 5}, Layout(i), /*is_output=*/true);
+      PoisonedTensor out(place(dtype, {2, 1, 3, 5}, Layout(i)), /*is_output=*/true);
       out.fill([](int64_t e) { return double(e); });
       const bool shares = Layout(i) == Layout::expanded_batch;
       for (int64_t e = 0; e < out.num_elements(); ++e) {
@@ -119,7 +119,7 @@ TEST(Poison, EveryLayoutKeepsItsElementsAndNoticesDamage) {
         EXPECT_NE(out.damage(), "") << to_string(Layout(i));
         bytes[where] = before;
       }
-      PoisonedTensor in(dtype, {2, 1, 3, 5}, Layout(i), /*is_output=*/false);
+      PoisonedTensor in(place(dtype, {2, 1, 3, 5}, Layout(i)), /*is_output=*/false);
       in.fill([](int64_t e) { return double(e); });
       in.seal();
       EXPECT_EQ(in.damage(), "");
@@ -130,10 +130,10 @@ TEST(Poison, EveryLayoutKeepsItsElementsAndNoticesDamage) {
 }
 
 TEST(Poison, WhatIsNotAnElementIsNan) {
-  const PoisonedTensor in(DType::f16, {1, 2, 3, 4}, Layout::padded, false);
+  const PoisonedTensor in(place(DType::f16, {1, 2, 3, 4}, Layout::padded), false);
   const auto* halves = static_cast<const uint16_t*>(in.view().data);
   for (int64_t i = -1000; i < 0; ++i) EXPECT_GT(halves[i] & 0x7fff, 0x7c00);
-  const PoisonedTensor wide(DType::f64, {1, 2, 3, 4}, Layout::contiguous, true);
+  const PoisonedTensor wide(place(DType::f64, {1, 2, 3, 4}, Layout::contiguous), true);
   EXPECT_TRUE(std::isnan(wide.get(0)));  // unwritten outputs are NaN, so they cannot pass for 0
 }
 

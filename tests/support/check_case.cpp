@@ -165,8 +165,8 @@ Failure same_bits(const char* kind, const Case& c, const Outputs& a, const Outpu
 }
 
 Failure check_damage(const Inputs& in, const Outputs& o) {
-  std::string text = in.damage();
-  if (text.empty()) text = o.damage();
+  std::string text = damage_of(in);
+  if (text.empty()) text = damage_of(o);
   return text.empty() ? Failure{} : Failure{"poison", text};
 }
 
@@ -295,31 +295,6 @@ Failure check_kernel(const Case& c, KernelChoice kernel, CheckStats& stats) {
 
 }  // namespace
 
-namespace {
-
-ForwardArgs forward_args(const Case& c, const Inputs& in, Outputs& o, int threads) {
-  ForwardArgs args;
-  args.q = in.q.view(), args.k = in.k.view(), args.v = in.v.view();
-  args.out = o.out.view(), args.lse = o.lse.view();
-  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
-  if (c.has_sink) args.sink = in.sink.view();
-  args.threads = threads;
-  return args;
-}
-
-BackwardArgs backward_args(const Case& c, const Inputs& in, Outputs& o, int threads) {
-  BackwardArgs args;
-  args.dout = in.dout.view(), args.q = in.q.view(), args.k = in.k.view(), args.v = in.v.view();
-  args.out = o.out.view(), args.lse = o.lse.view();
-  args.dq = o.dq.view(), args.dk = o.dk.view(), args.dv = o.dv.view();
-  if (c.has_sink) args.sink = in.sink.view(), args.dsink = o.dsink.view();
-  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
-  args.threads = threads;
-  return args;
-}
-
-}  // namespace
-
 void run_forward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
                     Outputs& o, int threads) {
   if (is_on_gpu(kernel)) {
@@ -334,8 +309,9 @@ void run_forward_of(const Case& c, const KernelChoice& kernel, const Plan& plan,
                       options);
     return;
   }
-  run_forward(*kernel.forward, plan, tile_of(c, kernel, *kernel.forward, plan),
-              forward_args(c, in, o, threads));
+  ForwardArgs args = judge::forward_args(views_of(in, o), c.rule());
+  args.threads = threads;
+  run_forward(*kernel.forward, plan, tile_of(c, kernel, *kernel.forward, plan), args);
 }
 
 void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan, const Inputs& in,
@@ -354,8 +330,9 @@ void run_backward_of(const Case& c, const KernelChoice& kernel, const Plan& plan
                        o.lse.view(), plan, gradients, options);
     return;
   }
-  run_backward(*kernel.backward, plan, tile_of(c, kernel, *kernel.backward, plan),
-               backward_args(c, in, o, threads));
+  BackwardArgs args = judge::backward_args(views_of(in, o), c.rule());
+  args.threads = threads;
+  run_backward(*kernel.backward, plan, tile_of(c, kernel, *kernel.backward, plan), args);
 }
 
 namespace {

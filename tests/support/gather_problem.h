@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "keyhole/gather.h"
-#include "support/poison.h"
+#include "support/case_tensors.h"
 
 namespace keyhole::test {
 
@@ -56,12 +56,10 @@ class IndexMemory {
   std::vector<int64_t> wide_;
 };
 
-struct GatherProblem {
+struct GatherProblem : InputTensors<PoisonedTensor>, OutputTensors<PoisonedTensor> {
   GatherProblem(const GatherCase& c, uint64_t seed);
 
   GatherCase c;
-  PoisonedTensor q, k, v, dout, sink;
-  PoisonedTensor out, lse, dq, dk, dv, dsink;
   IndexMemory indices;
 
   GatherOptions options() const;  // softcap and sink of the case

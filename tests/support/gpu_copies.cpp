@@ -11,28 +11,10 @@ constexpr int kPoison = 0xff;  // NaN in every dtype
 
 }  // namespace
 
-TensorView GpuCopies::copy(const PoisonedTensor& tensor, PoisonedTensor* back) {
-  TensorView view = tensor.view();
-  if (!view.is_given()) return view;
-  const int64_t bytes = int64_t(tensor.memory().size());
-  // A tensor's place within 16 bytes must be the same there: alignment is part of the case.
-  const auto skew = int64_t(reinterpret_cast<uintptr_t>(tensor.memory().data()) % 16);
-  KEYHOLE_ASSERT(skew == 0, "the memory of a poisoned tensor is aligned");
-  GpuMemory memory(device_, bytes);
-  memory.copy_from_host(tensor.memory().data(), bytes);
-  view.data = static_cast<std::byte*>(memory.data()) + tensor.offset_bytes();
-  view.device = device_;
-  copies_.push_back({std::move(memory), back});
-  return view;
-}
-
 int32_t* GpuCopies::integers(std::vector<int32_t>& values) {
-  const int64_t bytes = int64_t(values.size() * sizeof(int32_t));
-  GpuMemory memory(device_, bytes);
-  memory.copy_from_host(values.data(), bytes);
-  auto* const data = static_cast<int32_t*>(memory.data());
-  integers_.push_back({std::move(memory), &values});
-  return data;
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(values));
+  const TensorView view(values.data(), DType::f32, {int64_t(values.size())});  // as wide as those
+  return static_cast<int32_t*>(copies_.output(bytes, view).data);
 }
 
 void* GpuCopies::workspace(int64_t bytes) {
@@ -43,14 +25,7 @@ void* GpuCopies::workspace(int64_t bytes) {
 }
 
 std::string GpuCopies::finish() {
-  synchronize(device_);
-  for (const Copy& copy : copies_) {
-    if (copy.back == nullptr) continue;
-    copy.memory.copy_to_host(copy.back->memory().data(), int64_t(copy.back->memory().size()));
-  }
-  for (const Integers& values : integers_) {
-    values.memory.copy_to_host(values.back->data(), values.memory.bytes());
-  }
+  copies_.finish();
   if (workspace_.data() == nullptr) return "";
   std::vector<unsigned char> all(size_t(workspace_.bytes()));
   workspace_.copy_to_host(all.data(), workspace_.bytes());

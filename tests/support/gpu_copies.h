@@ -5,15 +5,19 @@
 
 #include <vector>
 
-#include "runtime/gpu_memory.h"
-#include "support/poison.h"
+#include "judge/device_copies.h"
+#include "judge/poisoned_tensor.h"
 
 namespace keyhole::test {
 
 class GpuCopies {
  public:
-  TensorView input(const PoisonedTensor& tensor) { return copy(tensor, nullptr); }
-  TensorView output(PoisonedTensor& tensor) { return copy(tensor, &tensor); }
+  TensorView input(const judge::PoisonedTensor& tensor) {
+    return copies_.input(tensor.memory(), tensor.view());
+  }
+  TensorView output(judge::PoisonedTensor& tensor) {
+    return copies_.output(tensor.memory(), tensor.view());
+  }
   // Integers of a support; they come back too.
   int32_t* integers(std::vector<int32_t>& values);
   // Scratch memory full of NaN, as large as asked for, with a canary behind it.
@@ -23,20 +27,8 @@ class GpuCopies {
   std::string finish();
 
  private:
-  struct Copy {
-    GpuMemory memory;
-    PoisonedTensor* back;
-  };
-  TensorView copy(const PoisonedTensor& tensor, PoisonedTensor* back);
-
-  struct Integers {
-    GpuMemory memory;
-    std::vector<int32_t>* back;
-  };
-
   Device device_{Device::Kind::cuda, 0};
-  std::vector<Copy> copies_;
-  std::vector<Integers> integers_;
+  judge::DeviceCopies copies_{device_};
   GpuMemory workspace_;
   int64_t workspace_bytes_ = 0;
 };

@@ -2,7 +2,6 @@
 // Fills the tensors of a case with numbers of its regime.
 #include "support/inputs.h"
 
-#include "base/check.h"
 #include "support/draw_numbers.h"
 
 namespace keyhole::test {
@@ -29,29 +28,7 @@ void take_options(const Case& c, Inputs& in) {
   if (c.has_sink) in.options.sink = in.sink.view();
 }
 
-void seal(Inputs& in) {
-  for (PoisonedTensor* tensor : {&in.q, &in.k, &in.v, &in.dout, &in.sink}) tensor->seal();
-}
-
-template <size_t N>
-std::string first_damage(const std::pair<const char*, const PoisonedTensor*> (&tensors)[N]) {
-  for (const auto& [name, tensor] : tensors) {
-    const std::string damage = tensor->damage();
-    if (!damage.empty()) return say(name, ": ", damage);
-  }
-  return "";
-}
-
 }  // namespace
-
-std::string Inputs::damage() const {
-  return first_damage({{"q", &q}, {"k", &k}, {"v", &v}, {"dout", &dout}, {"sink", &sink}});
-}
-
-std::string Outputs::damage() const {
-  return first_damage(
-      {{"out", &out}, {"lse", &lse}, {"dq", &dq}, {"dk", &dk}, {"dv", &dv}, {"dsink", &dsink}});
-}
 
 Inputs make_inputs(const Case& c, const AllowedPairs& allowed) {
   Inputs in;

@@ -5,19 +5,13 @@
 #include "keyhole/attention.h"
 #include "support/allowed_pairs.h"
 #include "support/case_tensors.h"
-#include "support/poison.h"
 
 namespace keyhole::test {
 
 struct Inputs : InputTensors<PoisonedTensor> {
   AttentionOptions options;  // scale, softcap, sink, threads of the case
-
-  std::string damage() const;
 };
-
-struct Outputs : OutputTensors<PoisonedTensor> {
-  std::string damage() const;
-};
+using Outputs = OutputTensors<PoisonedTensor>;
 
 Inputs make_inputs(const Case& c, const AllowedPairs& allowed);
 Outputs make_outputs(const Case& c);

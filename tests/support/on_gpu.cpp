@@ -26,18 +26,13 @@ bool is_aligned(const CallTensors& t, Operation operation) {
 
 Request request_of(Operation operation, const Case& c, const CallTensors& tensors,
                    int64_t shared_bytes) {
-  return {.backend = "auto",
-          .operation = operation,
-          .dtype = c.dtype,
-          .head_dim = c.head_dim,
-          .v_head_dim = c.v_head_dim,
-          .device = kGpu,
-          .compute_capability = gpu(kGpu).compute_capability,
-          .shared_bytes = shared_bytes != 0 ? shared_bytes : gpu(kGpu).shared_bytes,
-          .normalizer = c.normalizer,
-          .has_softcap = c.softcap > 0,
-          .is_aligned = is_aligned(tensors, operation),
-          .why_no_tma = why_no_tma(tensors, operation)};
+  Request request = request_for(kGpu, operation, c.dtype, c.head_dim, c.v_head_dim);
+  if (shared_bytes != 0) request.shared_bytes = shared_bytes;
+  request.normalizer = c.normalizer;
+  request.has_softcap = c.softcap > 0;
+  request.is_aligned = is_aligned(tensors, operation);
+  request.why_no_tma = why_no_tma(tensors, operation);
+  return request;
 }
 
 // Contiguous, as `support` of forward_on_gpu and backward_on_gpu.
@@ -72,20 +67,13 @@ std::string why_refused(const KernelEntry& kernel, const Case& c, const CallTens
 }
 
 ForwardArgs forward_args_of(const Case& c, const CallTensors& t, int64_t shared_bytes) {
-  ForwardArgs args;
-  args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
-  if (c.has_sink) args.sink = t.sink;
-  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
+  ForwardArgs args = judge::forward_args(t, c.rule());
   args.launch.shared_bytes = shared_bytes;
   return args;
 }
 
 BackwardArgs backward_args_of(const Case& c, const CallTensors& t, int64_t shared_bytes) {
-  BackwardArgs args;
-  args.dout = t.dout, args.q = t.q, args.k = t.k, args.v = t.v, args.out = t.out, args.lse = t.lse;
-  args.dq = t.dq, args.dk = t.dk, args.dv = t.dv;
-  if (c.has_sink) args.sink = t.sink, args.dsink = t.dsink;
-  args.rule = {.normalizer = c.normalizer, .scale = c.score_scale(), .softcap = c.softcap};
+  BackwardArgs args = judge::backward_args(t, c.rule());
   args.launch.shared_bytes = shared_bytes;
   return args;
 }

@@ -13,14 +13,7 @@
 
 namespace keyhole::test {
 
-struct CallTensors {
-  TensorView q, k, v, dout, sink, out, lse, dq, dk, dv, dsink;
-};
-template <class Held>
-CallTensors views_of(const InputTensors<Held>& in, const OutputTensors<Held>& o) {
-  return {in.q.view(),  in.k.view(), in.v.view(), in.dout.view(), in.sink.view(), o.out.view(),
-          o.lse.view(), o.dq.view(), o.dk.view(), o.dv.view(),    o.dsink.view()};
-}
+using judge::CallTensors, judge::views_of;
 
 // Why a kernel does not take tensors that lie like these, added up in any order; empty: it does.
 // Copies lie on the GPU as on the host. shared_bytes of 0: what the GPU has.

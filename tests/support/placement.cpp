@@ -6,7 +6,6 @@
 namespace keyhole::test {
 namespace {
 
-constexpr int64_t kMoatBytes = 4096;
 constexpr int64_t kOddStride =
     12'345'677;  // for dimensions of size 1: using it would leave the moat
 
@@ -24,11 +23,11 @@ void nest(const std::vector<int64_t>& shape, const std::vector<int>& order, int6
 
 Placement place(DType dtype, const std::vector<int64_t>& shape, Layout layout) {
   const int rank = int(shape.size());
-  Placement placed;
-  placed.view.dtype = dtype;
-  placed.view.rank = rank;
-  std::copy(shape.begin(), shape.end(), placed.view.shape);
-  int64_t* strides = placed.view.strides;
+  TensorView view;
+  view.dtype = dtype;
+  view.rank = rank;
+  std::copy(shape.begin(), shape.end(), view.shape);
+  int64_t* strides = view.strides;
   std::vector<int> order(static_cast<size_t>(rank));
   for (int i = 0; i < rank; ++i) order[size_t(i)] = i;
   int64_t row = std::max<int64_t>(shape[size_t(rank - 1)], 1);
@@ -43,10 +42,7 @@ Placement place(DType dtype, const std::vector<int64_t>& shape, Layout layout) {
     extent += (std::max<int64_t>(shape[size_t(i)], 1) - 1) * strides[i];
     if (layout == Layout::odd_strides && shape[size_t(i)] == 1) strides[i] = kOddStride;
   }
-  const int64_t moat = kMoatBytes / bytes_of(dtype);
-  placed.first = moat + (layout == Layout::odd_offset ? 1 : 0);
-  placed.elements = placed.first + extent + moat;
-  return placed;
+  return judge::between_moats(view, extent, layout == Layout::odd_offset ? 1 : 0);
 }
 
 }  // namespace keyhole::test

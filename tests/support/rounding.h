@@ -19,6 +19,8 @@ KEYHOLE_ON_BOTH inline double rounded_to(DType dtype, double value) {
       return double(to_f32(to_f16(float(value))));
     case DType::bf16:
       return double(to_f32(to_bf16(float(value))));
+    case DType::e4m3:
+      return double(to_f32(to_e4m3(float(value))));
     case DType::f32:
       return double(float(value));
     case DType::f64:

@@ -39,6 +39,8 @@ __global__ void values(int64_t count, TensorView got, ExpectedOnGpu expected, Ve
 
 __device__ uint64_t bits_of(const TensorView& tensor, int64_t place) {
   switch (tensor.dtype) {
+    case DType::e4m3:
+      return static_cast<const uint8_t*>(tensor.data)[place];
     case DType::f16:
     case DType::bf16:
       return static_cast<const uint16_t*>(tensor.data)[place];

@@ -44,6 +44,8 @@ __device__ inline double load(const TensorView& tensor, int64_t place) {
       return double(to_f32(static_cast<const Half*>(tensor.data)[place]));
     case DType::bf16:
       return double(to_f32(static_cast<const BFloat16*>(tensor.data)[place]));
+    case DType::e4m3:
+      return double(to_f32(static_cast<const E4m3*>(tensor.data)[place]));
     case DType::f32:
       return double(static_cast<const float*>(tensor.data)[place]);
     case DType::f64:
@@ -59,6 +61,9 @@ __device__ inline void store(const TensorView& tensor, int64_t place, double val
       return;
     case DType::bf16:
       static_cast<BFloat16*>(tensor.data)[place] = to_bf16(float(value));
+      return;
+    case DType::e4m3:
+      static_cast<E4m3*>(tensor.data)[place] = to_e4m3(float(value));
       return;
     case DType::f32:
       static_cast<float*>(tensor.data)[place] = float(value);

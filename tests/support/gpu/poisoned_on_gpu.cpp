@@ -13,6 +13,8 @@
 namespace keyhole::test {
 namespace {
 
+using judge::kCanary, judge::kNanMoat;
+
 constexpr int64_t kCanaryBytes = 512;
 constexpr uint16_t kWorkspacePoison = 0xffff;  // NaN in every dtype
 
@@ -26,11 +28,8 @@ GpuMemory copy_of(const GpuMemory& memory) {
 
 }  // namespace
 
-PoisonedOnGpu::PoisonedOnGpu(DType dtype, const std::vector<int64_t>& shape, Layout layout,
-                             bool is_output)
-    : placed_(place(dtype, shape, layout)),
-      is_output_(is_output),
-      memory_(kTestGpu, placed_.bytes()) {
+PoisonedOnGpu::PoisonedOnGpu(const judge::Placement& placed, bool is_output)
+    : placed_(placed), is_output_(is_output), memory_(kTestGpu, placed_.bytes()) {
   placed_.view.data = static_cast<std::byte*>(memory_.data()) + placed_.first_byte();
   placed_.view.device = kTestGpu;
   paint_on_gpu(memory_.data(), memory_.bytes(), is_output ? kCanary : kNanMoat);

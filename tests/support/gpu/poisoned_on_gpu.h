@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "judge/placement.h"
 #include "runtime/gpu_memory.h"
 #include "support/gpu/compare.h"
 #include "support/numbers.h"
-#include "support/placement.h"
 
 namespace keyhole::test {
 
@@ -18,7 +18,7 @@ namespace keyhole::test {
 class PoisonedOnGpu {
  public:
   PoisonedOnGpu() = default;
-  PoisonedOnGpu(DType dtype, const std::vector<int64_t>& shape, Layout layout, bool is_output);
+  PoisonedOnGpu(const judge::Placement& placed, bool is_output);
 
   const TensorView& view() const { return placed_.view; }
   bool is_given() const { return view().is_given(); }
@@ -35,7 +35,7 @@ class PoisonedOnGpu {
   double get(int64_t index) const;  // one element, in logical order; waits
 
  private:
-  Placement placed_;
+  judge::Placement placed_;
   bool is_output_ = false;
   GpuMemory memory_, sealed_;
 };

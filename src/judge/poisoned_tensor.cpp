@@ -1,50 +1,52 @@
-// tests/support/poison.cpp
+// src/judge/poisoned_tensor.cpp
 // Lays tensors out in poisoned memory and looks at the poison afterwards.
-#include "support/poison.h"
+#include "judge/poisoned_tensor.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/dtype.h"
-#include "support/placement.h"
 
-namespace keyhole::test {
+namespace keyhole::judge {
 namespace {
 
-// `bytes`, an even number of them, filled with a 16-bit pattern.
+// `bytes` of them, filled with a 16-bit pattern.
 void paint(std::byte* to, int64_t bytes, uint16_t pattern) {
-  for (int64_t i = 0; i < bytes; i += 2) std::memcpy(to + i, &pattern, 2);
+  for (int64_t i = 0; i < bytes; i += 2) {
+    std::memcpy(to + i, &pattern, size_t(std::min<int64_t>(2, bytes - i)));
+  }
 }
 
 }  // namespace
 
-PoisonedTensor::PoisonedTensor(DType dtype, std::vector<int64_t> shape, Layout layout,
-                               bool is_output)
-    : dtype_(dtype), is_output_(is_output), element_bytes_(bytes_of(dtype)) {
-  const Placement placed = place(dtype, shape, layout);
-  memory_.resize(size_t(placed.bytes()));
+PoisonedTensor::PoisonedTensor(const Placement& placed, bool is_output)
+    : dtype_(placed.view.dtype),
+      is_output_(is_output),
+      view_(placed.view),
+      element_bytes_(bytes_of(dtype_)),
+      memory_(size_t(placed.bytes())) {
+  // A copy on a GPU lies the same within 16 bytes: alignment is part of a case.
+  KEYHOLE_ASSERT(reinterpret_cast<uintptr_t>(memory_.data()) % 16 == 0,
+                 "the memory of a poisoned tensor is not aligned");
   paint(memory_.data(), placed.bytes(), is_output ? kCanary : kNanMoat);
-  view_ = placed.view;
   view_.data = memory_.data() + placed.first_byte();
   // Every element's place, by counting up the indices like an odometer.
-  int64_t count = 1;
-  for (const int64_t size : shape) count *= size;
-  std::vector<int64_t> index(shape.size());
+  const int64_t count = view_.num_elements();
+  int64_t index[TensorView::kMaxRank] = {}, at = placed.first;
   places_.reserve(size_t(count));
   for (int64_t i = 0; i < count; ++i) {
-    int64_t at = placed.first;
-    for (size_t dim = 0; dim < shape.size(); ++dim) at += index[dim] * view_.strides[dim];
     places_.push_back(at);
-    for (size_t dim = shape.size(); dim-- > 0;) {
-      if (++index[dim] < shape[dim]) break;
-      index[dim] = 0;
+    for (int dim = view_.rank; dim-- > 0;) {
+      at += view_.strides[dim];
+      if (++index[dim] < view_.shape[dim]) break;
+      at -= index[dim] * view_.strides[dim], index[dim] = 0;
     }
   }
 }
 
 void PoisonedTensor::set(int64_t index, double value) {
-  with_storage(dtype_, [&](auto storage) {
+  with_index_storage(dtype_, [&](auto storage) {
     using Storage = decltype(storage);
     reinterpret_cast<Storage*>(memory_.data())[places_[size_t(index)]] =
         Traits<Storage>::from(typename Traits<Storage>::Compute(value));
@@ -52,7 +54,7 @@ void PoisonedTensor::set(int64_t index, double value) {
 }
 
 double PoisonedTensor::get(int64_t index) const {
-  return with_storage(dtype_, [&](auto storage) {
+  return with_index_storage(dtype_, [&](auto storage) {
     using Storage = decltype(storage);
     return double(to_f32(reinterpret_cast<const Storage*>(memory_.data())[places_[size_t(index)]]));
   });
@@ -60,6 +62,10 @@ double PoisonedTensor::get(int64_t index) const {
 
 void PoisonedTensor::fill(const std::function<double(int64_t index)>& value) {
   for (int64_t i = 0; i < num_elements(); ++i) set(i, value(i));
+}
+
+void PoisonedTensor::fill(double value) {
+  fill([value](int64_t) { return value; });
 }
 
 std::vector<double> PoisonedTensor::values() const {
@@ -94,4 +100,4 @@ std::string PoisonedTensor::damage() const {
              " bytes from its first element");
 }
 
-}  // namespace keyhole::test
+}  // namespace keyhole::judge

@@ -1,18 +1,20 @@
-// cli/check/judge.cpp
-#include "cli/check/judge.h"
+// src/judge/judge.cpp
+#include "judge/judge.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include "base/check.h"
 #include "base/dtype.h"
 #include "base/parallel.h"
+#include "base/random.h"
 #include "reference/attention.h"
 
-namespace keyhole::cli {
+namespace keyhole::judge {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -51,10 +53,21 @@ std::string place_of(const char* name, const TensorView& rows, int64_t head, int
              ", row ", row, ", column ", column);
 }
 
-std::vector<int64_t> all_rows(const TensorView& rows) {
-  std::vector<int64_t> all(static_cast<size_t>(rows.shape[2]));
+std::vector<int64_t> all_rows(int64_t length) {
+  std::vector<int64_t> all(static_cast<size_t>(length));
   std::iota(all.begin(), all.end(), 0);
   return all;
+}
+
+// The worst of what look(head, finding) finds, over all heads of all batch entries.
+template <class Look>
+Finding worst_of_heads(const TensorView& rows, int threads, const Look& look) {
+  std::vector<Finding> findings(size_t(rows.shape[0] * rows.shape[1]));
+  parallel_for(int64_t(findings.size()), threads,
+               [&](int64_t head, int) { look(head, findings[size_t(head)]); });
+  Finding worst;
+  for (const Finding& finding : findings) worst.take(finding);
+  return worst;
 }
 
 // A result beside what it should be, and what the reference gives for disturbed inputs.
@@ -96,7 +109,7 @@ double rounding_of_equal_terms(const Answer& answer, int64_t terms,
 // what it moved by itself, besides what all but a tenth of the numbers move by.
 Finding compare(const Comparison& result, const std::vector<int64_t>& queries, int threads) {
   const TensorView got = as_rows(result.got);
-  const std::vector<int64_t> rows = result.got.rank == 1 ? all_rows(got) : queries;
+  const std::vector<int64_t> rows = result.got.rank == 1 ? all_rows(got.shape[2]) : queries;
   const int64_t heads = got.shape[0] * got.shape[1], columns = got.shape[3];
   KEYHOLE_ASSERT(int64_t(result.want.size()) == heads * int64_t(rows.size()) * columns,
                  "check: ", result.name, " has ", heads * int64_t(rows.size()) * columns,
@@ -121,22 +134,18 @@ Finding compare(const Comparison& result, const std::vector<int64_t>& queries, i
     usual = *place;
   }
   const double rounded = 2 * rounding_unit(got.dtype) * largest + result.of_statistic;
-  std::vector<Finding> findings(static_cast<size_t>(heads));
-  parallel_for(heads, threads, [&](int64_t head, int) {
+  return worst_of_heads(got, threads, [&](int64_t head, Finding& finding) {
     for (size_t i = 0; i < rows.size(); ++i) {
       const size_t place = size_t(head) * rows.size() + i;
       // Twice the largest of a hundred thousand, which is about 3.5 times the usual.
       const double allowed = 7 * usual + 2 * row_cost[place] + rounded + 1e-30;
       for (int64_t x = 0; x < columns; ++x) {
-        expect(findings[size_t(head)], element(got, head, rows[i], x),
+        expect(finding, element(got, head, rows[i], x),
                result.want[place * size_t(columns) + size_t(x)], allowed,
                [&] { return place_of(result.name, got, head, rows[i], x); });
       }
     }
   });
-  Finding worst;
-  for (const Finding& finding : findings) worst.take(finding);
-  return worst;
 }
 
 // How far the numbers a kernel works with are from exact, as a share of each of them.
@@ -185,6 +194,14 @@ void Finding::take(const Finding& other) {
   if (other.ratio() > ratio() || allowed == 0) *this = other;
 }
 
+std::vector<int64_t> rows_to_check(int64_t length, int64_t all_up_to, int64_t count,
+                                   uint64_t seed) {
+  if (length <= std::max(all_up_to, count)) return all_rows(length);
+  std::set<int64_t> chosen = {0, 1, length - 2, length - 1};
+  for (Random random(seed); int64_t(chosen.size()) < count;) chosen.insert(random.below(length));
+  return {chosen.begin(), chosen.end()};
+}
+
 Finding judge_forward(const KernelEntry& kernel, const Answer& answer,
                       const std::vector<int64_t>& queries) {
   const auto reference = [&](const Disturbance& disturbance) {
@@ -217,7 +234,7 @@ Finding judge_backward(const KernelEntry& kernel, const Answer& answer,
   const std::vector<Grads> rough = disturbed(kernel, answer, reference);
   const double shared = rounding_of_statistic(kernel, answer, {&want.dq, &want.dk, &want.dv});
   const int threads = answer.options.threads;
-  const std::vector<int64_t> keys = all_rows(answer.k);
+  const std::vector<int64_t> keys = all_rows(answer.k.shape[2]);
   const int64_t rows_of_key = answer.q.shape[1] / answer.k.shape[1] * answer.q.shape[2];
   const double of_sum = rounding_of_equal_terms(answer, rows_of_key, want.dv);
   Finding worst = compare({"dq", answer.dq, std::move(want.dq), each(rough, &Grads::dq), shared},
@@ -235,21 +252,15 @@ Finding judge_backward(const KernelEntry& kernel, const Answer& answer,
 }
 
 Finding judge_written(const char* name, const TensorView& tensor, int threads) {
-  const int64_t heads = tensor.shape[0] * tensor.shape[1];
-  std::vector<Finding> findings(static_cast<size_t>(heads));
-  parallel_for(heads, threads, [&](int64_t head, int) {
+  return worst_of_heads(tensor, threads, [&](int64_t head, Finding& finding) {
     for (int64_t row = 0; row < tensor.shape[2]; ++row) {
       for (int64_t x = 0; x < tensor.shape[3]; ++x) {
         const double value = element(tensor, head, row, x);
         if (std::isfinite(value)) continue;
-        expect(findings[size_t(head)], value, 0, 1,
-               [&] { return place_of(name, tensor, head, row, x); });
+        expect(finding, value, 0, 1, [&] { return place_of(name, tensor, head, row, x); });
       }
     }
   });
-  Finding worst;
-  for (const Finding& finding : findings) worst.take(finding);
-  return worst;
 }
 
 bool is_worse(Finding& finding, double got, double want, double allowed) {
@@ -268,4 +279,4 @@ void complain(Finding& finding, double got, double want, const std::string& wher
   finding.complaint = text.str();
 }
 
-}  // namespace keyhole::cli
+}  // namespace keyhole::judge

@@ -1,7 +1,7 @@
-// tests/support/poison.h
-// Tensors for hostile tests: any layout, with poison in every byte that is not an element. Inputs
-// are surrounded by NaN, so that reading too far shows in the result; outputs by a canary, so that
-// writing too far shows in the canary. Both are checked after the call.
+// src/judge/poisoned_tensor.h
+// Tensors in the worst company: any layout, with poison in every byte that is not an element.
+// Inputs are surrounded by NaN, so that reading too far shows in the result; outputs by a canary,
+// so that writing too far shows in the canary. Both are checked after the call.
 #pragma once
 
 #include <cstddef>
@@ -10,16 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "keyhole/tensor.h"
-#include "support/case.h"
+#include "judge/placement.h"
 
-namespace keyhole::test {
+namespace keyhole::judge {
 
 class PoisonedTensor {
  public:
   PoisonedTensor() = default;
-  // `shape` has 4 dimensions, or 3 (lse), or 1 (sink). Elements hold poison until they are written.
-  PoisonedTensor(DType dtype, std::vector<int64_t> shape, Layout layout, bool is_output);
+  PoisonedTensor(const Placement& placed, bool is_output);  // elements hold poison until written
   PoisonedTensor(PoisonedTensor&&) = default;  // the view points into the moved vector's memory
   PoisonedTensor& operator=(PoisonedTensor&&) = default;
 
@@ -29,6 +27,7 @@ class PoisonedTensor {
   // Elements in logical order, last dimension fastest. Where elements share memory (stride 0) the
   // last one written stays.
   void fill(const std::function<double(int64_t index)>& value);
+  void fill(double value);
   void set(int64_t index, double value);
   double get(int64_t index) const;
   std::vector<double> values() const;
@@ -55,4 +54,4 @@ class PoisonedTensor {
   std::vector<int64_t> places_;  // for each element, where it lies, counted in elements of memory_
 };
 
-}  // namespace keyhole::test
+}  // namespace keyhole::judge

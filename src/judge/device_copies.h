@@ -1,4 +1,4 @@
-// cli/device_copies.h
+// src/judge/device_copies.h
 // Tensors of the host on the device of one call: themselves on the CPU, copies on a GPU.
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "keyhole/tensor.h"
 #include "runtime/gpu_memory.h"
 
-namespace keyhole::cli {
+namespace keyhole::judge {
 
 class DeviceCopies {
  public:
@@ -32,4 +32,4 @@ class DeviceCopies {
   std::vector<Copy> copies_;
 };
 
-}  // namespace keyhole::cli
+}  // namespace keyhole::judge

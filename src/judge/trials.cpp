@@ -1,42 +1,40 @@
-// cli/check/trials.cpp
+// src/judge/trials.cpp
 // The table of trials. Tolerance cannot see one wrong key in thousands, so that two probes look at
 // the mask itself: count (q = 0: exp(lse) is the number of keys) and spike (one key at an edge of
 // the mask carries nearly all the weight). Entmax and top_k go through the same trials, and through
 // two of their own.
-#include "cli/check/trials.h"
+#include "judge/trials.h"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 
 #include "base/check.h"
-#include "cli/check/problem.h"
+#include "judge/problem.h"
 #include "reference/attention.h"
 
-namespace keyhole::cli {
+namespace keyhole::judge {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-// All queries of a short sequence, a sample with both ends of a long one.
 std::vector<int64_t> queries_to_check(const Subject& subject) {
-  std::vector<int64_t> queries(size_t(subject.q_len));
-  std::iota(queries.begin(), queries.end(), 0);
-  if (subject.q_len <= kLongestFullyChecked) return queries;
-  Random random(subject.seed + 2);
-  std::vector<int64_t> sample = {0, 1, subject.q_len - 2, subject.q_len - 1};
-  for (int i = 0; i < 28; ++i) sample.push_back(random.below(subject.q_len));
-  std::sort(sample.begin(), sample.end());
-  sample.erase(std::unique(sample.begin(), sample.end()), sample.end());
-  return sample;
+  return rows_to_check(subject.q_len, kLongestFullyChecked, /*count=*/32, subject.seed + 2);
 }
 
-// The kernel runs first: the reference must not leave the right answer in memory.
-Finding compare_forward(Problem& problem, const KernelEntry& kernel, TileShape tile) {
-  problem.run_forward(tile);
-  Finding finding = judge_forward(kernel, problem.answer(), queries_to_check(problem.subject));
-  expect_intact(finding, problem);
+// The kernel runs first: the reference must not leave the right answer in memory. A backward pass
+// starts from what the reference gives of the forward pass.
+Finding compare(Problem& problem, TileShape tile) {
+  const Answer answer = problem.answer();
+  const KernelEntry& kernel = problem.kernel;
+  const bool is_forward = kernel.operation == Operation::forward;
+  if (!is_forward) {
+    const ReferenceOutput exact = reference_forward(answer.pattern, answer.q, answer.k, answer.v,
+                                                    answer.options, answer.offset);
+    problem.o.out.fill([&](int64_t i) { return exact.out[size_t(i)]; });
+    problem.o.lse.fill([&](int64_t i) { return exact.lse[size_t(i)]; });
+  }
+  problem.run(tile);
+  Finding finding = (is_forward ? judge_forward : judge_backward)(
+      kernel, answer, queries_to_check(problem.subject));
+  problem.expect_intact(finding);
   return finding;
 }
 
@@ -45,12 +43,9 @@ Finding forward_nan_key(const KernelEntry& kernel, TileShape tile, const Subject
   Problem problem(subject, kernel);
   problem.randomise();
   for (int64_t head = 0; head < subject.batch * subject.kv_heads && subject.k_len > 0; ++head) {
-    const int64_t row = head * subject.k_len + problem.random.below(subject.k_len);
-    for (int64_t x = 0; x < subject.head_dim; ++x) problem.k.set(row * subject.head_dim + x, kNan);
-    for (int64_t x = 0; x < subject.v_head_dim; ++x)
-      problem.v.set(row * subject.v_head_dim + x, kNan);
+    problem.spoil_key(head * subject.k_len + problem.random.below(subject.k_len));
   }
-  return compare_forward(problem, kernel, tile);
+  return compare(problem, tile);
 }
 
 // q = 0: lse, or lambda, tells the number of keys, and no rounding hides one of them.
@@ -58,8 +53,8 @@ Finding forward_count(const KernelEntry& kernel, TileShape tile, const Subject& 
   Problem problem(subject, kernel);
   problem.has_equal_terms = true;
   problem.randomise();
-  problem.q.fill(0), problem.v.fill(1);
-  return compare_forward(problem, kernel, tile);
+  problem.in.q.fill(0), problem.in.v.fill(1);
+  return compare(problem, tile);
 }
 
 // Keys where the mask of some query begins or ends, and their neighbours outside.
@@ -79,28 +74,17 @@ int64_t edge_key(Problem& problem, int64_t b, int64_t h) {
 Finding forward_spike(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
   if (subject.q_len == 0 || subject.k_len == 0 || subject.head_dim == 0) return {};
   Problem problem(subject, kernel);
-  problem.q.fill(1), problem.k.fill(0), problem.v.fill(0);
+  problem.in.q.fill(1), problem.in.k.fill(0), problem.in.v.fill(0);
   const int64_t group = subject.heads / subject.kv_heads;
   const double logit = std::log(double(subject.k_len)) + 3;
   for (int64_t head = 0; head < subject.batch * subject.kv_heads; ++head) {
     const int64_t b = head / subject.kv_heads, h = head % subject.kv_heads;
     const int64_t row = problem.k_row(b, h, edge_key(problem, b, h * group));
-    problem.k.set(row * subject.head_dim, logit / *problem.options.scale);
-    for (int64_t x = 0; x < subject.v_head_dim; ++x) problem.v.set(row * subject.v_head_dim + x, 1);
+    problem.in.k.set(row * subject.head_dim, logit / *problem.options.scale);
+    for (int64_t x = 0; x < subject.v_head_dim; ++x)
+      problem.in.v.set(row * subject.v_head_dim + x, 1);
   }
-  return compare_forward(problem, kernel, tile);
-}
-
-Finding compare_backward(Problem& problem, const KernelEntry& kernel, TileShape tile) {
-  const Answer answer = problem.answer();
-  const ReferenceOutput exact = reference_forward(answer.pattern, answer.q, answer.k, answer.v,
-                                                  answer.options, answer.offset);
-  for (size_t i = 0; i < exact.out.size(); ++i) problem.out.set(int64_t(i), exact.out[i]);
-  for (size_t i = 0; i < exact.lse.size(); ++i) problem.lse.set(int64_t(i), exact.lse[i]);
-  problem.run_backward(tile);
-  Finding finding = judge_backward(kernel, answer, queries_to_check(problem.subject));
-  expect_intact(finding, problem);
-  return finding;
+  return compare(problem, tile);
 }
 
 // ---- the keys that have weight, of entmax and top_k ----
@@ -109,8 +93,8 @@ Finding compare_backward(Problem& problem, const KernelEntry& kernel, TileShape 
 constexpr double kScoreError = 1e-4;
 
 ReferenceRow row_of(Problem& problem, int64_t b, int64_t h, int64_t query) {
-  return reference_row(problem.subject.pattern, problem.q.view(), problem.k.view(), b, h, query,
-                       problem.options, problem.subject.plan.shape().offset);
+  return reference_row(problem.subject.pattern, problem.in.q.view(), problem.in.k.view(), b, h,
+                       query, problem.options, problem.subject.plan.shape().offset);
 }
 
 // The score that a key needs to have weight: above the threshold, and above the middle between the
@@ -142,7 +126,7 @@ Finding forward_support(const KernelEntry& kernel, TileShape tile, const Subject
   Problem problem(subject, kernel);
   problem.randomise();
   problem.use_support();
-  problem.run_forward(tile);
+  problem.run(tile);
   Finding finding;
   for_each_row(subject, [&](int64_t b, int64_t h, int64_t query) {
     const ReferenceRow row = row_of(problem, b, h, query);
@@ -176,7 +160,7 @@ Finding forward_support(const KernelEntry& kernel, TileShape tile, const Subject
                   row.weights[j] > 0 ? "has weight" : "has none", ", and only then");
     }
   });
-  expect_intact(finding, problem);
+  problem.expect_intact(finding);
   return finding;
 }
 
@@ -197,15 +181,15 @@ Finding backward_support(const KernelEntry& kernel, TileShape tile, const Subjec
     }
     if (count > kSupportKeys) listed[0] = kLongSupport;
   });
-  return compare_backward(problem, kernel, tile);
+  return compare(problem, tile);
 }
 
-template <auto compare_pass, bool has_extras>
+template <bool has_extras>
 Finding random_numbers(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
   Problem problem(subject, kernel);
   problem.randomise();
   if (has_extras) problem.use_softcap_and_sinks();
-  return compare_pass(problem, kernel, tile);
+  return compare(problem, tile);
 }
 
 // q = 0, dout = 1: the gradient of a value is the sum over the queries that see it of 1 / their
@@ -213,21 +197,21 @@ Finding random_numbers(const KernelEntry& kernel, TileShape tile, const Subject&
 Finding backward_count(const KernelEntry& kernel, TileShape tile, const Subject& subject) {
   Problem problem(subject, kernel);
   problem.has_equal_terms = true;
-  problem.q.fill(0), problem.k.fill(0), problem.v.fill(1), problem.dout.fill(1);
-  return compare_backward(problem, kernel, tile);
+  problem.in.q.fill(0), problem.in.k.fill(0), problem.in.v.fill(1), problem.in.dout.fill(1);
+  return compare(problem, tile);
 }
 
 constexpr Trial kTrials[] = {
-    {"strides, NaN around", Operation::forward, random_numbers<compare_forward, false>},
-    {"softcap and sinks", Operation::forward, random_numbers<compare_forward, true>,
+    {"strides, NaN around", Operation::forward, random_numbers<false>},
+    {"softcap and sinks", Operation::forward, random_numbers<true>,
      /*has_softcap=*/true},
     {"NaN in one key", Operation::forward, forward_nan_key},
     {"count of keys", Operation::forward, forward_count},
     {"spike at an edge", Operation::forward, forward_spike},
     {"keys that have weight", Operation::forward, forward_support, /*has_softcap=*/false,
      /*is_for_sparse=*/true},
-    {"strides, NaN around", Operation::backward, random_numbers<compare_backward, false>},
-    {"softcap and sinks", Operation::backward, random_numbers<compare_backward, true>,
+    {"strides, NaN around", Operation::backward, random_numbers<false>},
+    {"softcap and sinks", Operation::backward, random_numbers<true>,
      /*has_softcap=*/true},
     {"count of keys", Operation::backward, backward_count},
     {"keys that have weight", Operation::backward, backward_support, /*has_softcap=*/false,
@@ -238,4 +222,4 @@ constexpr Trial kTrials[] = {
 
 std::span<const Trial> trials() { return kTrials; }
 
-}  // namespace keyhole::cli
+}  // namespace keyhole::judge

@@ -1,4 +1,4 @@
-// cli/check/trials.h
+// src/judge/trials.h
 // The trials that `keyhole check` puts every kernel to. Each runs a kernel once on hostile inputs
 // and compares with the fp64 reference.
 #pragma once
@@ -6,11 +6,10 @@
 #include <cstdint>
 #include <span>
 
-#include "cli/check/judge.h"
-#include "kernels/contract.h"
+#include "judge/judge.h"
 #include "keyhole/plan.h"
 
-namespace keyhole::cli {
+namespace keyhole::judge {
 
 // What is asked of a kernel. When the pattern is the same for all heads, the plan's shape has one
 // head and one batch entry, and the tensors have more.
@@ -42,4 +41,4 @@ inline bool suits(const Trial& trial, const KernelEntry& kernel) {
 // Sequences longer than this are compared on a sample of their queries, forward only.
 inline constexpr int64_t kLongestFullyChecked = 1024;
 
-}  // namespace keyhole::cli
+}  // namespace keyhole::judge

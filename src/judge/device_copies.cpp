@@ -1,9 +1,7 @@
-// cli/device_copies.cpp
-#include "cli/device_copies.h"
+// src/judge/device_copies.cpp
+#include "judge/device_copies.h"
 
-#include "cli/device.h"
-
-namespace keyhole::cli {
+namespace keyhole::judge {
 
 TensorView DeviceCopies::input(std::span<const std::byte> memory, const TensorView& view) {
   return copy(memory, view, nullptr);
@@ -14,7 +12,7 @@ TensorView DeviceCopies::output(std::span<std::byte> memory, const TensorView& v
 }
 
 TensorView DeviceCopies::copy(std::span<const std::byte> memory, TensorView view, std::byte* back) {
-  if (!is_gpu(device_) || !view.is_given()) return view;
+  if (device_.kind == Device::Kind::cpu || !view.is_given()) return view;
   GpuMemory there(device_, int64_t(memory.size()));
   there.copy_from_host(memory.data(), there.bytes());
   const auto* const begin = static_cast<const std::byte*>(view.data);
@@ -25,11 +23,11 @@ TensorView DeviceCopies::copy(std::span<const std::byte> memory, TensorView view
 }
 
 void DeviceCopies::finish() const {
-  if (!is_gpu(device_)) return;
+  if (device_.kind == Device::Kind::cpu) return;
   synchronize(device_);
   for (const Copy& copy : copies_) {
     if (copy.back != nullptr) copy.memory.copy_to_host(copy.back, copy.memory.bytes());
   }
 }
 
-}  // namespace keyhole::cli
+}  // namespace keyhole::judge

@@ -1,4 +1,4 @@
-// cli/check/judge.h
+// src/judge/judge.h
 // What a kernel made of its inputs, held against the fp64 reference. No tolerance is a magic
 // number: the reference is asked again with inputs that are off as rounding may have them, and what
 // its results move by is what rounding may cost on this very input.
@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/contract.h"
+#include "judge/call_tensors.h"
 #include "keyhole/attention.h"
 #include "keyhole/pattern.h"
 
-namespace keyhole::cli {
+namespace keyhole::judge {
 
 struct Finding {
   double error = 0, allowed = 0;  // at the place where error / allowed is worst
@@ -23,22 +23,23 @@ struct Finding {
 };
 
 // One call, on the host: what a kernel was given and what it gave.
-struct Answer {
+struct Answer : CallTensors {
   Pattern pattern;
-  TensorView q, k, v, out, lse;
-  TensorView dout = {}, dq = {}, dk = {}, dv = {}, dsink = {};  // of a backward pass
   AttentionOptions options = {};
   std::optional<int64_t> offset = {};
   uint64_t seed = 1;             // of the disturbance
   bool has_equal_terms = false;  // in the sums of out and dv
 };
 
+// All rows of a short sequence; so many of a long one, both ends among them.
+std::vector<int64_t> rows_to_check(int64_t length, int64_t all_up_to, int64_t count, uint64_t seed);
+
 // out and lse of these queries; dq of these, and what they alone add to dk and dv.
 Finding judge_forward(const KernelEntry& kernel, const Answer& answer,
                       const std::vector<int64_t>& queries);
 Finding judge_backward(const KernelEntry& kernel, const Answer& answer,
                        const std::vector<int64_t>& queries);
-// Whether every element is a number: one that nobody wrote is not.
+// Whether every element is a number. Elements that a kernel has not written are NaN.
 Finding judge_written(const char* name, const TensorView& tensor, int threads);
 
 // One number beside what it should be. `where` is called only to complain: texts cost more than the
@@ -50,4 +51,4 @@ void expect(Finding& finding, double got, double want, double allowed, Where&& w
   if (is_worse(finding, got, want, allowed)) complain(finding, got, want, where());
 }
 
-}  // namespace keyhole::cli
+}  // namespace keyhole::judge

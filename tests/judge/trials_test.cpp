@@ -1,17 +1,18 @@
-// tests/cli/check_test.cpp
+// tests/judge/trials_test.cpp
 // The trials of `keyhole check` are themselves checked: sound kernels pass them, and each kind of
 // broken kernel is caught by the trial that is there for it.
+#include "judge/trials.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "cli/check/hostile.h"
-#include "cli/check/trials.h"
+#include "judge/poisoned_tensor.h"
 #include "runtime/dispatch.h"
 #include "runtime/registry.h"
 
-namespace keyhole::cli {
+namespace keyhole::judge {
 namespace {
 
 const KernelEntry& kernel_for(Operation operation) {
@@ -139,11 +140,13 @@ TEST(Check, SeesAKeyThatIsListedAndHasNoWeight) {
 TEST(Check, AlignedRowsHaveNanAroundThemToo) {
   for (const DType dtype : {DType::bf16, DType::f32}) {
     for (const bool swaps : {false, true}) {
-      HostileTensor tensor(dtype, {2, 3, 5, 17}, swaps, /*is_aligned=*/true);
+      const std::vector<int64_t> shape = {2, 3, 5, 17};
+      PoisonedTensor tensor(place_apart(dtype, shape, swaps, /*is_aligned=*/true), true);
       EXPECT_TRUE(rows_are_aligned({&tensor.view()}));
-      EXPECT_FALSE(rows_are_aligned({&HostileTensor(dtype, {2, 3, 5, 17}, swaps).view()}));
+      const PoisonedTensor other(place_apart(dtype, shape, swaps), true);
+      EXPECT_FALSE(rows_are_aligned({&other.view()}));
       tensor.fill(1);
-      EXPECT_TRUE(tensor.is_moat_intact());
+      EXPECT_EQ(tensor.damage(), "");
       EXPECT_EQ(tensor.values(), std::vector<double>(2 * 3 * 5 * 17, 1.0));
     }
   }
@@ -181,7 +184,8 @@ TEST(Check, SeesAWriteBesideTheOutput) {
     *element(args.out, 1, 2, 33, args.out.shape[3]) = 1;  // one behind the end of a row
   });
   const Finding finding = run_trial("strides, NaN around", kernel, subject_of(causal(), causal()));
-  EXPECT_EQ(finding.complaint, "something was written beside out");
+  EXPECT_TRUE(finding.complaint.starts_with("out: an output was written outside, "))
+      << finding.complaint;
 }
 
 TEST(Check, SeesARowThatWasNotWritten) {
@@ -220,4 +224,4 @@ TEST(Check, SeesLostPrecision) {
 }
 
 }  // namespace
-}  // namespace keyhole::cli
+}  // namespace keyhole::judge
