@@ -9,5 +9,6 @@
 #include "keyhole/normalizer.h"
 #include "keyhole/pattern.h"
 #include "keyhole/plan.h"
+#include "keyhole/select.h"
 #include "keyhole/tensor.h"
 #include "keyhole/version.h"

@@ -118,10 +118,11 @@ Pattern bigbird(int64_t block, int64_t window, int64_t randoms, int64_t globals,
 // From arrays, which are copied. Rows are positions, as for every pattern: with fewer queries than
 // rows, the last query is the last row. If row i is query i and there are fewer rows than keys, set
 // Shape::offset to 0.
-// BSR: query tile i attends to the key tiles keys[offsets[i] .. offsets[i+1]).
+// BSR: positions i * tile_q and up, tile_q of them, attend to the key tiles
+// keys[offsets[i] .. offsets[i+1]).
 Pattern tiles(int64_t tile_q, int64_t tile_k, std::vector<int64_t> offsets,
               std::vector<int64_t> keys);
-// CSR: query i attends to keys[offsets[i] .. offsets[i+1]).
+// CSR: the query at position i attends to keys[offsets[i] .. offsets[i+1]).
 Pattern csr(std::vector<int64_t> offsets, std::vector<int64_t> keys);
 // BSR with partial tiles: tile e is full if bitmap[e] is -1; otherwise bitmap[e] is the index of
 // its bitmap. `allowed` holds the bitmaps, one byte per pair, [bitmaps][tile_q][tile_k]; non-zero

@@ -8,9 +8,11 @@
 
 namespace keyhole {
 
-enum class DType : uint8_t { f16, bf16, f32, f64 };
+// e4m3 is the 8-bit format of OCP (e4m3fn): four bits of exponent, no infinities, at most 448. Only
+// an indexer reads it (select.h).
+enum class DType : uint8_t { f16, bf16, f32, f64, e4m3 };
 
-const char* to_string(DType dtype);  // "f16", "bf16", "f32", "f64"
+const char* to_string(DType dtype);  // "f16", "bf16", "f32", "f64", "e4m3"
 int64_t bytes_of(DType dtype);
 
 // Where the memory is. ordinal is the index of the GPU.

@@ -43,8 +43,9 @@ WeightRule rule_of(const TensorView& q, const TensorView& v, const Lists& lists,
           .softcap = options.softcap};
 }
 
-Request request_for(Operation operation, const TensorView& q, const TensorView& v,
-                    const Lists& lists, const ListFacts& facts, const AttentionOptions& options,
+Request request_for(Operation operation, const TensorView& q, const TensorView& k,
+                    const TensorView& v, const Lists& lists, const ListFacts& facts,
+                    const AttentionOptions& options,
                     std::initializer_list<const TensorView*> tensors) {
   const WeightRule rule = rule_of(q, v, lists, options);
   Request request{.backend = options.backend,
@@ -65,6 +66,7 @@ Request request_for(Operation operation, const TensorView& q, const TensorView& 
     request.compute_capability = gpu(q.device).compute_capability;
     request.shared_bytes = gpu(q.device).shared_bytes;
     request.why_no_tma = why_no_tma(tensors);
+    request.why_not_latent = why_not_latent(k, v, lists);
   }
   return request;
 }
@@ -96,20 +98,20 @@ Forward prepare_forward(const TensorView& q, const TensorView& k, const TensorVi
                         const Lists& lists, const TensorView& out, const TensorView& lse,
                         const AttentionOptions& options) {
   check_forward(q, k, v, out, lse, options);
-  check_lists(lists, q, k);
+  check_lists("attention", lists, q, k);
   check_support(options, q);
   const TensorView support = memory_of(options.support);
   for (const auto& [memory, name] : memory_of(lists)) {
-    check_no_overlap(out, "out", memory, name);
-    check_no_overlap(lse, "lse", memory, name);
-    check_no_overlap(support, "support", memory, name);
+    check_no_overlap("attention", out, "out", memory, name);
+    check_no_overlap("attention", lse, "lse", memory, name);
+    check_no_overlap("attention", support, "support", memory, name);
   }
   for (const auto& [tensor, name] :
        {std::pair{&q, "q"}, {&k, "k"}, {&v, "v"}, {&out, "out"}, {&lse, "lse"}}) {
-    check_no_overlap(support, "support", *tensor, name);
+    check_no_overlap("attention", support, "support", *tensor, name);
   }
   const FactsOf facts(lists);
-  Forward call{choose_call(kernel_table(), request_for(Operation::forward, q, v, lists, facts,
+  Forward call{choose_call(kernel_table(), request_for(Operation::forward, q, k, v, lists, facts,
                                                        options, {&q, &k, &v, &out})),
                args_of<ForwardArgs>(q, k, v, lists, options)};
   call.args.out = out;
@@ -126,7 +128,7 @@ Backward prepare_backward(const TensorView& dout, const TensorView& q, const Ten
                           const Lists& lists, const Gradients& gradients,
                           const AttentionOptions& options) {
   check_backward(dout, q, k, v, out, lse, gradients, options);
-  check_lists(lists, q, k);
+  check_lists("attention", lists, q, k);
   check_support(options, q);
   auto read = memory_of(lists);
   read.emplace_back(memory_of(options.support), "support");
@@ -135,12 +137,12 @@ Backward prepare_backward(const TensorView& dout, const TensorView& q, const Ten
                                        {&gradients.dk, "dk"},
                                        {&gradients.dv, "dv"},
                                        {&gradients.dsink, "dsink"}}) {
-      check_no_overlap(*tensor, name, memory, memory_name);
+      check_no_overlap("attention", *tensor, name, memory, memory_name);
     }
   }
   const FactsOf facts(lists);
   const Request request =
-      request_for(Operation::backward, q, v, lists, facts, options,
+      request_for(Operation::backward, q, k, v, lists, facts, options,
                   {&dout, &q, &k, &v, &out, &gradients.dq, &gradients.dk, &gradients.dv});
   Backward call{choose_call(kernel_table(), request),
                 args_of<BackwardArgs>(q, k, v, lists, options)};
@@ -211,7 +213,7 @@ void check_question(const TensorView& q, const TensorView& v, const Lists& lists
   KEYHOLE_CHECK(v.shape[1] == 0 ? q.shape[1] == 0 : q.shape[1] % v.shape[1] == 0,
                 "attention: q has ", q.shape[1], " heads and v has ", v.shape[1],
                 "; the heads of q must be a multiple of those of v");
-  check_lists(lists, q, v);
+  check_lists("attention", lists, q, v);
 }
 
 // A tensor with the layout kernels want. For kernel_for_*: its memory is never touched.
@@ -221,14 +223,21 @@ TensorView like(const TensorView& tensor, int64_t heads, int64_t length, int64_t
   return other;
 }
 
+// The k that a question is about: v as part of its rows, if those are that long.
+TensorView k_of(const TensorView& v, const TensorView& q) {
+  TensorView k = v;
+  k.shape[3] = v.strides[2] >= q.shape[3] ? q.shape[3] : 0;
+  return k;
+}
+
 }  // namespace
 
 std::string kernel_for_forward(const TensorView& q, const TensorView& v, const Lists& lists,
                                const AttentionOptions& options) {
   check_question(q, v, lists, options);
   const FactsOf facts(lists);
-  Choice choice = choose_call(
-      kernel_table(), request_for(Operation::forward, q, v, lists, facts, options, {&q, &v}));
+  Choice choice = choose_call(kernel_table(), request_for(Operation::forward, q, k_of(v, q), v,
+                                                          lists, facts, options, {&q, &v}));
   auto args =
       args_of<ForwardArgs>(q, like(v, v.shape[1], v.shape[2], q.shape[3]), v, lists, options);
   args.out = like(q, q.shape[1], q.shape[2], v.shape[3]);
@@ -240,8 +249,8 @@ std::string kernel_for_backward(const TensorView& q, const TensorView& v, const 
                                 const AttentionOptions& options) {
   check_question(q, v, lists, options);
   const FactsOf facts(lists);
-  Choice choice = choose_call(
-      kernel_table(), request_for(Operation::backward, q, v, lists, facts, options, {&q, &v}));
+  Choice choice = choose_call(kernel_table(), request_for(Operation::backward, q, k_of(v, q), v,
+                                                          lists, facts, options, {&q, &v}));
   auto args =
       args_of<BackwardArgs>(q, like(v, v.shape[1], v.shape[2], q.shape[3]), v, lists, options);
   args.schedule = choice.schedule;

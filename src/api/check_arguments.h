@@ -2,6 +2,7 @@
 // The one place where arguments of the public functions are checked; kernels then trust them.
 #pragma once
 
+#include "api/check_tensor.h"
 #include "keyhole/attention.h"
 
 namespace keyhole {
@@ -15,12 +16,5 @@ void check_backward(const TensorView& dout, const TensorView& q, const TensorVie
                     const Gradients& gradients, const AttentionOptions& options);
 void check_merge(const TensorView& into_out, const TensorView& into_lse, const TensorView& from_out,
                  const TensorView& from_lse);
-
-// An output must not have two elements at the same address.
-void check_output(const TensorView& tensor, const char* name);
-
-// Does nothing if one of them was not given.
-void check_no_overlap(const TensorView& output, const char* output_name, const TensorView& other,
-                      const char* other_name);
 
 }  // namespace keyhole

@@ -10,8 +10,8 @@
 
 namespace keyhole {
 
-// Throws Error(usage) as check_arguments.h does. q and k have been checked.
-void check_lists(const Lists& lists, const TensorView& q, const TensorView& k);
+// Throws Error(usage) that names `who`, as check_arguments.h does. q and k have been checked.
+void check_lists(const char* who, const Lists& lists, const TensorView& q, const TensorView& k);
 
 // Checks options.support, if it is given.
 void check_support(const AttentionOptions& options, const TensorView& q);

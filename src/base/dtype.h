@@ -1,12 +1,14 @@
 // src/base/dtype.h
-// Dtypes: their storage types, rounding units and conversions. fp16 and bf16 are stored as 16 bits
+// Dtypes: their storage types, rounding units and conversions. fp16, bf16 and e4m3 are storage only
 // and always computed in fp32.
 #pragma once
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
+#include "base/check.h"
 #include "keyhole/tensor.h"
 
 namespace keyhole {
@@ -16,6 +18,9 @@ struct Half {
 };
 struct BFloat16 {
   uint16_t bits;
+};
+struct E4m3 {
+  uint8_t bits;
 };
 
 // Half the distance from 1 to the next larger number: the largest error of one rounding.
@@ -29,6 +34,8 @@ constexpr double rounding_unit(DType dtype) {
       return 0x1p-24;
     case DType::f64:
       return 0x1p-53;
+    case DType::e4m3:
+      return 0x1p-4;
   }
   return 0;
 }
@@ -43,6 +50,15 @@ constexpr float to_f32(Half x) {
   if (exponent == 0x1f) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
   if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
   const float magnitude = float(fraction) * 0x1p-24f;  // subnormal or zero
+  return sign ? -magnitude : magnitude;
+}
+
+constexpr float to_f32(E4m3 x) {
+  const uint32_t sign = uint32_t(x.bits & 0x80u) << 24;
+  const uint32_t exponent = (x.bits >> 3) & 0xfu, fraction = x.bits & 0x7u;
+  if ((x.bits & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 120) << 23 | fraction << 20);
+  const float magnitude = float(fraction) * 0x1p-9f;  // subnormal or zero
   return sign ? -magnitude : magnitude;
 }
 
@@ -66,6 +82,21 @@ constexpr Half to_f16(float x) {
   return {uint16_t(sign | (rounded - 0x38000000u) >> 13)};
 }
 
+// The same, but e4m3 has no infinity: what rounds to more than 448, which is beyond 464, becomes
+// NaN.
+constexpr E4m3 to_e4m3(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const uint8_t sign = uint8_t(bits >> 24 & 0x80u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x43e80000u) return {uint8_t(sign | 0x7fu)};  // above 464, or NaN
+  if (magnitude < 0x3c800000u) {  // subnormal: adding 2^14 lets the FPU round at bit 2^-9
+    const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+    return {uint8_t(sign | (std::bit_cast<uint32_t>(shifted) - 0x46800000u))};
+  }
+  const uint32_t rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
+  return {uint8_t(sign | (rounded - 0x3c000000u) >> 20)};
+}
+
 // The storage type of each dtype, its compute type, and the conversion back.
 template <class Storage>
 struct Traits;
@@ -82,6 +113,12 @@ struct Traits<BFloat16> {
   static constexpr BFloat16 from(float x) { return to_bf16(x); }
 };
 template <>
+struct Traits<E4m3> {
+  using Compute = float;
+  static constexpr DType dtype = DType::e4m3;
+  static constexpr E4m3 from(float x) { return to_e4m3(x); }
+};
+template <>
 struct Traits<float> {
   using Compute = float;
   static constexpr DType dtype = DType::f32;
@@ -94,7 +131,7 @@ struct Traits<double> {
   static constexpr double from(double x) { return x; }
 };
 
-// Calls visit(Storage{}) with the storage type of a dtype.
+// Calls visit(Storage{}) with the storage type of a dtype that attention computes with.
 template <class Visitor>
 decltype(auto) with_storage(DType dtype, Visitor&& visit) {
   switch (dtype) {
@@ -105,9 +142,19 @@ decltype(auto) with_storage(DType dtype, Visitor&& visit) {
     case DType::f64:
       return visit(double{});
     case DType::f32:
+      return visit(float{});
+    case DType::e4m3:
       break;
   }
-  return visit(float{});
+  throw Error(ErrorKind::usage, say("dtype ", to_string(dtype),
+                                    " is for indexers only; accepted "
+                                    "are f32, bf16, f16 and f64, convert the tensor first"));
+}
+// The same for the tensors of an indexer (select.h), which may be e4m3.
+template <class Visitor>
+decltype(auto) with_index_storage(DType dtype, Visitor&& visit) {
+  if (dtype == DType::e4m3) return visit(E4m3{});
+  return with_storage(dtype, std::forward<Visitor>(visit));
 }
 
 }  // namespace keyhole

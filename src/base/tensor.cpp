@@ -34,12 +34,16 @@ const char* to_string(DType dtype) {
       return "f32";
     case DType::f64:
       return "f64";
+    case DType::e4m3:
+      return "e4m3";
   }
   return "unknown";
 }
 
 int64_t bytes_of(DType dtype) {
   switch (dtype) {
+    case DType::e4m3:
+      return 1;
     case DType::f16:
     case DType::bf16:
       return 2;

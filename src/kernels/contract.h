@@ -120,6 +120,9 @@ struct Request {
   bool is_aligned = true;            // every row of every tensor begins at a multiple of 16 bytes
   // Why TMA cannot read and write the tensors in place, as text; empty when it can.
   std::string why_no_tma = {};
+  // Why a call is not in latent form, as text; empty when it is: key lists that all query heads of
+  // a kv head share, and v that is the first columns of k.
+  std::string why_not_latent = "takes v as the first columns of k";
 };
 
 // A kernel with persistent CTAs, each of which processes its share of the work items (view.h).

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "kernels/contract.h"
 #include "keyhole/lists.h"
+#include "runtime/call_site.h"
 #include "runtime/index_lists.h"
 
 namespace keyhole {
@@ -43,6 +45,9 @@ int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, 
                                  ForwardArgs args);
 int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                                   BackwardArgs args);
+
+// call_site for a GPU.
+std::unique_ptr<CallSite> call_site_on_gpu(const Device& device, void* stream);
 
 // The first entry of an index tensor on the GPU that is neither a key nor padding. Waits for the
 // stream.

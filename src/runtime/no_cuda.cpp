@@ -33,6 +33,7 @@ int64_t forward_workspace_on_gpu(const KernelEntry&, const Lists&, TileShape, Fo
 int64_t backward_workspace_on_gpu(const KernelEntry&, const Lists&, TileShape, BackwardArgs) {
   refuse();
 }
+std::unique_ptr<CallSite> call_site_on_gpu(const Device&, void*) { refuse(); }
 std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView&, const Device&, void*) { refuse(); }
 
 void merge_on_gpu(const TensorView&, const TensorView&, const TensorView&, const TensorView&,

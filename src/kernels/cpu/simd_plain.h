@@ -134,6 +134,12 @@ HWY_INLINE bool AllTrue(TagOf<T> d, MaskOf<T> mask) {
   return true;
 }
 template <class T>
+HWY_INLINE size_t CountTrue(TagOf<T> d, MaskOf<T> mask) {
+  size_t count = 0;
+  for (size_t i = 0; i < Lanes(d); ++i) count += mask.raw[i] != 0 ? 1 : 0;
+  return count;
+}
+template <class T>
 HWY_INLINE VecOf<T> IfThenElse(MaskOf<T> mask, VecOf<T> yes, VecOf<T> no) {
   return {mask.raw ? yes.raw : no.raw};
 }

@@ -1,0 +1,158 @@
+// tests/select/table_test.cpp
+// Walks the table of kernels that select keys: each is what it says, each is reachable by its
+// dtype, and requests that nobody serves are refused with all objections.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "runtime/gpu.h"
+#include "runtime/select_registry.h"
+#include "select/requests.h"
+#include "support/loss_problem.h"
+#include "support/message_of.h"
+#include "support/select_problem.h"
+
+namespace keyhole::test {
+namespace {
+
+TEST(SelectTable, EveryKernelIsWhatItsNameSays) {
+  std::set<std::string> names;
+  for (const SelectKernel& kernel : select_table()) {
+    EXPECT_TRUE(names.insert(kernel.name).second) << kernel.name << " is listed twice";
+    const std::string begin =
+        kernel.backend + "." + to_string(kernel.operation) + "." + to_string(kernel.dtype);
+    EXPECT_TRUE(kernel.name.starts_with(begin)) << kernel.name;
+    const auto is = [&](SelectOperation operation) { return kernel.operation == operation; };
+    EXPECT_EQ(kernel.scores != nullptr, is(SelectOperation::scores)) << kernel.name;
+    EXPECT_EQ(kernel.top_k != nullptr, is(SelectOperation::top_k)) << kernel.name;
+    EXPECT_EQ(kernel.select != nullptr, is(SelectOperation::select)) << kernel.name;
+    EXPECT_EQ(kernel.loss != nullptr, is(SelectOperation::loss)) << kernel.name;
+    EXPECT_EQ(kernel.gradients != nullptr, is(SelectOperation::gradients)) << kernel.name;
+  }
+}
+
+const SelectKernel* kernel_named(const std::string& name) {
+  for (const SelectKernel& kernel : select_table()) {
+    if (kernel.name == name) return &kernel;
+  }
+  return nullptr;
+}
+
+bool is_here(const SelectKernel& kernel) {
+  return kernel.device == Device::Kind::cpu || !gpus().empty();
+}
+
+// Why a kernel does not take the tensors of a case; empty: it does.
+std::string refusal_of(const SelectKernel& kernel, const SelectCase& c) {
+  SelectProblem p(c);
+  SelectTensors tensors(p);
+  const SelectRequest request = kernel.operation == SelectOperation::top_k
+                                    ? request_of(tensors.given_scores, p.options())
+                                    : request_of(kernel.operation, tensors.indexer, c.k, "auto");
+  tensors.finish();
+  return refusal(kernel, request);
+}
+
+std::string check(const SelectKernel& kernel, const SelectCase& c) {
+  if (!refusal_of(kernel, c).empty()) return "";
+  switch (kernel.operation) {
+    case SelectOperation::scores:
+      return check_scores(c, kernel);
+    case SelectOperation::top_k:
+      return check_top_k(c, kernel);
+    case SelectOperation::select: {
+      std::string scores = kernel.name;
+      scores.replace(scores.find("select_keys"), 11, "index_scores");
+      if (kernel_named(scores) == nullptr) return scores + " is not in the table";
+      return check_select(c, kernel, *kernel_named(scores));
+    }
+    case SelectOperation::loss:
+    case SelectOperation::gradients:
+      break;
+  }
+  return "";
+}
+
+// Each kernel of this machine, also those that dispatch would pass over.
+TEST(SelectTable, EveryKernelAgreesWithTheDefinition) {
+  for (const SelectKernel& kernel : select_table()) {
+    if (!is_here(kernel)) continue;
+    SCOPED_TRACE(kernel.name);
+    const bool on_gpu = kernel.device == Device::Kind::cuda;
+    for (const int64_t heads : {1, 3, 33, 64}) {
+      for (const int64_t head_dim : {1, 20, 64, 128, 130}) {
+        const SelectCase c{.groups = 2,
+                           .heads = heads,
+                           .q_len = 17,
+                           .entries = 100,
+                           .head_dim = head_dim,
+                           .k = 9,
+                           .dtype = kernel.dtype,
+                           .has_scale = heads == 3,
+                           .visible = head_dim == 64 ? "" : "causal",
+                           .layout = Layout::bshd,
+                           .on_gpu = on_gpu};
+        EXPECT_EQ(check(kernel, c), "") << to_text(c);
+      }
+    }
+    const bool is_loss =
+        kernel.operation == SelectOperation::loss || kernel.operation == SelectOperation::gradients;
+    if (!is_loss) continue;
+    const LossCase loss{.groups = 2,
+                        .target_heads = 4,
+                        .kv_heads = 2,
+                        .q_len = 20,
+                        .entries = 20,
+                        .dtype = kernel.dtype,
+                        .target_dtype = kernel.dtype == DType::e4m3 ? DType::f16 : kernel.dtype,
+                        .on_gpu = on_gpu};
+    EXPECT_EQ(check_loss(loss), "") << to_text(loss);
+  }
+}
+
+TEST(SelectTable, TheFirstWithoutAnObjectionRuns) {
+  SelectKernel picky{.name = "a.top_k.f32",
+                     .backend = "a",
+                     .operation = SelectOperation::top_k,
+                     .dtype = DType::f32};
+  picky.objection = [](const SelectRequest& request) {
+    return request.k > 8 ? std::string("has k up to 8") : std::string();
+  };
+  SelectKernel plain = picky;
+  plain.name = "b.top_k.f32", plain.backend = "b", plain.objection = nullptr;
+  const std::vector<SelectKernel> table = {picky, plain};
+  SelectRequest request{.backend = "auto", .operation = SelectOperation::top_k, .k = 8};
+  EXPECT_EQ(choose_select(table, request).name, "a.top_k.f32");
+  request.k = 9;
+  EXPECT_EQ(choose_select(table, request).name, "b.top_k.f32");
+  request.backend = "a";
+  EXPECT_EQ(message_of([&] { choose_select(table, request); }),
+            "no kernel for top_k, f32, k 9, on a\n  a: has k up to 8");
+  request.backend = "c";
+  EXPECT_EQ(message_of([&] { choose_select(table, request); }),
+            "selection: backend is \"c\"; accepted are auto, a, b");
+}
+
+// A build without kernels for GPUs says so, whether or not it knows the GPU.
+TEST(SelectTable, TensorsOfAGpuWithoutAKernelAreRefused) {
+  for (const SelectKernel& kernel : select_table()) {
+    if (kernel.device == Device::Kind::cuda) GTEST_SKIP() << "this build has " << kernel.name;
+  }
+  const SelectCase c{.dtype = DType::bf16};
+  SelectProblem p(c);
+  IndexerView indexer{p.q.view(), p.k.view(), {}, {}};
+  indexer.q.device = indexer.k.device = {Device::Kind::cuda, 0};
+  try {
+    kernel_for_selection(indexer, {.k = 4});
+    FAIL() << "it was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::unsupported);
+    EXPECT_EQ(std::string(error.what()),
+              "no kernel for index_scores, bf16, 2 index heads of 8, k 4, GPU 0, on auto\n"
+              "  cpu: reads host memory\n"
+              "  the way out: copy the tensors to host memory");
+  }
+}
+
+}  // namespace
+}  // namespace keyhole::test

@@ -1,0 +1,129 @@
+// tests/support/loss_cases.h
+// The cases of index losses that kernels of every device are compared with the definition on.
+#pragma once
+
+#include <span>
+
+#include "base/random.h"
+#include "support/loss_problem.h"
+
+namespace keyhole::test {
+
+inline std::vector<LossCase> loss_cases_of_plans(std::span<const DType> dtypes) {
+  std::vector<LossCase> cases;
+  for (const char* pattern : {"causal", "dense", "window(9)", "dilated(3)", "causal | dilated(5)",
+                              "random(4, 1, 7)", "~dense"}) {
+    for (const DType dtype : dtypes) {
+      cases.push_back({.batch = 2,
+                       .groups = 2,
+                       .heads = 3,
+                       .target_heads = 4,
+                       .kv_heads = 2,
+                       .q_len = 70,
+                       .entries = 75,
+                       .dtype = dtype,
+                       .target_dtype = dtype,
+                       .has_scale = true,
+                       .pattern = pattern,
+                       .layout = Layout::padded});
+    }
+  }
+  return cases;
+}
+
+inline std::vector<LossCase> loss_cases_of_selected_keys(std::span<const DType> dtypes) {
+  std::vector<LossCase> cases;
+  for (const int64_t selected : {1, 7, 64, 100, 200}) {
+    for (const DType dtype : dtypes) {
+      cases.push_back({.batch = 2,
+                       .groups = 2,
+                       .heads = 3,
+                       .target_heads = 8,
+                       .kv_heads = 2,
+                       .q_len = 20,
+                       .entries = 150,
+                       .dtype = dtype,
+                       .target_dtype = dtype == DType::e4m3 ? DType::bf16 : dtype,
+                       .has_w = selected != 7,
+                       .pattern = "causal",
+                       .selected = selected});
+    }
+  }
+  return cases;
+}
+
+// One group for all heads, a kv head for several groups, a group with several kv heads.
+inline std::vector<LossCase> loss_cases_of_heads() {
+  struct Heads {
+    int64_t groups, heads, target_heads, kv_heads;
+  };
+  std::vector<LossCase> cases;
+  for (const Heads& h : {Heads{1, 64, 8, 8}, Heads{4, 1, 4, 1}, Heads{2, 2, 12, 6},
+                         Heads{1, 1, 1, 1}, Heads{3, 2, 6, 2}, Heads{1, 33, 70, 1}}) {
+    for (const int64_t selected : {0, 5}) {
+      cases.push_back({.groups = h.groups,
+                       .heads = h.heads,
+                       .head_dim = 130,
+                       .target_heads = h.target_heads,
+                       .kv_heads = h.kv_heads,
+                       .target_dim = 70,
+                       .q_len = 40,
+                       .entries = 40,
+                       .selected = selected});
+    }
+  }
+  return cases;
+}
+
+// Softcap, scale, and keys elsewhere that share the softmax: a window, a sink.
+inline std::vector<LossCase> loss_cases_of_rules() {
+  std::vector<LossCase> cases;
+  for (const int64_t selected : {0, 9}) {
+    LossCase c{.target_heads = 4, .q_len = 40, .entries = 40, .selected = selected};
+    c.softcap = 0.8;
+    cases.push_back(c);
+    c.scale = 0.5;
+    cases.push_back(c);
+    c.other_weight = 3;
+    cases.push_back(c);
+    c.target_dtype = DType::f64;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+inline std::vector<LossCase> loss_cases_of_rows() {
+  std::vector<LossCase> cases;
+  for (const int64_t selected : {0, 9}) {
+    for (const std::vector<int32_t>& rows : {std::vector<int32_t>{0}, {3, 4, 5, 39}, {38}}) {
+      cases.push_back(
+          {.groups = 2, .q_len = 40, .entries = 40, .selected = selected, .rows = rows});
+    }
+  }
+  return cases;
+}
+
+inline LossCase random_loss_case(uint64_t seed, std::vector<DType> dtypes) {
+  Random random(seed);
+  const int64_t groups = random.between(1, 3), kv_heads = random.between(1, 2) * groups;
+  return {.batch = random.between(1, 2),
+          .groups = groups,
+          .heads = random.between(1, 5),
+          .head_dim = random.pick<int64_t>({1, 8, 65}),
+          .target_heads = kv_heads * random.between(1, 3),
+          .kv_heads = kv_heads,
+          .target_dim = random.pick<int64_t>({1, 16, 80}),
+          .q_len = random.pick<int64_t>({1, 33, 65}),
+          .entries = random.pick<int64_t>({1, 64, 130}),
+          .dtype = dtypes[size_t(random.below(int64_t(dtypes.size())))],
+          .has_w = random.chance(70),
+          .has_scale = random.chance(40),
+          .pattern = random.pick<std::string>({"causal", "dense", "window(7)", "dilated(4)"}),
+          .selected = random.chance(50) ? random.between(1, 70) : 0,
+          .softcap = random.chance(20) ? 2.0 : 0.0,
+          .layout = random.pick({Layout::contiguous, Layout::bshd, Layout::padded}),
+          .threads = int(random.between(0, 3)),
+          .seed = random.next()};
+}
+
+}  // namespace keyhole::test
