@@ -3,7 +3,8 @@
 # head_dim or dtype is a word here, and a row in the backend's entries.
 #
 # Names of a line: the folder and the header that define the function template, the function, its
-# parameters, the head_dims, what else is a template argument (_: nothing), all of which f16 and bf16 have.
+# parameters, the head_dims (of an indexer: the index heads), what else is a template argument (_: nothing), and the
+# dtypes, if they are not f16 and bf16.
 set(keyhole_instantiations
     "mma  gather_forward.cuh   launch_gather_forward   forward_lists   64,96,128,192,256  _"
     "mma  gather_backward.cuh  launch_gather_backward  backward_lists  64,96,128,192,256  _"
@@ -13,10 +14,12 @@ set(keyhole_instantiations
     "sm90 forward.cuh          run_forward             forward         64,96,128,192,256  Bend::none,Bend::softcap"
     "sm90 backward.cuh         run_backward            backward        64,128             Bend::none,Bend::softcap"
     "sm90 entmax_scan.cuh      run_entmax_forward      forward         64,128             _"
-    "sm90 entmax_backward.cuh  run_entmax_backward     backward        64,128             _")
+    "sm90 entmax_backward.cuh  run_entmax_backward     backward        64,128             _"
+    "sm90 index_scores.cuh     run_index_scores        scores          16,32,64           _                         e4m3,f16,bf16")
 
 set(keyhole_parameters_forward "const ForwardArgs&")
 set(keyhole_parameters_backward "const BackwardArgs&")
+set(keyhole_parameters_scores "const ScoreArgs&")
 set(keyhole_parameters_forward_lists "const device::GatherForwardParams&, cudaStream_t")
 set(keyhole_parameters_backward_lists "const device::BackwardParams&, const GatherView&, cudaStream_t")
 
@@ -34,6 +37,12 @@ function(keyhole_instantiate folder result)
     list(GET words 3 parameters)
     list(GET words 4 head_dims)
     list(GET words 5 others)
+    set(dtypes f16 bf16)
+    list(LENGTH words num_words)
+    if(num_words GREATER 6)
+      list(GET words 6 dtypes)
+      string(REPLACE "," ";" dtypes "${dtypes}")
+    endif()
     string(REPLACE "," ";" head_dims "${head_dims}")
     string(REPLACE "," ";" others "${others}")
     get_filename_component(name "${header}" NAME_WE)
@@ -47,7 +56,7 @@ function(keyhole_instantiate folder result)
         endif()
         set(text "// Made by src/kernels/instantiations.cmake.\n#include \"kernels/${folder}/${header}\"\n\n")
         string(APPEND text "namespace keyhole::${folder} {\n")
-        foreach(dtype f16 bf16)
+        foreach(dtype IN LISTS dtypes)
           string(APPEND text "template void ${function}<DType::${dtype}, ${head_dim}${argument}>("
                              "${keyhole_parameters_${parameters}});\n")
         endforeach()

@@ -1,6 +1,8 @@
 // tests/gpu/graph_test.cpp
 // Calls captured in a CUDA graph: replayed on other numbers in the same places they give the bits
 // of a plain call, and what cannot be captured is refused without harm.
+#include "gpu/graph.h"
+
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -20,41 +22,6 @@ using Graphs = GpuTest;
 constexpr const char* kTexts[] = {kSplitText, kTwoPartsText, "random(1, 16, 3)",
                                   "window(128) | random(1, 16, 3)"};
 constexpr int64_t kLength = kSplitLength;
-
-class Graph {
- public:
-  // In the strictest mode: nothing unsafe may be called anywhere while this captures.
-  Graph(const Stream& stream, const std::function<void()>& work) {
-    check_cuda(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal),
-               "beginning a capture");
-    try {
-      work();
-    } catch (...) {
-      cudaStreamEndCapture(stream.get(), &graph_);
-      if (graph_ != nullptr) cudaGraphDestroy(graph_);
-      throw;
-    }
-    check_cuda(cudaStreamEndCapture(stream.get(), &graph_), "ending a capture");
-    check_cuda(cudaGraphInstantiate(&ready_, graph_, 0), "making a graph ready");
-  }
-  ~Graph() {
-    cudaGraphExecDestroy(ready_);
-    if (graph_ != nullptr) cudaGraphDestroy(graph_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void launch(const Stream& stream) const {
-    check_cuda(cudaGraphLaunch(ready_, stream.get()), "launching a graph");
-  }
-  // What was captured goes; what was made of it stays.
-  void keep_instance_only() {
-    check_cuda(cudaGraphDestroy(std::exchange(graph_, nullptr)), "destroying a graph");
-  }
-
- private:
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t ready_ = nullptr;
-};
 
 Plan square_plan(const char* text) { return plan(parse(text), kLength, kLength); }
 

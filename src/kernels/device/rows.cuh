@@ -5,6 +5,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cmath>
 #include <cstdint>
@@ -46,6 +47,8 @@ decltype(auto) with_device_storage(DType dtype, Visitor&& visit) {
 __device__ inline float value_of(float x) { return x; }
 __device__ inline float value_of(__half x) { return __half2float(x); }
 __device__ inline float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float value_of(__nv_fp8_e4m3 x) { return float(x); }
+__device__ inline float value_of(double x) { return float(x); }
 
 // Round to nearest, ties to even; overflow becomes infinity, NaN stays NaN.
 template <class Storage>

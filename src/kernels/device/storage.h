@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "keyhole/tensor.h"
 
@@ -22,6 +23,10 @@ struct StorageOf<DType::bf16> {
 template <>
 struct StorageOf<DType::f32> {
   using Type = float;
+};
+template <>
+struct StorageOf<DType::e4m3> {  // of indexers alone
+  using Type = __nv_fp8_e4m3;
 };
 template <DType kType>
 using Storage = typename StorageOf<kType>::Type;

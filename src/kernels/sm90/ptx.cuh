@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
+#include <cuda_fp8.h>
 
 #include "kernels/device/ptx.cuh"
 #include "kernels/mma/barriers.cuh"
@@ -20,7 +21,7 @@ using mma::is_over_now;
 inline constexpr int kWarpgroup = 128;  // threads
 
 // ---- Matrix products ----
-// sum (+)= a . b over 16 terms, 64 rows, by a warpgroup. Asynchronous: issued now, awaited later.
+// sum (+)= a . b over 16 terms (32 of 8 bits), 64 rows, by a warpgroup. Asynchronous: issued now, awaited later.
 // Element 4 j + 2 h + e of thread t's accumulator is in row 16 (t / 32) + t % 32 / 4 + 8 h, column
 // 8 j + 2 (t % 4) + e. Registers of a product in flight must not be touched.
 
@@ -149,6 +150,21 @@ struct Product<__half> {
 };
 #undef KEYHOLE_DEFINE_PRODUCTS
 #undef KEYHOLE_DEFINE_PRODUCT
+// 32 terms of 8 bits at a time; columns are terms in both operands.
+template <>
+struct Product<__nv_fp8_e4m3> {
+  template <bool kBegins, bool kLeftRows, bool kRightRows>
+  static __device__ __forceinline__ void of_shared(float (&sum)[64], uint64_t left,
+                                                   uint64_t right) {
+    static_assert(!kLeftRows && !kRightRows, "8-bit operands have no transposed form");
+    asm volatile(
+        "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" KEYHOLE_NAMES_64
+        "}, %64, %65, adds, 1, 1;\n}"
+        : KEYHOLE_SUM_64
+        : "l"(left), "l"(right), "n"(int(!kBegins)));
+  }
+};
 #undef KEYHOLE_NAMES_128
 #undef KEYHOLE_NAMES_96
 #undef KEYHOLE_NAMES_64
@@ -215,7 +231,8 @@ __device__ __forceinline__ void arrive_at(int number) {
 }
 
 // ---- TMA ----
-// Coordinates of a box: where it begins in a tensor of five dimensions (tma_tensors.h).
+// Coordinates of a box: where it begins in a tensor of five dimensions, under their names in
+// tma_tensors.h.
 struct BoxAt {
   int32_t column, row, row_class, head, batch;
 };

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "kernels/device/check_cuda.h"
@@ -27,25 +28,30 @@ Function find_in_driver(const char* name) {
   return reinterpret_cast<Function>(found);
 }
 
-CUtensorMap encode(const TmaTensor& rows, DType dtype, int box_rows) {
+using Box = std::array<uint32_t, kBoxDims>;
+
+CUtensorMapDataType type_of(DType dtype) {
+  if (dtype == DType::e4m3) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  return dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+}
+
+CUtensorMap encode(const TmaTensor& rows, DType dtype, const Box& box) {
   static const auto call =
       find_in_driver<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  const uint32_t box[kBoxDims] = {kBoxColumns, uint32_t(box_rows), 1, 1, 1};
   const uint32_t every_element[kBoxDims] = {1, 1, 1, 1, 1};
   CUtensorMap map{};
-  const CUresult status = call(
-      &map,
-      dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-      kBoxDims, const_cast<void*>(rows.base), rows.dims, rows.strides, box, every_element,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // outside the tensor: zeros
+  const CUresult status =
+      call(&map, type_of(dtype), kBoxDims, const_cast<void*>(rows.base), rows.dims, rows.strides,
+           box.data(), every_element, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+           CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);  // outside the tensor: zeros
   if (status != CUDA_SUCCESS) {
     throw Error(ErrorKind::device,
                 say("cuTensorMapEncodeTiled refuses, with error ", int(status), ", boxes of ",
-                    box_rows, " x ", kBoxColumns, " of dimensions ", rows.dims[0], " x ",
-                    rows.dims[1], " x ", rows.dims[2], " x ", rows.dims[3], " x ", rows.dims[4],
-                    " with strides of ", rows.strides[0], ", ", rows.strides[1], ", ",
-                    rows.strides[2], ", ", rows.strides[3], " bytes"));
+                    box[0], " x ", box[1], " x ", box[2], " x ", box[3], " of dimensions ",
+                    rows.dims[0], " x ", rows.dims[1], " x ", rows.dims[2], " x ", rows.dims[3],
+                    " x ", rows.dims[4], " with strides of ", rows.strides[0], ", ",
+                    rows.strides[1], ", ", rows.strides[2], ", ", rows.strides[3], " bytes"));
   }
   return map;
 }
@@ -72,7 +78,7 @@ class MapMaker {
       if (made && made->is_for(rows, box_rows)) return with_base(made->map, rows.base);
     }
     std::optional<Made>& made = made_[num_made_++];
-    made = {rows, box_rows, encode(rows, dtype_, box_rows)};
+    made = {rows, box_rows, encode(rows, dtype_, {kBoxColumns, uint32_t(box_rows), 1, 1, 1})};
     return made->map;
   }
 
@@ -137,7 +143,33 @@ class CallRows {
   MapMaker maker_;
 };
 
+// A tensor of these sizes and strides. The stride of a dimension of size 1 is never used.
+TmaTensor tma_tensor(const void* base, DType dtype, const int64_t (&sizes)[kBoxDims],
+                     const int64_t (&strides)[kBoxDims - 1]) {
+  TmaTensor tensor;
+  tensor.base = base;
+  for (int d = 0; d < kBoxDims; ++d) tensor.dims[d] = uint64_t(std::max<int64_t>(1, sizes[d]));
+  for (int d = 1; d < kBoxDims; ++d) {
+    if (sizes[d] > 1) tensor.strides[d - 1] = uint64_t(strides[d - 1] * bytes_of(dtype));
+  }
+  return tensor;
+}
+
 }  // namespace
+
+IndexMaps index_maps(const device::IndexScoreParams& params, DType dtype, int queries, int heads,
+                     int entries) {
+  const device::DeviceTensor &q = params.q, &k = params.k;
+  const TmaTensor q_rows = tma_tensor(
+      q.data, dtype, {params.head_dim, params.heads, params.groups, params.q_len, params.batch},
+      {q.head_stride, q.head_stride * params.heads, q.row_stride, q.batch_stride});
+  const TmaTensor k_rows =
+      tma_tensor(k.data, dtype, {params.head_dim, params.entries, params.groups, params.batch, 1},
+                 {k.row_stride, k.head_stride, k.batch_stride, 0});
+  const auto columns = uint32_t(128 / bytes_of(dtype));
+  return {encode(q_rows, dtype, {columns, uint32_t(heads), 1, uint32_t(queries), 1}),
+          encode(k_rows, dtype, {columns, uint32_t(entries), 1, 1, 1})};
+}
 
 RowMaps key_maps(const device::Sizes& sizes, const device::DeviceTensor& k, DType dtype,
                  int32_t stride, int k_rows) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/device/index_scores.h"
 #include "kernels/device/params.h"
 #include "kernels/sm90/tma_tensors.h"
 
@@ -57,6 +58,15 @@ EntmaxMaps entmax_maps(const device::Sizes& sizes, const device::DeviceTensor& q
                        const device::DeviceTensor& k, const device::DeviceTensor& v, DType dtype,
                        int32_t stride, int q_rows, int k_rows);
 ForwardMaps forward_maps(const device::ForwardParams& params, DType dtype, int q_rows, int k_rows);
+// The tensors of an indexer. A box of q is `queries` queries, each with `heads` heads of one group;
+// heads past those of the group arrive as zeros. A box of k is `entries` of a group. Both are rows
+// of 128 bytes in the 128-byte swizzle. Coordinates of q: (column, head, group, query, batch); of
+// k: (column, entry, group, batch, 0).
+struct IndexMaps {
+  CUtensorMap q, k;
+};
+IndexMaps index_maps(const device::IndexScoreParams& params, DType dtype, int queries, int heads,
+                     int entries);
 BackwardMaps backward_maps(const device::BackwardParams& params, DType dtype, int q_rows,
                            int k_rows);
 
