@@ -34,7 +34,7 @@ class Marked {
  public:
   Marked(const std::vector<int64_t>& shape, Layout layout)
       : placed_(place(DType::bf16, shape, layout)), memory_(kGpu, placed_.bytes()) {
-    std::vector<uint16_t> bits(size_t(placed_.elements), kNanMoat);
+    std::vector<uint16_t> bits(size_t(placed_.elements), judge::kNanMoat);
     for (int64_t b = 0; b < shape[0]; ++b) {
       for (int64_t h = 0; h < shape[1]; ++h) {
         for (int64_t i = 0; i < shape[2]; ++i) {

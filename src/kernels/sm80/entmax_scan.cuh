@@ -221,7 +221,7 @@ void launch_scan(const ScanParams& params, const mma::BoundRule<false>& rule, cu
                "preferring shared memory for sm80.entmax_forward");
   });
   const int ctas = params.view.work.shares.num_ctas;
-  KEYHOLE_ASSERT(ctas > 0, "sm80.entmax_forward was given lists that nobody has dealt to CTAs");
+  KEYHOLE_ASSERT(ctas > 0, "sm80.entmax_forward was given lists without work items for CTAs");
   device::launch(
       "sm80.entmax_forward", entmax_scan<T, C, kPlain>,
       {unsigned(ctas), kScanThreads, size_t{kBytes}}, stream, params,

@@ -23,7 +23,7 @@ void launch_keys(const BackwardParams& params, cudaStream_t stream) {
                  "sm90.backward was given tiles of ", to_string(params.view.tile));
   const int ctas = params.view.t_work.shares.num_ctas;
   if (params.view.k_len == 0 || params.sizes.num_heads() == 0) return;
-  KEYHOLE_ASSERT(ctas > 0, "sm90.backward was given lists that nobody has dealt out to CTAs");
+  KEYHOLE_ASSERT(ctas > 0, "sm90.backward was given lists without work items for CTAs");
   constexpr DType kType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
   static device::OncePerGpu reserve;
   device::reserve_shared_memory(reserve, backward_keys<T, C, kBend>, kBytes, "sm90.backward");

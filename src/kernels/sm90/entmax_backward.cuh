@@ -69,7 +69,7 @@ void launch_entmax_keys(const device::EntmaxBackwardParams& p, const BackwardPar
   using T = device::Storage<kType>;
   constexpr int kBytes = sizeof(KeysShared<C>);
   const int ctas = keys.view.t_work.shares.num_ctas;
-  KEYHOLE_ASSERT(ctas > 0, "sm90.entmax_backward was given lists that nobody has dealt to CTAs");
+  KEYHOLE_ASSERT(ctas > 0, "sm90.entmax_backward was given lists without work items for CTAs");
   const BackwardMaps maps = backward_maps(keys, kType, C::tile_q, C::tile_k);
   with_whole_power(p.tiled, [&](auto whole) {
     static device::OncePerGpu reserve;

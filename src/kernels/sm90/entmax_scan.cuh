@@ -270,7 +270,7 @@ void launch_scan(const ScanParams& params, const RowMaps& keys, const BoundRule<
   static device::OncePerGpu reserve;
   device::reserve_shared_memory(reserve, entmax_scan<T, C, kPlain>, kBytes, "sm90.entmax_forward");
   const int ctas = params.view.work.shares.num_ctas;
-  KEYHOLE_ASSERT(ctas > 0, "sm90.entmax_forward was given lists that nobody has dealt to CTAs");
+  KEYHOLE_ASSERT(ctas > 0, "sm90.entmax_forward was given lists without work items for CTAs");
   device::launch(
       "sm90.entmax_forward", entmax_scan<T, C, kPlain>,
       {unsigned(ctas), kScanThreads, size_t{kBytes}}, stream, params, keys,

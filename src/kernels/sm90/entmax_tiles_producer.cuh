@@ -12,7 +12,7 @@ namespace keyhole::sm90 {
 struct TilesParams {
   device::EntmaxParams entmax;
   TileView view;
-  bool has_scan;  // false: no row has been looked at
+  bool has_scan;  // false: the scan has not run
 };
 
 // A whole warp.
@@ -91,8 +91,8 @@ class TilesKeyProducer {
     }
   }
   // Every n-th tile. Returns whether this pass was the output; not the first pass of sums, nor one
-  // before. That is asked before the last tile of the pass: until that has arrived, nobody decides
-  // on the next one.
+  // before. That is read before the last tile of the pass is loaded: consumers decide on the next
+  // pass only when that tile has arrived.
   __device__ __forceinline__ bool load_pass(const device::Work& work, int stride, bool is_early) {
     const ClassRows keys = maps_.k.of_class(int32_t(work.residue.first_k));
     bool is_output = false;

@@ -44,7 +44,7 @@ void launch_forward(const ForwardParams& p, cudaStream_t stream) {
   static_assert(kBytes <= kForwardSharedBytes, "does not fit: drop a stage");
   static_assert(C::ctas_per_sm * (kBytes + 1024) <= 228 * 1024, "so many CTAs do not fit an SM");
   const int ctas = p.view.work.shares.num_ctas;
-  KEYHOLE_ASSERT(ctas > 0, "sm90.forward was given lists that nobody has dealt out to CTAs");
+  KEYHOLE_ASSERT(ctas > 0, "sm90.forward was given lists without work items for CTAs");
   constexpr DType kType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
   static device::OncePerGpu reserve;
   device::reserve_shared_memory(reserve, forward<T, C, kBend>, kBytes, "sm90.forward");

@@ -8,6 +8,7 @@
 #include "kernels/device/row_objection.h"
 #include "kernels/sm90/forward_config.h"
 #include "kernels/sm90/forward_launch.h"
+#include "kernels/sm90/latent_forward_launch.h"
 
 namespace keyhole::sm90 {
 namespace {
@@ -87,11 +88,42 @@ void add_entries(std::vector<KernelEntry>& entries) {
   }
 }
 
+std::string latent_objection(const Request& request) {
+  if (!request.why_not_latent.empty()) return request.why_not_latent;
+  if (request.v_head_dim > kLatentValueDim) return say("has head_dim of v up to ", kLatentValueDim);
+  if (request.has_sink) return "has no sink";
+  return device::row_objection(request, kForwardSharedBytes);
+}
+
+// Latent form has no tiles, so there is one choice, whatever it costs.
+template <DType kType>
+KernelEntry latent_entry() {
+  return {.name = say("sm90.forward.", to_string(kType), ".latent"),
+          .backend = "sm90",
+          .device = Device::Kind::cuda,
+          .operation = Operation::forward,
+          .dtype = kType,
+          .max_head_dim = kLatentHeadDim,
+          .tiles = {{128, 128}},
+          .cost = cost,
+          .forward = run_latent_forward<kType>,
+          .backward = nullptr,
+          .bend = Bend::none,
+          .bitmaps = BitmapLayout::mma,
+          .min_compute_capability = 90,
+          .max_compute_capability = 90,
+          .rounds_weights = true,
+          .objection = latent_objection,
+          .forward_workspace = device::forward_workspace_bytes,
+          .backward_workspace = nullptr};
+}
+
 }  // namespace
 
-// Smallest padded head_dim first: dispatch takes the first entry without an objection.
+// Latent form, then smallest padded head_dim first: dispatch takes the first entry without an
+// objection.
 std::vector<KernelEntry> forward_entries() {
-  std::vector<KernelEntry> entries;
+  std::vector<KernelEntry> entries = {latent_entry<DType::bf16>(), latent_entry<DType::f16>()};
   add_entries<DType::bf16, Bend::none>(entries);
   add_entries<DType::f16, Bend::none>(entries);
   add_entries<DType::bf16, Bend::softcap>(entries);
