@@ -184,27 +184,29 @@ TensorView tensor_of(void* data, DType dtype, nb::handle shape, nb::handle strid
   return tensor;
 }
 
-TensorView tensor_from(nb::handle tensor, const char* name) {
+TensorView tensor_from(nb::handle tensor, const char* name, DType last) {
   constexpr const char* kExpected = "a tuple (pointer, dtype, shape, strides, device)";
   if (is_torch_tensor(tensor)) return torch_tensor_from(tensor, name);
   check_tuple(tensor, name, kExpected);
   if (PyTuple_Size(tensor.ptr()) != 5) raise_type_error(name, kExpected, tensor);
   const int64_t dtype = integer_from(item(tensor, 1), name);
-  KEYHOLE_CHECK(dtype >= 0 && dtype <= int64_t(DType::f64), name, ": dtype ", dtype,
-                "; accepted are 0 (f16), 1 (bf16), 2 (f32) and 3 (f64)");
+  KEYHOLE_CHECK(dtype >= 0 && dtype <= int64_t(last), name, ": dtype ", dtype,
+                "; accepted are 0 (f16), 1 (bf16), 2 (f32) and 3 (f64)",
+                last == DType::e4m3 ? ", and 4 (e4m3)" : "");
   void* const data = pointer_from(item(tensor, 0), name);
   const int64_t device = integer_from(item(tensor, 4), name);
   return tensor_of(data, DType(dtype), item(tensor, 2), item(tensor, 3), device, name);
 }
 
-Input::Input(nb::handle tensor, const char* name) : view_(tensor_from(tensor, name)) {
+Input::Input(nb::handle tensor, const char* name, DType last)
+    : view_(tensor_from(tensor, name, last)) {
   if (!is_torch_tensor(tensor)) return;
-  const int last = view_.rank - 1;
+  const int rows = view_.rank - 1;
   if (view_.num_elements() == 0) {  // nothing is read, and contiguous() would keep the strides
-    view_.strides[last] = 1;
+    view_.strides[rows] = 1;
     return;
   }
-  if (view_.shape[last] > 1 && view_.strides[last] != 1) {
+  if (view_.shape[rows] > 1 && view_.strides[rows] != 1) {
     copy_ = contiguous_copy(tensor);  // also resolves the negative bit
   } else if (is_negated(tensor)) {
     copy_ = copy_with_signs(tensor);

@@ -24,8 +24,9 @@ nb::object owned(PyObject* object);
 
 // (pointer, dtype, shape, strides, device): dtype is DType as an int, strides count elements,
 // device is -1 for host memory or the ordinal of a GPU. Or a torch.Tensor (torch_tensor.h). The
-// memory must live as long as the view.
-TensorView tensor_from(nb::handle tensor, const char* name);
+// memory must live as long as the view. `last` is the last DType that is accepted: attention takes
+// those up to f64, indexers take e4m3 as well.
+TensorView tensor_from(nb::handle tensor, const char* name, DType last = DType::f64);
 // The same, or None: not given.
 TensorView optional_tensor_from(nb::handle tensor, const char* name);
 // A tensor that is only read. Kernels need rows (the last dimension) to be contiguous, and accept
@@ -33,7 +34,8 @@ TensorView optional_tensor_from(nb::handle tensor, const char* name);
 // the copy lives as long as this object.
 class Input {
  public:
-  Input(nb::handle tensor, const char* name);
+  Input() = default;  // not given
+  Input(nb::handle tensor, const char* name, DType last = DType::f64);
   operator const TensorView&() const { return view_; }
 
  private:

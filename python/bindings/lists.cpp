@@ -32,21 +32,6 @@ TensorView integers_from(nb::handle tuple, const char* name) {
                    device, name);
 }
 
-// dimensions: "[batch, heads, lists, entries]", as many as the rank.
-IndexView indices_from(nb::handle tuple, const char* name, int rank, const char* dimensions) {
-  const TensorView tensor = integers_from(tuple, name);
-  KEYHOLE_CHECK(tensor.rank == rank, "attention: ", name, " have ", tensor.rank,
-                " dimensions; expected ", rank, ": ", dimensions);
-  IndexView indices;
-  indices.data = tensor.data;
-  indices.is_wide = tensor.dtype == DType::f64;
-  std::fill_n(indices.shape, 4, 1);
-  std::copy_n(tensor.shape, rank, indices.shape);
-  std::copy_n(tensor.strides, rank, indices.strides);
-  indices.device = tensor.device;
-  return indices;
-}
-
 IndexView key_lists_from(nb::handle tuple, const TensorView& q) {
   IndexView indices = indices_from(tuple, "indices", 4, "[batch, heads, lists, entries]");
   const int64_t q_len = q.rank == 4 ? q.shape[2] : 0;  // another shape is refused later
@@ -100,6 +85,20 @@ TileListView tile_lists_from(nb::handle tuple) {
 }
 
 }  // namespace
+
+IndexView indices_from(nb::handle tuple, const char* name, int rank, const char* dimensions) {
+  const TensorView tensor = integers_from(tuple, name);
+  KEYHOLE_CHECK(tensor.rank == rank, "attention: ", name, " have ", tensor.rank,
+                " dimensions; expected ", rank, ": ", dimensions);
+  IndexView indices;
+  indices.data = tensor.data;
+  indices.is_wide = tensor.dtype == DType::f64;
+  std::fill_n(indices.shape, 4, 1);
+  std::copy_n(tensor.shape, rank, indices.shape);
+  std::copy_n(tensor.strides, rank, indices.strides);
+  indices.device = tensor.device;
+  return indices;
+}
 
 Lists lists_from(nb::handle lists, const TensorView& q) {
   if (nb::isinstance<Plan>(lists)) return nb::cast<const Plan&>(lists);

@@ -20,6 +20,9 @@ namespace keyhole::python {
 // The memory must live as long as the result.
 Lists lists_from(nanobind::handle lists, const TensorView& q);
 
+// A tuple of integers as above. dimensions: "[batch, heads, lists, entries]", as many as the rank.
+IndexView indices_from(nanobind::handle tuple, const char* name, int rank, const char* dimensions);
+
 // The keys that have weight, [batch, heads, q_len, entries], as such a tuple; or None.
 IndexView support_from(nanobind::handle support);
 

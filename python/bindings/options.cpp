@@ -11,17 +11,20 @@ AttentionOptions options_from(nb::handle scale, nb::handle softcap, nb::handle b
   AttentionOptions options;
   if (!scale.is_none()) options.scale = number_from(scale, "scale");
   options.softcap = number_from(softcap, "softcap");
-  if (!PyUnicode_Check(backend.ptr())) raise_type_error("backend", "a str", backend);
-  // The common case builds no string.
-  if (PyUnicode_CompareWithASCIIString(backend.ptr(), "auto") != 0) {
-    const char* text = PyUnicode_AsUTF8AndSize(backend.ptr(), nullptr);
+  set_backend(options.backend, backend);
+  return options;
+}
+
+void set_backend(std::string& backend, nb::handle name) {
+  if (!PyUnicode_Check(name.ptr())) raise_type_error("backend", "a str", name);
+  if (PyUnicode_CompareWithASCIIString(name.ptr(), "auto") != 0) {
+    const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), nullptr);
     if (text == nullptr) {  // a lone surrogate: no backend has such a name
       PyErr_Clear();
       text = "?";
     }
-    options.backend = text;
+    backend = text;
   }
-  return options;
 }
 
 Normalizer normalizer_from(nb::handle alpha, nb::handle top_k) {

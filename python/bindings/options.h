@@ -12,6 +12,9 @@ namespace keyhole::python {
 AttentionOptions options_from(nanobind::handle scale, nanobind::handle softcap,
                               nanobind::handle backend);
 
+// The name of a backend; "auto" builds no string.
+void set_backend(std::string& backend, nanobind::handle name);
+
 // alpha: a number; top_k: an int, 0 for all keys.
 Normalizer normalizer_from(nanobind::handle alpha, nanobind::handle top_k);
 

@@ -27,6 +27,7 @@ from .imports import (
     from_xformers,
     to_block_mask,
 )
+from .index_inputs import hadamard, quantize_e4m3
 from .leaves import (
     at,
     bigbird,
@@ -62,6 +63,7 @@ from .leaves import (
 from .lists import TileLists
 from .pattern import Pattern, parse
 from .plan import Plan, plan, plan_cache
+from .select import index_loss, index_loss_backward, index_scores, select_keys, top_k
 
 if TYPE_CHECKING:
     from . import nn as nn
@@ -98,6 +100,10 @@ __all__ = [
     "global_",
     "global_at",
     "grid",
+    "hadamard",
+    "index_loss",
+    "index_loss_backward",
+    "index_scores",
     "longformer",
     "mask",
     "merge",
@@ -109,12 +115,15 @@ __all__ = [
     "plan",
     "plan_cache",
     "prefix",
+    "quantize_e4m3",
     "random",
+    "select_keys",
     "sinks",
     "streaming",
     "strided",
     "tiles",
     "to_block_mask",
+    "top_k",
     "tree",
     "volume",
     "volume_neighborhood",

@@ -1,5 +1,7 @@
 # python/keyhole/nn.py
-"""Modules: SparseAttention, an attention layer that follows a pattern, and SplashAttention (splash.py)."""
+"""Modules: SparseAttention, an attention layer that follows a pattern; SplashAttention (splash.py); and layers that
+choose their keys (deepseek.py, indexer.py).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,25 @@ from typing import Any
 import torch
 from torch import nn
 
+from .deepseek import DeepSeekSparseAttention, SparseResult, indexer_parameters, set_selection
 from .functional import attention
+from .indexer import IndexerInputs, LightningIndexer
 from .pattern import Pattern, as_pattern
 from .plan import Plan
 from .splash import SplashAttention
 from .torch_attention.refusals import refuse_learned
 
-__all__ = ["SparseAttention", "SplashAttention", "set_patterns"]
+__all__ = [
+    "DeepSeekSparseAttention",
+    "IndexerInputs",
+    "LightningIndexer",
+    "SparseAttention",
+    "SparseResult",
+    "SplashAttention",
+    "indexer_parameters",
+    "set_patterns",
+    "set_selection",
+]
 
 Tensor = torch.Tensor
 Rotate = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
@@ -31,7 +45,7 @@ class SparseAttention(nn.Module):
     num_kv_heads    the number of key and value heads, a divisor of num_heads; num_heads by default
     head_dim        embed_dim // num_heads by default
     bias            whether the four projections have a bias
-    sink            adds one learned logit per query head. A head can then put weight on no key at all
+    sink            adds one learned logit per query head. A head can then give almost no weight to its keys
     scale, softcap, deterministic
                     as in `keyhole.attention`; they are not learned
 

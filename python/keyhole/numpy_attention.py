@@ -20,6 +20,7 @@ TensorTuple = tuple[int, int, tuple[int, ...], tuple[int, ...], int]
 
 # NumPy has no bfloat16 of its own; the package ml_dtypes adds one, under this name.
 _DTYPES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
+_INDEXER_DTYPES = {**_DTYPES, "float8_e4m3fn": 4}  # the last one, too, is of ml_dtypes
 _INDEX_DTYPES = {"int32": 0, "int64": 1}
 _HOST = -1
 
@@ -144,12 +145,12 @@ def _named(**arrays: Any) -> list[tuple[str, Any]]:
     return list(arrays.items())
 
 
-def _checked(function: str, name: str, array: Any, rank: int) -> Array:
+def _checked(function: str, name: str, array: Any, rank: int, may_be_e4m3: bool = False) -> Array:
     """`array` after checks, or a copy of it if kernels cannot read its memory layout."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{function}: {name} has type {_kind_of(array)}; pass NumPy arrays only, or torch tensors only")
-    is_index = name == "indices"
-    dtypes = _INDEX_DTYPES if is_index else _DTYPES
+    is_index = name in ("indices", "keys")
+    dtypes = _INDEX_DTYPES if is_index else _INDEXER_DTYPES if may_be_e4m3 else _DTYPES
     if array.dtype.name not in dtypes:
         raise TypeError(f"{function}: {name} has dtype {array.dtype}; accepted are {', '.join(dtypes)}")
     if array.ndim != rank:
@@ -237,7 +238,7 @@ def _lse_dtype(q: Array) -> type[np.floating[Any]]:
 
 
 def _tensor(array: Array) -> TensorTuple:
-    dtype = (_INDEX_DTYPES if array.dtype.kind == "i" else _DTYPES)[array.dtype.name]
+    dtype = (_INDEX_DTYPES if array.dtype.kind == "i" else _INDEXER_DTYPES)[array.dtype.name]
     if array.size == 0:  # its strides may be 0, as if it were broadcast
         like = np.empty([max(size, 1) for size in array.shape], array.dtype)
         return 0, dtype, array.shape, _strides(like), _HOST

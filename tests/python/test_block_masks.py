@@ -258,6 +258,32 @@ def test_from_mask_mod_does_not_take_head_0_for_all(name, xp):
         keyhole.from_mask_mod(function, 6, xp=xp)
 
 
+def only_in_entry_1(b, h, q, k):
+    return q >= k + h if b == 1 else q >= k
+
+
+@pytest.mark.parametrize("xp", [torch, np], ids=["torch", "numpy"])
+def test_from_mask_mod_refuses_h_in_any_entry(xp):
+    with pytest.raises(ValueError, match="reads h, and heads is not given"):
+        keyhole.from_mask_mod(only_in_entry_1, 6, batch=2, xp=xp)
+    keyhole.from_mask_mod(only_in_entry_1, 6, batch=2, heads=1, xp=xp)
+    keyhole.from_mask_mod(only_in_entry_1, 6, batch=1, xp=xp)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda b, h, q, k: q - k < float(WIDTHS.max()) + h,
+        lambda b, h, q, k: q - k < len(str(WIDTHS)) + h,
+        lambda b, h, q, k: q >= k + len(str(k + h)),
+        lambda b, h, q, k: q - k < WIDTHS.numpy().max() + WIDTHS[h],
+    ],
+)
+def test_from_mask_mod_refuses_h_after_other_values_left_torch(function):
+    with pytest.raises(ValueError, match="reads h, and heads is not given"):
+        keyhole.from_mask_mod(function, 6)
+
+
 USES_AND = "branches on the values of its indices .* write & for and"
 TAKES_OUT = r"converts an index from torch to Python or NumPy .* torch.as_tensor\(table\), or pass xp=numpy"
 GIVES = "must return a tensor of bools, found {}; write torch.ones_like"

@@ -288,6 +288,9 @@ class TestFromMaskModNumpy:
         assert keyhole.from_mask_mod(function, 3, heads=2, xp=np).count_pairs(3) == 6
         with pytest.raises(ValueError, match=r"reads b or h for some pairs and not for others; .* numpy.where"):
             keyhole.from_mask_mod(function, 6, heads=2, xp=np)
+        with pytest.raises(ValueError, match=r"reads h, and heads is not given: .* pass heads=N"):
+            keyhole.from_mask_mod(function, 6, xp=np)
+        assert keyhole.from_mask_mod(function, 6, heads=1, xp=np).count_pairs(6) == 21
 
     def test_says_what_was_passed(self):
         with pytest.raises(TypeError, match="fn must be a function"):

@@ -42,24 +42,23 @@ class MaskEvaluator:
     def __init__(self, fn: MaskMod, device: Any, xp: Any, name: str) -> None:
         self._fn, self._device, self._name = fn, device, name
         self._torch = _torch_of(xp, name)
-        self._unused = (False, False)  # whether uses() found that the function does not read b, and h
+        self._unused: set[str] = set()  # of "b" and "h", those that uses() found the function not to read
+        self._counts_missing: dict[str, str] = {}  # "b" or "h", whose count was not given -> the name of that parameter
+        self._heads_checked: set[tuple[int, int]] = set()
 
     def uses(self, batch: int, heads: int) -> tuple[bool, bool]:
         """Whether the mask depends on b, and on h. True if that cannot be decided; False if there is only one."""
         if batch == heads == 1:
             return False, False
         used = self._uses_in_numpy(batch, heads) if self._torch is None else self._uses_in_torch()
-        self._unused = batch > 1 and not used[0], heads > 1 and not used[1]
+        several = {"b": batch > 1, "h": heads > 1}
+        self._unused = {name for name, is_used in zip("bh", used, strict=True) if several[name] and not is_used}
         return batch > 1 and used[0], heads > 1 and used[1]
 
     def require_counts(self, **counts: int | None) -> None:
-        """Raises if the function reads b or h and the number of them was not given: only 0 would be evaluated."""
-        for (parameter, count), index in zip(counts.items(), "bh", strict=True):
-            if count is None and self._reads_index(index):
-                raise ValueError(
-                    f"{self._name}: the function reads {index}, and {parameter} is not given: its result for "
-                    f"{index} = 0 would be used for all; pass {parameter}=N, as many as there are, or {parameter}=1"
-                )
+        """Makes evaluate() refuse a function that reads b or h if the number of them is None: only 0 is evaluated."""
+        named = zip("bh", counts.items(), strict=True)
+        self._counts_missing = {name: parameter for name, (parameter, count) in named if count is None}
 
     def evaluate(self, b: int, h: int, q: Any, k: Any) -> np.ndarray[Any, Any]:
         """Evaluates the function for q [blocks, rows] and k [blocks, columns]: bools [blocks, rows, columns]."""
@@ -69,24 +68,46 @@ class MaskEvaluator:
                 result = np.asarray(self._evaluate_numpy(b, h, q, k))
             self._check(result.dtype == np.bool_, result.dtype)
             return np.broadcast_to(result, shape)
+        self._require_counts_in_torch(b, h)
         with self._naming_mistakes():
             result = self._evaluate_torch(*map(self._tensor, (b, h, q, k)))
         self._check(result.dtype == self._torch.bool, result.dtype)
         return result.expand(shape).cpu().numpy()  # type: ignore[no-any-return]
 
     def _evaluate_numpy(self, b: Any, h: Any, q: Any, k: Any) -> Any:
-        """uses() decided for one pair that b or h is not read. A NumPy function can branch on q and k, so it is watched
-        here too: it must not read them for other pairs."""
-        watch = Watch()
-        b, h = (watch.index() if is_unused else index for index, is_unused in zip((b, h), self._unused, strict=True))
+        """A NumPy function can branch on q and k, so every evaluation is watched: uses() saw one pair when it found
+        that b or h is not read, and an index whose count is missing must never be read."""
+        watches = {name: Watch() for name in {*self._unused, *self._counts_missing}}
+        b, h = (watches[name].index() if name in watches else index for name, index in (("b", b), ("h", h)))
         try:
             return self._fn(b, h, q[:, :, None], k[:, None, :])
         finally:
-            if watch.is_used:
-                raise ValueError(
-                    f"{self._name}: the function reads b or h for some pairs and not for others; it must not branch on "
-                    "the values of its indices: write numpy.where"
-                )
+            for name in sorted(watches):
+                if watches[name].is_used:
+                    self._refuse_reading(name)
+
+    def _require_counts_in_torch(self, b: int, h: int) -> None:
+        """A torch function cannot branch on q and k, so one pair of each head says what it reads."""
+        if (b, h) in self._heads_checked:
+            return
+        self._heads_checked.add((b, h))
+        from . import watched_tensor
+
+        for name in self._counts_missing:
+            if watched_tensor.reads_index(self._evaluate_one_pair, self._device, name, b, h):
+                self._refuse_reading(name)
+
+    def _refuse_reading(self, name: str) -> None:
+        if name in self._counts_missing:
+            parameter = self._counts_missing[name]
+            raise ValueError(
+                f"{self._name}: the function reads {name}, and {parameter} is not given: its result for {name} = 0 "
+                f"would be used for all; pass {parameter}=N, as many as there are, or {parameter}=1"
+            )
+        raise ValueError(
+            f"{self._name}: the function reads b or h for some pairs and not for others; it must not branch on the "
+            "values of its indices: write numpy.where"
+        )
 
     def _evaluate_torch(self, b: Any, h: Any, q: Any, k: Any) -> Any:
         torch = self._torch
@@ -112,13 +133,6 @@ class MaskEvaluator:
         from . import watched_tensor
 
         return watched_tensor.uses_of(self._evaluate_one_pair, self._device)
-
-    def _reads_index(self, index: str) -> bool:
-        if self._torch is None:
-            return watched_index.reads_index(self._evaluate_one_pair, index)
-        from . import watched_tensor
-
-        return watched_tensor.reads_index(self._evaluate_one_pair, self._device, index)
 
     def _evaluate_one_pair(self, b: Any, h: Any) -> Any:
         if self._torch is None:

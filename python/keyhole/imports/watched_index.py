@@ -5,11 +5,10 @@ access.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Watch", "reads_index", "uses_of"]
+__all__ = ["Watch", "uses_of"]
 
 
 class _UsedError(Exception):
@@ -68,11 +67,3 @@ def uses_of(evaluate: Callable[[Any, Any], Any], batch: int, heads: int) -> tupl
     if not reads():
         return False, False
     return any(reads(h=h) for h in range(heads)), any(reads(b=b) for b in range(batch))
-
-
-def reads_index(evaluate: Callable[[Any, Any], Any], index: str) -> bool:
-    """Whether evaluate(b, h) certainly reads `index`, "b" or "h". False if it fails for another reason first."""
-    watch = Watch()
-    with contextlib.suppress(Exception):
-        evaluate(*(watch.index() if name == index else 0 for name in "bh"))
-    return watch.is_used

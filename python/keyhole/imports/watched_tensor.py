@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 __all__ = ["reads_index", "uses_of"]
 
 _aten = torch.ops.aten
+_functorch = torch._C._functorch
 # Their result has the shape, dtype and device of the first argument, and does not depend on its values.
 _BORROWING = {
     *(_aten.new_ones, _aten.new_zeros, _aten.new_full, _aten.new_empty, _aten.new_empty_strided),
@@ -35,19 +36,21 @@ class _Trace(TorchFunctionMode):
     then it is unknown what the result depends on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ignores_others: bool = False) -> None:
         super().__init__()
+        self._ignores_others = ignores_others  # values of tensors that were not computed from b or h may leave torch
         self.is_lost = self.is_over = False
         self.reads_index = False  # it was lost in an operation on b or h
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """torch functions of Python, which may return strings, arrays and pointers."""
+        may_leave = self._ignores_others and not _watched_in((args, kwargs))
         with self.lost_on_error((args, kwargs)):
             # A pointer gives access to values without an op, and so does setting a property.
-            if func is torch.Tensor.data_ptr or getattr(func, "__name__", "") == "__set__":
+            if not may_leave and (func is torch.Tensor.data_ptr or getattr(func, "__name__", "") == "__set__"):
                 raise _LostError
             result = func(*args, **(kwargs or {}))
-            if not all(isinstance(part, _HARMLESS) for part in tree_leaves(result)):
+            if not may_leave and not all(isinstance(part, _HARMLESS) for part in tree_leaves(result)):
                 raise _LostError
         return result
 
@@ -105,7 +108,13 @@ class _Watched(torch.Tensor):
 
 
 def _watched_in(values: Any) -> list[_Watched]:
-    return [part for part in tree_leaves(values) if isinstance(part, _Watched)]
+    return [part for part in map(_without_vmap, tree_leaves(values)) if isinstance(part, _Watched)]
+
+
+def _without_vmap(part: Any) -> Any:
+    while isinstance(part, torch.Tensor) and _functorch.is_batchedtensor(part):
+        part = _functorch.get_unwrapped(part)
+    return part
 
 
 def _unwatched(part: Any) -> Any:
@@ -114,23 +123,29 @@ def _unwatched(part: Any) -> Any:
 
 def uses_of(evaluate: Callable[[Any, Any], Any], device: Any) -> tuple[bool, bool]:
     """Whether evaluate(b, h) depends on b, and whether it depends on h. True for both if the trace was lost."""
-    trace, sources = _traced(evaluate, device, "bh")
+    trace, sources = _traced(evaluate, device, _Trace(), "bh")
     return trace.is_lost or "b" in sources, trace.is_lost or "h" in sources
 
 
-def reads_index(evaluate: Callable[[Any, Any], Any], device: Any, index: str) -> bool:
-    """Whether evaluate(b, h) certainly reads `index`, "b" or "h". False if it fails for another reason first."""
-    trace, sources = _traced(evaluate, device, index)
+def reads_index(evaluate: Callable[[Any, Any], Any], device: Any, index: str, b: int, h: int) -> bool:
+    """Whether evaluate(b, h) reads `index`, "b" or "h". False if it fails for another reason first."""
+    trace, sources = _traced(evaluate, device, _Trace(ignores_others=True), index, b, h)
     return trace.reads_index or index in sources
 
 
-def _traced(evaluate: Callable[[Any, Any], Any], device: Any, watched: str) -> tuple[_Trace, frozenset[str]]:
-    """Calls evaluate once with b = h = 0, and returns the trace and the indices that the result was computed from."""
-    zero = torch.zeros((), dtype=torch.int64, device=device)
-    trace = _Trace()
+def _traced(
+    evaluate: Callable[[Any, Any], Any], device: Any, trace: _Trace, watched: str, b: int = 0, h: int = 0
+) -> tuple[_Trace, frozenset[str]]:
+    """Calls evaluate(b, h) once, and returns the trace and the indices that the result was computed from."""
+    values = {name: torch.tensor(value, device=device) for name, value in (("b", b), ("h", h))}
     try:
         with trace:
-            answer = evaluate(*(_Watched(zero, frozenset(name), trace) if name in watched else zero for name in "bh"))
+            answer = evaluate(
+                *(
+                    _Watched(value, frozenset(name), trace) if name in watched else value
+                    for name, value in values.items()
+                )
+            )
     except Exception:  # most likely raised by the trace; assume so
         trace.is_lost = True
         return trace, frozenset()

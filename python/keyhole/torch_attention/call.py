@@ -29,10 +29,10 @@ from .given_out import check_out, is_free_for_kernels
 from .refusals import refuse_forward_mode, refuse_learned, refuse_other, refuse_transforms, refuse_unreadable
 from .tensors import INDEX_DTYPES, Lists, current_gpu, current_stream, empty_on_cpu, empty_on_gpu, empty_out
 
-__all__ = ["attention", "merge"]
+__all__ = ["PLAIN_TYPES", "attention", "check_transforms", "fake_if_needed", "merge"]
 
 Tensor = torch.Tensor
-_PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))
 
 # Looked up once: every call uses them, and finding them in torch._C costs as much as calling them.
 _STRIDED = torch.strided
@@ -46,7 +46,7 @@ _is_tracing = torch._C._is_tracing
 # What _core.forward_if_plain, the fast path of keyhole.attention, needs from torch. It takes calls in which q, k and v
 # have a type of "tensors", all "questions" return None, False or 0, and no level of forward mode is entered.
 _PLAIN_CALLS: dict[str, Any] = {
-    "tensors": tuple(_PLAIN_TYPES),
+    "tensors": tuple(PLAIN_TYPES),
     "plans": Plan,
     "patterns": Pattern,
     "questions": (
@@ -102,7 +102,7 @@ def attention(
         check_out(function, out, q, v, k, sink, layout=layout)
         given = _heads_first(out, layout)
     if _needs_op(function, q, k, v, sink) or (
-        tensors and not all(type(tensor) in _PLAIN_TYPES for tensor in tensors.values())
+        tensors and not all(type(tensor) in PLAIN_TYPES for tensor in tensors.values())
     ):
         refuse_unreadable(function, q=q, k=k, v=v, sink=sink, **tensors)
         if not _is_compiling() and "torch.utils.flop_counter" in sys.modules:
@@ -112,7 +112,7 @@ def attention(
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         parts, tile = parts_of(lists)
         if not tensors:
-            parts = [_fake_if_needed(q, parts[0]), *parts[1:]]
+            parts = [fake_if_needed(q, parts[0]), *parts[1:]]
         result, lse, _ = ops.attention_forward(
             q, k, v, parts, tile, sink, scale, softcap, alpha, top_k, deterministic, backend
         )
@@ -140,7 +140,7 @@ def merge(
     """See keyhole.merge. Differentiable with respect to all four tensors."""
     _check_tensors("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
     refuse_unreadable("merge", out=out, lse=lse, other_out=other_out, other_lse=other_lse)
-    _check_transforms("merge", out, lse, other_out, other_lse)
+    check_transforms("merge", out, lse, other_out, other_lse)
     out, lse = ops.merge(_heads_first(out, layout), lse, _heads_first(other_out, layout), other_lse)
     return _heads_first(out, layout), lse
 
@@ -234,7 +234,7 @@ def _autocast(tensor: Tensor) -> Tensor:
     return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if is_cast else tensor
 
 
-def _check_transforms(function: str, *tensors: Tensor | None) -> None:
+def check_transforms(function: str, *tensors: Tensor | None) -> None:
     """Refuses transforms that the registered ops do not support. In forward mode torch would silently assume zeros."""
     if _is_compiling():  # torch.compile traces torch.func.jvp; inside it, tangents of the tensors cannot be inspected
         if forward_ad._current_level >= 0:
@@ -247,20 +247,20 @@ def _needs_op(function: str, q: Tensor, k: Tensor, v: Tensor, sink: Tensor | Non
     """Whether the call must go through a registered op: under a compiler, an exporter or a dispatch mode (fake tensors,
     flop counters, selective checkpointing), or with a tensor subclass.
     """
-    _check_transforms(function, q, k, v, sink)
+    check_transforms(function, q, k, v, sink)
     return (
         _is_compiling()
         or _num_dispatch_modes() > 0
         or _is_tracing()
-        or type(q) not in _PLAIN_TYPES
-        or type(k) not in _PLAIN_TYPES
-        or type(v) not in _PLAIN_TYPES
-        or (sink is not None and type(sink) not in _PLAIN_TYPES)
+        or type(q) not in PLAIN_TYPES
+        or type(k) not in PLAIN_TYPES
+        or type(v) not in PLAIN_TYPES
+        or (sink is not None and type(sink) not in PLAIN_TYPES)
         or q.is_meta
     )
 
 
-def _fake_if_needed(q: Tensor, plan: Tensor) -> Tensor:
+def fake_if_needed(q: Tensor, plan: Tensor) -> Tensor:
     """The encoded plan as a fake tensor if q is one and its mode refuses real ones. Exporters take it as a constant."""
     if _is_compiling() or not isinstance(q, FakeTensor) or q.fake_mode.allow_non_fake_inputs:
         return plan

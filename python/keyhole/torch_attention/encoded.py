@@ -39,7 +39,7 @@ from ..plan import Plan, plan_for
 from ..recipe import decode_value, encode_value
 from .tensors import INDEX_DTYPES, Lists
 
-__all__ = ["Anchored", "Restricted", "core_plan", "encode", "lists_of", "parts_of"]
+__all__ = ["Anchored", "Restricted", "core_plan", "encode", "lists_of", "parts_of", "plan_of"]
 
 _MARK = b"khpt\x01\r\n\0"
 _DIGEST_BYTES = 32
@@ -91,6 +91,14 @@ def core_plan(what: Any, q: torch.Tensor, k: torch.Tensor) -> _core.Plan:
 
         what = restrict(as_pattern(what.pattern), what.kept, what.sequences, q, k)
     return plan_for(what, q_len, k.shape[2], batch, heads).core
+
+
+def plan_of(encoded: torch.Tensor, q_len: int, k_len: int, batch: int, heads: int) -> _core.Plan:
+    """The plan of an encoded pattern or plan for these sizes."""
+    what = _follows(encoded)
+    if isinstance(what, Anchored):
+        return plan_for(what.pattern, q_len, k_len, batch, heads, what.offset).core
+    return plan_for(what, q_len, k_len, batch, heads).core
 
 
 # The tile argument where the lists are no tile lists. Not []: AOTInductor packages (torch 2.10) pass that as None.

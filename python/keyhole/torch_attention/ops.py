@@ -14,30 +14,30 @@ import torch
 
 from . import kernels
 from .encoded import lists_of
-from .refusals import no_second_derivative, refuse_tangents, refuse_vmap
+from .refusals import no_second_derivative, refuse_tangents, refuse_vmap_of
 from .tensors import empty_in_order_of, empty_support
 
-__all__ = ["attention_backward", "attention_forward", "merge"]
+__all__ = ["TAGS", "attention_backward", "attention_forward", "library", "merge", "register"]
 
 Tensor = torch.Tensor
 Run: TypeAlias = Callable[..., Any]
 
-_library = torch.library.Library("keyhole", "DEF")
+library = torch.library.Library("keyhole", "DEF")
 _LISTS = "Tensor[] lists, int[] tile"
 _OPTIONS = "Tensor? sink, float? scale, float softcap, float alpha, int top_k, bool deterministic, str backend"
 # The first call with a plan copies it to the GPU, which must not happen during CUDA graph capture. Users who capture by
 # hand make a call before. Inductor (mode="reduce-overhead") does not, so this tag keeps our ops out of its graphs. The
 # oldest torch that we support does not have the tag.
-_TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
-_library.define(
-    f"attention_forward(Tensor q, Tensor k, Tensor v, {_LISTS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor)", tags=_TAGS
+TAGS = tuple(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",) if hasattr(torch.Tag, name))
+library.define(
+    f"attention_forward(Tensor q, Tensor k, Tensor v, {_LISTS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor)", tags=TAGS
 )
-_library.define(
+library.define(
     "attention_backward(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
     f"Tensor support, {_LISTS}, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
-    tags=_TAGS,
+    tags=TAGS,
 )
-_library.define("merge(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
+library.define("merge(Tensor out_a, Tensor lse_a, Tensor out_b, Tensor lse_b) -> (Tensor, Tensor)")
 
 
 def _forward(
@@ -167,18 +167,19 @@ def _differentiate_merge(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> 
     return tuple(gradients)
 
 
-def _register(name: str, run: Run, fake: Run, differentiate: Run, keep: Run | None = None) -> None:
+def register(name: str, run: Run, fake: Run, differentiate: Run, keep: Run | None = None) -> None:
+    """Registers kernels, fakes and gradients of an op, and what it refuses."""
+    function = "attention" if name.startswith("attention_") else name.removesuffix("_forward").removesuffix("_backward")
     for key in ("CPU", "CUDA"):
-        _library.impl(name, run, key)
-    torch.library.register_fake(f"keyhole::{name}", fake, lib=_library)
-    torch.library.register_autograd(f"keyhole::{name}", differentiate, setup_context=keep, lib=_library)
-    torch.library.register_vmap(f"keyhole::{name}", refuse_vmap, lib=_library)
-    _library.impl(name, _without_tangents(name), "ADInplaceOrView", with_keyset=True)
+        library.impl(name, run, key)
+    torch.library.register_fake(f"keyhole::{name}", fake, lib=library)
+    torch.library.register_autograd(f"keyhole::{name}", differentiate, setup_context=keep, lib=library)
+    torch.library.register_vmap(f"keyhole::{name}", refuse_vmap_of(function), lib=library)
+    library.impl(name, _without_tangents(name, function), "ADInplaceOrView", with_keyset=True)
 
 
-def _without_tangents(name: str) -> Run:
+def _without_tangents(name: str, function: str) -> Run:
     """A kernel that refuses tangents and redispatches. It runs after autograd, which would drop tangents silently."""
-    function = "merge" if name == "merge" else "attention"
 
     def go_on(keyset: torch._C.DispatchKeySet, *arguments: Any) -> Any:
         refuse_tangents(function, *arguments)
@@ -189,9 +190,9 @@ def _without_tangents(name: str) -> Run:
     return go_on
 
 
-_register("attention_forward", _forward, _fake_forward, _differentiate, _keep_for_backward)
-_register("attention_backward", _backward, _fake_backward, no_second_derivative)
-_register("merge", kernels.merge, _fake_merge, _differentiate_merge, _keep_for_merge)
+register("attention_forward", _forward, _fake_forward, _differentiate, _keep_for_backward)
+register("attention_backward", _backward, _fake_backward, no_second_derivative)
+register("merge", kernels.merge, _fake_merge, _differentiate_merge, _keep_for_merge)
 
 attention_forward = torch.ops.keyhole.attention_forward.default
 attention_backward = torch.ops.keyhole.attention_backward.default

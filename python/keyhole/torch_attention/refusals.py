@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -10,6 +11,7 @@ from torch.autograd import forward_ad
 
 __all__ = [
     "no_second_derivative",
+    "no_second_derivative_of",
     "refuse_batched_gradients",
     "refuse_forward_mode",
     "refuse_learned",
@@ -17,7 +19,7 @@ __all__ = [
     "refuse_tangents",
     "refuse_transforms",
     "refuse_unreadable",
-    "refuse_vmap",
+    "refuse_vmap_of",
 ]
 
 Tensor = torch.Tensor
@@ -78,20 +80,31 @@ def refuse_unreadable(function: str, **tensors: Tensor | None) -> None:
         )
 
 
-def no_second_derivative(ctx: Any, *gradients: Tensor) -> NoReturn:
+def no_second_derivative_of(function: str) -> Callable[..., NoReturn]:
     """Registered in place of a gradient of the backward pass."""
-    raise NotImplementedError(
-        "attention: second derivatives (create_graph=True, then backward through the gradients) are not implemented; "
-        "Keyhole's kernels give first derivatives. Use torch.nn.functional.scaled_dot_product_attention with its MATH "
-        "backend where you need them"
-    )
+
+    def refuse(ctx: Any, *gradients: Tensor) -> NoReturn:
+        way = "Use torch.nn.functional.scaled_dot_product_attention with its MATH backend where you need them"
+        raise NotImplementedError(
+            f"{function}: second derivatives (create_graph=True, then backward through the gradients) are not "
+            f"implemented; Keyhole's kernels give first derivatives. {way if function == 'attention' else ''}".rstrip()
+        )
+
+    return refuse
 
 
-def refuse_vmap(*_: Any) -> NoReturn:
-    raise NotImplementedError(
-        "attention: torch.vmap is not supported; attention has a batch dimension already. Fold the mapped dimension "
-        "into it, q.flatten(0, 1), call once, and unfold the result with out.unflatten(0, (mapped, batch))"
-    )
+no_second_derivative = no_second_derivative_of("attention")
+
+
+def refuse_vmap_of(function: str) -> Callable[..., NoReturn]:
+    def refuse(*_: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"{function}: torch.vmap is not supported; {function} has a batch dimension already. Fold the mapped "
+            "dimension into it, q.flatten(0, 1), call once, and unfold the result with out.unflatten(0, (mapped, "
+            "batch))"
+        )
+
+    return refuse
 
 
 def refuse_batched_gradients(*gradients: Tensor | None) -> None:
@@ -130,7 +143,7 @@ def refuse_transforms(function: str, *tensors: Tensor | None) -> None:
     interpreter = torch._C._functorch.peek_interpreter_stack()
     kind = None if interpreter is None else interpreter.key()
     if kind == torch._C._functorch.TransformType.Vmap:
-        refuse_vmap()
+        refuse_vmap_of(function)()
     if kind == torch._C._functorch.TransformType.Grad:
         raise NotImplementedError(
             f"{function}: torch.func.grad and torch.func.vjp are not supported; use backward() or torch.autograd.grad"

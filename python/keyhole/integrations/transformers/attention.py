@@ -21,7 +21,15 @@ from .mask_functions import pattern_of, sequences_of
 from .padding import padding_of
 from .traced_mask import TracedMask, make_traced_mask
 
-__all__ = ["NAME", "register", "set_pattern"]
+__all__ = [
+    "NAME",
+    "is_self_attention",
+    "lists_of_layer",
+    "plan_without_trace",
+    "refuse_unsupported",
+    "register",
+    "set_pattern",
+]
 
 NAME = "keyhole"
 
@@ -53,7 +61,7 @@ def set_pattern(model: Any, pattern_of_layer: Callable[[int], PatternLike | None
             f"set_pattern: this model's attention is {implementation!r}, which does not take patterns; "
             f'call register() and model.set_attn_implementation("{NAME}") first'
         )
-    layers = [module for module in model.modules() if _is_self_attention(module)]
+    layers = [module for module in model.modules() if is_self_attention(module)]
     if not layers:
         raise ValueError(f"set_pattern: {type(model).__name__} has no attention module with a layer_idx")
     for layer in layers:
@@ -63,7 +71,7 @@ def set_pattern(model: Any, pattern_of_layer: Callable[[int], PatternLike | None
         )
 
 
-def _is_self_attention(module: torch.nn.Module) -> bool:
+def is_self_attention(module: torch.nn.Module) -> bool:
     has_index = isinstance(getattr(module, "layer_idx", None), int)
     return has_index and "Attention" in type(module).__name__ and not getattr(module, "is_cross_attention", False)
 
@@ -148,18 +156,10 @@ def attention_forward(
 ) -> tuple[torch.Tensor, None]:
     """The attention of one layer. query, key, value: [batch, heads, length, head_dim]; result: [batch, length, heads,
     head_dim]."""
-    _refuse_unsupported(module, dropout, kwargs)
-    layout = Layout.of(query, key)
-    own = getattr(module, "keyhole_pattern", None)
-    if attention_mask is None:
-        attention_mask = _mask_without_tensor(module, layout, is_causal)
-    if not torch.compiler.is_compiling():
-        lists = _plan(attention_mask, layout, query.shape[1], own, kwargs)
-    elif isinstance(attention_mask, TracedMask) and _is_traceable(attention_mask, own, kwargs):
-        attention_mask.check_fits(layout)
-        lists = attention_mask.lists(own)
-    else:
-        lists = _plan_without_trace(attention_mask, layout, query.shape[1], own, kwargs)
+    refuse_unsupported(module, dropout, kwargs)
+    lists = lists_of_layer(
+        module, attention_mask, Layout.of(query, key), query.shape[1], {**kwargs, "is_causal": is_causal}
+    )
     out = attention(
         query.transpose(1, 2),
         key.transpose(1, 2),
@@ -173,6 +173,20 @@ def attention_forward(
     return out, None
 
 
+def lists_of_layer(module: torch.nn.Module, mask: Any, layout: Layout, heads: int, kwargs: dict[str, Any]) -> Any:
+    """What a layer attends to: a plan for this number of heads, or what keyhole.attention takes while torch.compile
+    traces. mask: a LayerMask, a tensor of four dimensions, or None."""
+    own = getattr(module, "keyhole_pattern", None)
+    if mask is None:
+        mask = _mask_without_tensor(module, layout, kwargs.get("is_causal"))
+    if not torch.compiler.is_compiling():
+        return _plan(mask, layout, heads, own, kwargs)
+    if isinstance(mask, TracedMask) and _is_traceable(mask, own, kwargs):
+        mask.check_fits(layout)
+        return mask.lists(own)
+    return plan_without_trace(mask, layout, heads, own, kwargs)
+
+
 def _plan(mask: Any, layout: Layout, heads: int, own: Pattern | None, kwargs: dict[str, Any]) -> Plan:
     """The plan of a layer that is not compiled. mask: a LayerMask, or a tensor of four dimensions."""
     if isinstance(mask, TracedMask):
@@ -182,7 +196,7 @@ def _plan(mask: Any, layout: Layout, heads: int, own: Pattern | None, kwargs: di
     return mask.plan(layout, heads, own, kwargs)
 
 
-_plan_without_trace = _breaks_graph(
+plan_without_trace = _breaks_graph(
     "keyhole: a mask that torch.compile cannot trace: one that was made outside of the compiled function, a tensor of "
     "four dimensions, sequences packed by cu_seq_lens_q, or a pattern of set_pattern with a cache that has dropped "
     "tokens. Compile without fullgraph=True"
@@ -193,7 +207,7 @@ def _is_traceable(mask: TracedMask, own: Pattern | None, kwargs: dict[str, Any])
     return kwargs.get("cu_seq_lens_q") is None and (own is None or mask.layout.kv_offset == 0)
 
 
-def _refuse_unsupported(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
+def refuse_unsupported(module: torch.nn.Module, dropout: float, kwargs: dict[str, Any]) -> None:
     if dropout > 0:
         raise NotImplementedError(
             f"keyhole: attention dropout is {dropout}, and Keyhole has no dropout; call model.eval(), or set "

@@ -1,0 +1,382 @@
+# python/keyhole/deepseek.py
+"""DeepSeekSparseAttention: an attention layer that attends to the keys its indexer chooses; and what sets such layers
+up in a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .functional import attention
+from .heads import GroupedHeads, LatentHeads, Rotate
+from .indexer import IndexerInputs, LightningIndexer, Rope
+from .pattern import Pattern, as_integer, as_pattern
+from .plan import Plan
+from .select import index_loss, select_keys
+from .torch_attention.refusals import refuse_learned
+
+__all__ = ["DeepSeekSparseAttention", "SparseResult", "indexer_parameters", "set_selection"]
+
+Tensor = torch.Tensor
+Extend = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
+
+STAGES = ("dense", "warmup", "sparse")
+_SETTINGS = ("stage", "top_k", "visible", "always", "rows", "source")
+
+
+class SparseResult(NamedTuple):
+    """What a layer returns."""
+
+    output: Tensor  # [batch, q_len, dim]
+    loss: Tensor | None  # one number: the mean divergence of the indexer from the attention
+    indices: Tensor | None  # int32 [batch, groups, q_len, top_k]: the chosen keys, ascending, then -1
+
+
+class DeepSeekSparseAttention(nn.Module):
+    """Attention over the top_k keys that an indexer chooses for each query.
+
+    dim             the size of the input and the output
+    num_heads       the number of query heads
+    top_k           how many keys a query attends to
+    num_kv_heads    the number of key and value heads, a divisor of num_heads; num_heads by default
+    head_dim        dim // num_heads by default
+    latent_dim      None, or the size of the latent vector of multi-head latent attention, such as 512. Then
+                    num_kv_heads is not given, and keys have rope_head_dim more dimensions, which carry the positions
+    rope_head_dim, v_head_dim
+                    of latent heads; v_head_dim is head_dim by default
+    stage           "dense": plain attention over all visible keys, without the indexer
+                    "warmup": the same, and the loss of the indexer over all visible keys
+                    "sparse": attention over the chosen keys, and the loss of the indexer over them
+    visible         which keys a query may see: a pattern, its text, or a plan; "causal" by default
+    always          a pattern whose keys are chosen before all others, such as "sinks(4) | window(63)"
+    rows            None, or how many queries of a call the loss is computed for, drawn at random
+    index_heads, index_dim, groups, rope_dim, rope_layout, hadamard, quantize
+                    of the indexer, see LightningIndexer; groups is 1 or num_kv_heads. rope_layout is also that of
+                    latent heads
+    context_dim     the size of the context, for cross-attention; dim by default
+    bias, sink, scale, softcap, deterministic
+                    as in SparseAttention
+
+    The indexer learns from its loss alone, and nothing else does: its input is detached, and the attention is its
+    target. Which keys are chosen has no gradient. Add `result.loss` to the loss of the model. It is computed while the
+    layer is in training mode.
+
+    >>> import torch
+    >>> import keyhole
+    >>> layer = keyhole.nn.DeepSeekSparseAttention(
+    ...     64, num_heads=4, num_kv_heads=2, top_k=8, index_heads=2, index_dim=16)
+    >>> result = layer(torch.randn(2, 100, 64))
+    >>> result.output.shape, result.loss.shape, result.indices.shape
+    (torch.Size([2, 100, 64]), torch.Size([]), torch.Size([2, 1, 100, 8]))
+    """
+
+    visible: Pattern | Plan
+    always: Pattern | Plan | None
+    last_indices: Tensor | None
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        top_k: int,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        latent_dim: int | None = None,
+        rope_head_dim: int = 64,
+        v_head_dim: int | None = None,
+        stage: str = "sparse",
+        visible: Pattern | Plan | str = "causal",
+        always: Pattern | Plan | str | None = None,
+        rows: int | None = None,
+        index_heads: int = 64,
+        index_dim: int = 128,
+        groups: int = 1,
+        rope_dim: int = 64,
+        rope_layout: str | None = None,
+        hadamard: bool = True,
+        quantize: str | None = None,
+        context_dim: int | None = None,
+        bias: bool = False,
+        sink: bool = False,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        deterministic: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        placed = {"device": device, "dtype": dtype}
+        kv_heads = _checked_heads(num_heads, num_kv_heads, latent_dim, groups)
+        if head_dim is None:
+            if dim % num_heads != 0:
+                raise ValueError(
+                    f"DeepSeekSparseAttention: dim {dim} is not a multiple of num_heads {num_heads}; pass head_dim"
+                )
+            head_dim = dim // num_heads
+        refuse_learned("DeepSeekSparseAttention", scale=scale, softcap=softcap)
+        of_context = dim if context_dim is None else context_dim
+        heads: GroupedHeads | LatentHeads
+        if latent_dim is None:
+            heads = GroupedHeads.made(dim, of_context, num_heads, kv_heads, head_dim, scale, bias=bias, **placed)
+        else:
+            heads = LatentHeads(
+                dim, of_context, num_heads, head_dim, latent_dim=latent_dim, rope_head_dim=rope_head_dim,
+                v_head_dim=head_dim if v_head_dim is None else v_head_dim, rope_layout=rope_layout, scale=scale,
+                bias=bias, **placed,
+            )  # fmt: skip
+        indexer = LightningIndexer(
+            dim, index_heads, index_dim, rope_dim=rope_dim, rope_layout=rope_layout, hadamard=hadamard,
+            quantize=quantize, groups=groups, context_dim=context_dim, **placed,
+        )  # fmt: skip
+        # A logit of 0 weighs as much as a key with score 0.
+        logits = nn.Parameter(torch.zeros(num_heads, **placed)) if sink else None
+        self._build(
+            heads, indexer, logits, top_k=top_k, stage=stage, visible=visible, always=always, rows=rows,
+            softcap=softcap, deterministic=deterministic,
+        )  # fmt: skip
+
+    def _build(
+        self,
+        heads: GroupedHeads | LatentHeads,
+        indexer: LightningIndexer,
+        sink: Tensor | None,
+        *,
+        softcap: float,
+        deterministic: bool,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.indexer = indexer
+        self.sink = sink
+        self.softcap = softcap
+        self.deterministic = deterministic
+        self.last_indices = None  # kept for layers that have this one as their source
+        self._source: tuple[DeepSeekSparseAttention, ...] = ()  # in a tuple it is no submodule
+        self._is_source = False
+        self.set(**settings)
+
+    @classmethod
+    def around(
+        cls,
+        heads: GroupedHeads | LatentHeads,
+        indexer: LightningIndexer,
+        *,
+        sink: Tensor | None = None,
+        softcap: float = 0.0,
+        deterministic: bool = False,
+        **settings: Any,
+    ) -> DeepSeekSparseAttention:
+        """A layer of existing projections and an indexer. `settings` are those of `set`; top_k is needed."""
+        self = cls.__new__(cls)
+        settings = {"stage": "sparse", "visible": "causal", "always": None, "rows": None, **settings}
+        self._build(heads, indexer, sink, softcap=softcap, deterministic=deterministic, **settings)
+        return self
+
+    def set(self, **settings: Any) -> None:
+        """Changes stage, top_k, visible, always, rows or source. `source` is another layer, whose lists this one uses
+        instead of its own indexer, or None."""
+        for name, value in settings.items():
+            if name not in _SETTINGS:
+                raise TypeError(f"DeepSeekSparseAttention: no setting {name!r}; accepted are {', '.join(_SETTINGS)}")
+            getattr(self, f"_set_{name}")(value)
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        rope: Rope | None = None,
+        rotate: Rotate | None = None,
+        indices: Tensor | None = None,
+        visible: Pattern | Plan | str | Callable[[int], Plan] | None = None,
+        rows: int | Tensor | None = None,
+        extend: Extend | None = None,
+    ) -> SparseResult:
+        """Attention from x [batch, q_len, dim] to context [batch, k_len, dim], or to x itself.
+
+        rope        (cos, sin), see LightningIndexer.forward: for the indexer, and for latent heads
+        rotate      for other heads: rotate(q, k) returns them with their positions encoded, as in SparseAttention
+        indices     lists of another layer, used instead of the indexer of this one, which then has no loss
+        visible, rows
+                    in place of those of the layer. visible may also be a function that returns a plan for a number of
+                    heads, and rows the numbers of the queries, in ascending order
+        extend      for caches: extend(k, v) returns them with the keys and values of earlier tokens in front. Both are
+                    [batch, length, heads, head_dim]. The indexer has no cache: in other stages than "dense" it needs
+                    all tokens as context, or `indices`
+        returns     SparseResult: output, loss and indices. The last two are None where there are none
+        """
+        seen: Any = self.visible if visible is None else visible
+        for_groups = seen(self.indexer.groups) if callable(seen) else seen
+        is_sparse = self.stage == "sparse"
+        indices = self._given(indices) if is_sparse else None
+        # A layer that uses the lists of another one does not choose, and its indexer has nothing to learn.
+        has_loss = self.training and self.stage != "dense" and indices is None and not self._source
+        learned = None
+        if has_loss or (is_sparse and indices is None):
+            learned = self._indexed(x, context, rope, has_loss)
+        if is_sparse and indices is None:
+            indices = self._chosen(learned, for_groups)
+        if self._is_source:
+            self.last_indices = indices
+        q, k, v = self.heads.project(x, x if context is None else context, rope, rotate, is_dense=not is_sparse)
+        if extend is not None:
+            k, v = extend(k, v)
+        for_heads = seen(q.shape[2]) if callable(seen) else seen
+        out, lse = attention(
+            q, k, v, indices if is_sparse else for_heads, scale=self.heads.scale, layout="bshd", softcap=self.softcap,
+            sink=self.sink, return_lse=True, deterministic=self.deterministic,
+        )  # fmt: skip
+        loss = None
+        if has_loss:
+            loss = self._loss(learned, q, k, lse.detach(), indices if is_sparse else for_groups, rows)
+        return SparseResult(self.heads.output(out, is_dense=not is_sparse), loss, indices)
+
+    def extra_repr(self) -> str:
+        text = f"top_k={self.top_k}, stage={self.stage!r}, visible={self.visible!r}"
+        for name, default in (("always", None), ("rows", None), ("softcap", 0.0), ("deterministic", False)):
+            if getattr(self, name) != default:
+                text += f", {name}={getattr(self, name)!r}"
+        return text + (", lists of another layer" if self._source else "")
+
+    def _indexed(self, x: Tensor, context: Tensor | None, rope: Rope | None, is_learned: bool) -> IndexerInputs:
+        """The input is detached: the indexer does not change the layers below."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and is_learned):
+            return self.indexer.inputs(x.detach(), None if context is None else context.detach(), rope=rope)
+
+    def _chosen(self, learned: Any, visible: Any) -> Tensor:
+        with torch.no_grad():
+            q, k, w, k_scale = self.indexer.quantized(learned)
+            return select_keys(  # type: ignore[no-any-return]
+                q, k, w, k_scale=k_scale, top_k=self.top_k, visible=visible, always=self.always
+            )
+
+    def _given(self, indices: Tensor | None) -> Tensor | None:
+        if indices is not None or not self._source:
+            return indices
+        found = self._source[0].last_indices
+        if found is None:
+            raise RuntimeError(
+                "DeepSeekSparseAttention: this layer uses the lists of another layer, which has not chosen any; call "
+                "that layer first, in stage 'sparse', or set source=None"
+            )
+        return found
+
+    def _loss(self, learned: Any, q: Tensor, k: Tensor, lse: Tensor, lists: Any, rows: Any) -> Tensor:
+        rows = self.rows if rows is None else rows
+        q_len = q.shape[1]
+        if isinstance(rows, int):
+            drawn = min(rows, q_len)
+            rows = torch.randperm(q_len, device=q.device)[:drawn].sort().values
+        loss = index_loss(
+            learned.q, learned.k, learned.w, q.transpose(1, 2), k.transpose(1, 2), lse, lists, rows=rows,
+            scale=self.heads.scale, softcap=self.softcap, deterministic=self.deterministic,
+        )  # fmt: skip
+        compared = loss.shape[0] * loss.shape[1] * (q_len if rows is None else rows.shape[0])
+        return loss.sum() / max(compared, 1)
+
+    def _set_stage(self, stage: Any) -> None:
+        if stage not in STAGES:
+            raise ValueError(
+                f"DeepSeekSparseAttention: stage is {stage!r}; accepted are 'dense', 'warmup' and 'sparse'"
+            )
+        self.stage = stage
+
+    def _set_top_k(self, top_k: Any) -> None:
+        self.top_k = as_integer(top_k, "DeepSeekSparseAttention: top_k")
+        if self.top_k < 1:
+            raise ValueError(f"DeepSeekSparseAttention: top_k is {top_k}; expected 1 or more")
+
+    def _set_visible(self, visible: Any) -> None:
+        self.visible = visible if isinstance(visible, Plan) else as_pattern(visible, "DeepSeekSparseAttention: visible")
+
+    def _set_always(self, always: Any) -> None:
+        is_kept = always is None or isinstance(always, Plan)
+        self.always = always if is_kept else as_pattern(always, "DeepSeekSparseAttention: always")
+
+    def _set_rows(self, rows: Any) -> None:
+        self.rows = None if rows is None else as_integer(rows, "DeepSeekSparseAttention: rows")
+        if self.rows is not None and self.rows < 1:
+            raise ValueError(f"DeepSeekSparseAttention: rows is {rows}; expected 1 or more, or None for all")
+
+    def _set_source(self, source: Any) -> None:
+        if source is None:
+            self._source = ()
+            return
+        if not isinstance(source, DeepSeekSparseAttention) or source is self:
+            raise TypeError("DeepSeekSparseAttention: source is another DeepSeekSparseAttention layer, or None")
+        if source._source:
+            raise ValueError(
+                "DeepSeekSparseAttention: the source of a layer has a source of its own; use the layer that chooses"
+            )
+        source._is_source = True
+        self._source = (source,)
+
+
+def set_selection(model: nn.Module, settings: Callable[[int], dict[str, Any] | int | None]) -> None:
+    """Sets up the DeepSeekSparseAttention layers of a model, in the order of `model.modules()`.
+
+    settings    a function of the layer's index, counted over these layers. It returns what to change: a dict with any
+                of stage, top_k, visible, always, rows and source; a number, which is top_k; or None. `source` is the
+                index of an earlier layer, whose lists this layer then uses, or None for its own
+
+    >>> import torch
+    >>> import keyhole
+    >>> model = torch.nn.ModuleList(
+    ...     keyhole.nn.DeepSeekSparseAttention(32, 2, top_k=8, index_heads=2, index_dim=16) for _ in range(4))
+    >>> keyhole.nn.set_selection(model, lambda i: {"top_k": 4} if i % 2 == 0 else {"source": i - 1})
+    >>> x = torch.randn(1, 50, 32)
+    >>> lists = [layer(x).indices for layer in model]
+    >>> lists[0].shape, lists[1] is lists[0], lists[2] is lists[0]
+    (torch.Size([1, 1, 50, 4]), True, False)
+    """
+    layers = [module for module in model.modules() if isinstance(module, DeepSeekSparseAttention)]
+    if not layers:
+        raise ValueError(f"set_selection: {type(model).__name__} has no DeepSeekSparseAttention layers")
+    for index, layer in enumerate(layers):
+        chosen = settings(index)
+        if chosen is None:
+            continue
+        changes = dict(chosen) if isinstance(chosen, dict) else {"top_k": chosen}
+        if changes.get("source") is not None:
+            source = as_integer(changes["source"], f"set_selection: the source of layer {index}")
+            if not 0 <= source < index:
+                raise ValueError(
+                    f"set_selection: the source of layer {index} is {source}; expected an earlier layer, 0 to "
+                    f"{index - 1}, which has chosen when this one runs"
+                )
+            changes["source"] = layers[source]
+        layer.set(**changes)
+
+
+def indexer_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
+    """The parameters of all LightningIndexers of a model: what the warm-up trains."""
+    for module in model.modules():
+        if isinstance(module, LightningIndexer):
+            yield from module.parameters()
+
+
+def _checked_heads(num_heads: int, num_kv_heads: int | None, latent_dim: int | None, groups: int) -> int:
+    if latent_dim is not None:
+        if num_kv_heads is not None:
+            raise ValueError(
+                f"DeepSeekSparseAttention: num_kv_heads is {num_kv_heads} and latent_dim {latent_dim}; latent heads "
+                "share one key: pass one of the two"
+            )
+        num_kv_heads = 1
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads != 0:
+        raise ValueError(
+            f"DeepSeekSparseAttention: num_heads is {num_heads} and num_kv_heads {num_kv_heads}; the first must be a "
+            "multiple of the second"
+        )
+    if groups not in (1, num_kv_heads):
+        raise ValueError(
+            f"DeepSeekSparseAttention: groups is {groups}; expected 1, one list for all heads, or {num_kv_heads}, one "
+            "for each key head"
+        )
+    return num_kv_heads
