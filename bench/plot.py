@@ -89,13 +89,12 @@ def speedup_axis(axes, top, label="speed-up over dense"):
 def source_of(record):
     """Where and when it was measured."""
     machine = record["machine"]
-    dirty = " + changes" if record.get("dirty") else ""
     threads = f"{record['threads']} threads" if record["threads"] > 1 else "1 thread"
     threads += ", processor time" if record.get("clock") == "cpu" else ""
     place = f"{machine['cpu']}, {threads}, {machine['simd']}"
     if "gpu" in machine:
         place = f"{machine['gpu']}, {'cold' if record.get('cold') else 'warm'} cache"
-    return f"{place} · commit {record['commit']}{dirty} · {record['time'][:10]}"
+    return f"{place} · commit {record['commit']} · {record['time'][:10]}"
 
 
 def save(figure, folder, name, source, bottom=0.035):

@@ -44,7 +44,7 @@ void Environment::add_to(CLI::App& app, bool runs_kernels) {
         ->type_name("NAME");
   }
   app.add_flag("--verify", verifies, "verify the plan once more; also KEYHOLE_VERIFY=1");
-  app.add_flag("--log", logs, "say on stderr what is done; also KEYHOLE_LOG=1");
+  app.add_flag("--log", logs, "log kernels and plans to stderr; also KEYHOLE_LOG=1");
 }
 
 void Environment::settle() {

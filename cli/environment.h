@@ -21,7 +21,7 @@ struct Variable {
 inline constexpr Variable kVariables[] = {
     {"KEYHOLE_BACKEND", "auto, cpu, ... or reference: which kernels run; like --backend"},
     {"KEYHOLE_VERIFY", "1: plans are verified once more before they are used; like --verify"},
-    {"KEYHOLE_LOG", "1: say on stderr what is done; like --log"},
+    {"KEYHOLE_LOG", "1: log kernels and plans to stderr; like --log"},
 };
 
 struct Environment {

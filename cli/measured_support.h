@@ -1,6 +1,6 @@
 // cli/measured_support.h
-// Which pairs of a pattern keep weight by entmax or top_k: attention on normal numbers is computed,
-// and its weights are looked at.
+// Which pairs of a pattern keep weight by entmax or top_k: attention on normally distributed
+// q and k is computed, and the weights are recorded.
 #pragma once
 
 #include "keyhole/normalizer.h"

@@ -20,9 +20,8 @@ class NormalizerOption {
   void add_to(CLI::App& app, double otherwise = 1);
   // As typed: " --alpha 1.5 --top-k 8", or nothing.
   static std::string text_of(const Normalizer& normalizer);
-  // Error(usage), in the name of the verb, for numbers that are none.
+  // Throws Error(usage), with the name of the verb, for values out of range.
   Normalizer settle(const char* verb, double otherwise = 1) const;
-  bool is_given() const { return alpha_.has_value() || top_k_.has_value(); }
 
  private:
   std::optional<double> alpha_;

@@ -40,8 +40,7 @@ Draw pictures_of(const Options& options, const Pattern& pattern, const Shape& sh
   } else {
     KEYHOLE_CHECK(std::max(shape.q_len, shape.k_len) <= kLongestMeasured, "show: lengths ",
                   shape.q_len, " and ", shape.k_len,
-                  ": what keeps weight is measured pair by pair; accepted are up to ",
-                  kLongestMeasured);
+                  ": the weight of every pair is computed; accepted are up to ", kLongestMeasured);
     KEYHOLE_CHECK(head_dim >= 1 && head_dim <= 576, "show: --head-dim is ", head_dim,
                   "; accepted are 1 to 576");
     kept = measured_support(pattern, shape, options.at_batch, options.head, normalizer, head_dim,
@@ -123,20 +122,20 @@ Runner add_show(CLI::App& app, Context& context) {
   app.add_option("--svg", options->svg, "write an SVG picture; - for stdout, as everywhere")
       ->type_name("FILE");
   app.add_option("--png", options->png, "write a PNG picture")->type_name("FILE");
-  app.add_option("--html", options->html, "write a web page: zoom, why, tiles, cost")
+  app.add_option("--html", options->html,
+                 "write a web page with zoom; shows why a pair attends, tiles and cost")
       ->type_name("FILE");
   options->normalizer.add_to(app);
-  add_integer(
-      app, "--head-dim", options->head_dim,
-      "with --alpha or --top-k: of the normal q and k whose weights are drawn; default: 64");
-  add_integer(app, "--seed", options->seed, "of those numbers; default: 1");
+  add_integer(app, "--head-dim", options->head_dim,
+              "with --alpha or --top-k: of the random q and k that give the weights; default: 64");
+  add_integer(app, "--seed", options->seed, "for drawing q and k; default: 1");
   add_json_option(app, context);
   app.footer(
       "examples:\n"
       "  keyhole show \"causal & (window(2) | sinks(1))\" --len 6\n"
       "  keyhole show \"bigbird(8, 3, 2, 1, 7)\" --len 128 --html bigbird.html\n"
       "  keyhole show \"per_head(causal, window(4))\" --len 16 --head 1\n"
-      "  keyhole show causal --q-len 4 --k-len 12       the last 4 of 12 positions ask\n"
+      "  keyhole show causal --q-len 4 --k-len 12       queries at the last 4 of 12 positions\n"
       "  keyhole show causal --len 8 --svg - | gzip > causal.svgz\n"
       "  keyhole show causal --len 256 --alpha 1.5 --png splash.png     which keys keep weight");
   return [options, &context] { return show(*options, context); };

@@ -22,7 +22,7 @@ def sampled_rows(length, device):
 def expected_rows(problem, rows):
     """out and dq of some queries by the definition, in fp32, each with the size that an error is held against."""
     q, k, v = (x.detach().float() for x in problem.inputs)
-    v = v.nan_to_num()  # nobody attends to the key of a NaN, and 0 x NaN is no 0
+    v = v.nan_to_num()  # no query attends to the key of a NaN, and 0 x NaN is not 0
     d_out = problem.gradient[:, :, rows].float()
     scores = (q[:, :, rows] @ k.transpose(-1, -2) * problem.scale).masked_fill(~problem.allowed(rows), -math.inf)
     weights = torch.softmax(scores, -1)

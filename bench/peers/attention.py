@@ -188,7 +188,7 @@ def flex(problem):
 
 
 def warm_up_keyhole(device):
-    """What the first call of a process loads is in nobody's plan."""
+    """What the first call of a process loads is not part of a plan's time."""
     q = torch.zeros(1, 1, TILE, 64, device=device, dtype=torch.bfloat16)
     import_keyhole().attention(q, q, q, "causal")
 

@@ -13,8 +13,8 @@
 On the cases named own-* Keyhole stands alone: bars hold its times against those of its other cases.
 
 exit status:
-  0   everybody who was asked was right, or does not take the case
-  1   somebody who was asked failed the check; or keyhole, or another whom --who names, could not run: there was an error
+  0   all that were timed passed the check, or do not take the case
+  1   one failed the check; or keyhole, or another that --who names, could not run: there was an error
       on some case, or it takes none of them. Keyhole's backends take every case: one that they refuse is an error
   2   the words of the command line are wrong
 
@@ -101,17 +101,17 @@ class Run:
     def is_late(self):
         return time.monotonic() - self.begin > self.arguments.seconds
 
-    def everybody(self, case):
+    def attentions_for(self, case):
         is_sm80_judged = any(bar.who == "sm80" and bar.holds_for(case.name) for bar in self.bars)
         is_asked = {"naive": is_about_memory(case), "sm80": is_sm80_judged}
         asked = [who for who in self.arguments.who if is_asked.get(who, True)]
         return [who for who in asked if who in OURS or not is_own(case)]
 
     def left(self):
-        """Cases that somebody who was asked for has no record of, in the order to time them in."""
+        """Cases without a record of some attention that was asked for, in the order to time them in."""
         known = self.log.cases()
         passes = self.arguments.passes
-        left = [case for case in self.cases if not all(known[case.name].has(who, passes) for who in self.everybody(case))]
+        left = [case for case in self.cases if not all(known[case.name].has(who, passes) for who in self.attentions_for(case))]
         return most_telling_first(left, self.bars)
 
     def compare(self):
@@ -132,7 +132,7 @@ class Run:
         the records that are resumed is not asked again."""
         print(f"{case.name}: {case.pattern}; {time.monotonic() - self.begin:.0f} s", flush=True)
         known = self.log.cases()[case.name]
-        asked = [who for who in self.everybody(case) if known.value(who, "why_not") is None]
+        asked = [who for who in self.attentions_for(case) if known.value(who, "why_not") is None]
         with self.refusals(case, asked):
             problem = Problem(case, self.arguments.device)
             agreement = Agreement(problem)
@@ -230,7 +230,7 @@ def parse_arguments(words):
     parser.add_argument("--resume", action="store_true", help="keep the records that are there, and time what they lack")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no case is begun later")
     parser.add_argument("--passes", choices=("both", "forward"), default="both", help="forward: gradients are not timed")
-    parser.add_argument("--repeats", type=int, default=15, help="of a call, for everybody; 3 where it takes over 100 ms")
+    parser.add_argument("--repeats", type=int, default=15, help="of each call; 3 where it takes over 100 ms")
     parser.add_argument("--pause", type=float, default=0.05, metavar="SECONDS", help="before a single launch (default 0.05)")
     parser.add_argument("--cold", action="store_true", help="clear the second-level cache before each call")
     parser.add_argument("--dram", action="store_true", help="also DRAM traffic of the cases memory-*, by ncu")
@@ -243,7 +243,7 @@ def parse_arguments(words):
     arguments.who = arguments.who.split(",") if arguments.is_named else BY_DEFAULT
     unknown = [who for who in arguments.who if who not in ATTENTIONS]
     if unknown:
-        parser.error(f"nobody is called {', '.join(unknown)}; there are {', '.join(ATTENTIONS)}")
+        parser.error(f"--who: unknown {', '.join(unknown)}; there are {', '.join(ATTENTIONS)}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("PyTorch finds no GPU here; --device cpu tries the script at small sizes")
     if not set(OURS).isdisjoint(arguments.who):

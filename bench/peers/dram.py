@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
-MARK = "spin_kernel"  # torch.cuda._sleep launches it, and nobody else: it goes before each profiled call
+MARK = "spin_kernel"  # only torch.cuda._sleep launches it; it goes before each profiled call
 
 
 class NotMeasured(Exception):

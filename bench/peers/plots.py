@@ -57,7 +57,7 @@ def draw(records, folder):
         figure.legend(*panel.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(at, 0.025), ncols=2, fontsize=8.5,
                       handlelength=3.6)  # long enough to tell a dashed line
     runs = [record for record in records if record["who"] == "run"]
-    commits = ", ".join(dict.fromkeys(run["commit"] for run in runs))
+    commits = ", ".join(dict.fromkeys(run["commit"].split()[0] for run in runs))
     source = "{machine} · torch {torch} · commit {commits} · {time:.10}".format(**runs[-1], commits=commits)
     return plot.save(figure, folder, "peers_length", source, bottom=0.105)
 

@@ -32,14 +32,14 @@ def number(value, form="{:.2f}"):
 
 
 def times_table(cases, timing="queued"):
-    """One row a case and operation: ms and useful TFLOP/s of everybody."""
+    """One row a case and operation: ms and useful TFLOP/s of all attentions."""
     cases = [c for c in cases if c.pairs]
-    everybody = [who for who in NAMES | dict.fromkeys(PEERS) if any(c.ms(who, "forward", timing) for c in cases)]
-    rows = [["pattern", "shape", "pass", *map(name_of, everybody), "x best peer"]]
+    attentions = [who for who in NAMES | dict.fromkeys(PEERS) if any(c.ms(who, "forward", timing) for c in cases)]
+    rows = [["pattern", "shape", "pass", *map(name_of, attentions), "x best peer"]]
     for c in cases:
         for operation in OPERATIONS:
             row = [c.title(), c.shape(), operation]
-            for who in everybody:
+            for who in attentions:
                 ms = c.ms(who, operation, timing)
                 row.append("-" if ms is None else f"{ms:.3f} ({c.flops(operation) / ms * 1e-9:.0f})")
             ratios = [ratio for who in PEERS if (ratio := c.ratio(who, operation, timing))]
@@ -49,7 +49,7 @@ def times_table(cases, timing="queued"):
 
 
 def dense_of(c, cases):
-    """The case that somebody without this pattern would run: causal for causal patterns, dense for others, same shape."""
+    """The case to run without this pattern: causal for causal patterns, dense for others, same shape."""
     plain = "causal" if c.pattern.startswith("causal") else "dense"
     return next((other for other in cases if other.pattern == plain and other.sizes() == c.sizes()), None)
 

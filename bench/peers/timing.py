@@ -1,5 +1,5 @@
 # bench/peers/timing.py
-# A call in, its times and its memory out: the same way for everybody. `keyhole bench` has its own rules, cli/bench/timing.h.
+# A call in, its times and its memory out: the same way for all attentions. `keyhole bench` has its own rules, cli/bench/timing.h.
 import ctypes
 import functools
 import statistics

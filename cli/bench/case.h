@@ -23,7 +23,7 @@ struct Case {
   DType dtype = DType::f32;
   Operation operation = Operation::forward;
   bool has_forward_too = false;  // with operation backward: both passes are timed together
-  bool has_nan = false;          // the first value, of a key that the pattern masks for everybody
+  bool has_nan = false;          // the first value, of a key to which no query attends
   Normalizer normalizer = {};    // softmax, entmax, top_k
   Device device = {};            // where the tensors lie, and so what computes
 

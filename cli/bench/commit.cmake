@@ -5,7 +5,7 @@ set(id unknown)
 set(is_dirty 0)
 find_program(git git)
 if(git)
-  # A checkout owned by somebody else is read all the same: nothing is run from it.
+  # Git also reads a checkout of another owner: nothing is run from it.
   set(ask "${git}" -c "safe.directory=*" -C "${source}")
   execute_process(COMMAND ${ask} rev-parse --short=12 HEAD OUTPUT_VARIABLE found
                   OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)

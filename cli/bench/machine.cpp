@@ -18,18 +18,7 @@
 namespace keyhole::bench {
 namespace {
 
-// The value after the colon of the first line of a /proc file that begins with `key`.
-std::string proc_field(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.compare(0, key.size(), key) != 0) continue;
-    const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
-}
-
-// "6.1" of "6.1.0-18-amd64": what follows names a build of somebody's, not a machine.
+// "6.1" of "6.1.0-18-amd64": the rest names a distribution's build.
 std::string major_and_minor(const std::string& release) {
   const size_t dot = release.find('.');
   return release.substr(
@@ -47,6 +36,16 @@ std::string compiler_name() {
 }
 
 }  // namespace
+
+std::string proc_field(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.compare(0, key.size(), key) != 0) continue;
+    const size_t begin = line.find_first_not_of(" \t", line.find(':') + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
 
 Machine this_machine(const Device& device) {
   utsname names{};

@@ -35,6 +35,8 @@ struct Commit {
 };
 
 Commit this_commit();
+// The value after the colon of the first line of a /proc file that begins with `key`.
+std::string proc_field(const char* path, const std::string& key);
 std::string utc_now();  // "2026-01-31T12:00:00Z"
 
 }  // namespace keyhole::bench

@@ -15,7 +15,7 @@
 namespace keyhole::bench {
 namespace {
 
-constexpr int64_t kLongestMask = 8192;  // L * L bytes and every pair looked at
+constexpr int64_t kLongestMask = 8192;  // L * L bytes, and every pair is visited
 constexpr int64_t kTile = 64;
 constexpr int64_t kMeanDocument = 512;
 
@@ -38,8 +38,8 @@ int64_t divisor_near_root(int64_t length) {
   return divisor;
 }
 
-// A band of three tiles, as somebody would write it who has tiles already; or, causal, as a block
-// mask would hold it: full tiles, and one bitmap.
+// A band of three tiles from lists of tiles; causal, as a block mask stores it: full tiles and one
+// bitmap.
 Pattern tile_band(int64_t length, bool is_causal) {
   const int64_t count = ceil_div(length, kTile);
   std::vector<int64_t> offsets = {0}, keys, bitmap;

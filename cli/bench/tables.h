@@ -3,6 +3,7 @@
 // records.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,14 @@ void bench_memory(Session& session, const Range& range);
 // Entmax or top-K beside softmax of the same pattern: time, pairs that keep weight, memory.
 void bench_splash(Session& session, const Range& range, const Pattern& pattern,
                   const Normalizer& normalizer);
+
+// The steps of a key selection.
+struct SelectRange {
+  int64_t queries = 0, entries = 0, heads = 0, head_dim = 0, k = 0;
+  DType dtype = DType::f32;
+  std::optional<Pattern> visible = {};
+};
+void bench_select(Session& session, const SelectRange& range);
 
 // What it takes to compile plans of up to a million tokens.
 void bench_planning(Session& session);

@@ -175,6 +175,29 @@ void run_splash(Session& session, const Options& options) {
   }
 }
 
+// On a GPU what DeepSeek's models choose.
+void run_select(Session& session, const Options& options) {
+  const bool is_on_gpu = cli::is_gpu(session.device());
+  const auto size = [&](const std::optional<int64_t>& given, const char* option, int64_t on_gpu,
+                        int64_t on_cpu) {
+    return positive(given, option, is_on_gpu ? on_gpu : on_cpu);
+  };
+  SelectRange range{.queries = size(options.queries, "--queries", 4096, 256),
+                    .entries = size(options.entries, "--entries", 131072, 8192),
+                    .heads = size(options.heads, "--heads", 64, 16),
+                    .head_dim = size(options.head_dim, "--head-dim", 128, 64),
+                    .k = size(options.best, "--top-k", 2048, 512),
+                    .dtype = is_on_gpu ? DType::e4m3 : DType::f32};
+  if (!options.index_dtype.empty()) {
+    range.dtype =
+        options.index_dtype == "e4m3" ? DType::e4m3 : cli::dtype_from(options.index_dtype);
+    KEYHOLE_CHECK(range.dtype != DType::f64,
+                  "bench: --dtype is f64; accepted are e4m3, f16, bf16 and f32");
+  }
+  if (!options.pattern.empty()) range.visible = cli::pattern_from("bench", options.pattern);
+  bench_select(session, range);
+}
+
 void run_planning(Session& session, const Options&) { bench_planning(session); }
 
 // The comparison is drawn from the sweep: nothing is measured twice.
@@ -187,6 +210,7 @@ void run_all(Session& session, const Options& options) {
   run_break_even(session, options);
   run_memory(session, options);
   run_splash(session, options);
+  run_select(session, options);
 }
 
 // ---- the options each table offers ----
@@ -210,10 +234,11 @@ void offer_break_even(CLI::App& app, Options& options) {
 
 void offer_cases(CLI::App& app, Options& options) {
   auto* name = app.add_option("--case", options.case_names,
-                              "only cases of these names, with commas between; * for anything");
-  auto* file = app.add_option("--cases", options.case_file, "a case file; the built-in ones else")
-                   ->type_name("FILE");
-  auto* text = app.add_option("--pattern", options.pattern, "no case, but this pattern");
+                              "only these cases: comma-separated names, * matches any text");
+  auto* file =
+      app.add_option("--cases", options.case_file, "a file of cases; default: the built-in ones")
+          ->type_name("FILE");
+  auto* text = app.add_option("--pattern", options.pattern, "this pattern instead of cases");
   text->excludes(name)->excludes(file);
   offer_range(app, options);
   app.add_option("--kv-heads", options.kv_heads, "key and value heads");
@@ -233,7 +258,8 @@ void offer_streaming(CLI::App& app, Options& options) {
   offer_break_even(app, options);
   app.remove_option(app.get_option("--heads"));  // --channels and --head-dim tell
   app.add_option("--window", options.window, "tokens a query sees, itself included");
-  app.add_option("--sinks", options.sinks, "first tokens that all see");
+  app.add_option("--sinks", options.sinks,
+                 "the number of first tokens that every query attends to");
   app.add_option("--channels", options.channels, "of all heads together");
 }
 void offer_blocks(CLI::App& app, Options& options) {
@@ -250,6 +276,17 @@ void offer_splash(CLI::App& app, Options& options) {
       ->type_name("PATTERN");
   options.normalizer.add_to(app, /*otherwise=*/1.5);
   offer_range(app, options);
+}
+void offer_select(CLI::App& app, Options& options) {
+  app.add_option("--queries", options.queries, "queries that choose");
+  app.add_option("--entries", options.entries, "what they choose from");
+  app.add_option("--top-k", options.best, "how many each of them chooses");
+  app.add_option("--pattern", options.pattern, "what is visible; default: everything");
+  app.add_option("--heads", options.heads, "index heads");
+  app.add_option("--head-dim", options.head_dim, "channels of an index head");
+  app.add_option("--dtype", options.index_dtype,
+                 "e4m3, f16, bf16 or f32; default: f32, on a GPU e4m3");
+  app.add_option("--backend", options.session.backend, "auto, cpu, simple, sm80 or sm90");
 }
 void offer_nothing(CLI::App&, Options&) {}
 
@@ -269,6 +306,8 @@ constexpr BenchTable kTables[] = {
     {"memory", "what a call needs besides its tensors", offer_range, run_memory},
     {"splash", "entmax and top-K beside softmax: time, pairs that keep weight, memory",
      offer_splash, run_splash},
+    {"select", "key selection: scores of an indexer, the best of them, and both", offer_select,
+     run_select},
     {"all", "everything above", offer_nothing, run_all},
     {"planning", "what compiling a plan takes, against bars; exit code 1 when one is missed",
      offer_nothing, run_planning},

@@ -1,0 +1,163 @@
+// cli/bench/select.cpp
+// Key selection: the scores of an indexer, the best of them, and both together. Some rows are
+// checked against the definitions before anything is timed.
+#include "keyhole/select.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/check.h"
+#include "cli/bench/tables.h"
+#include "reference/select.h"
+#include "runtime/select_registry.h"
+#include "select/requests.h"
+
+namespace keyhole::bench {
+namespace {
+
+constexpr int64_t kCheckedRows = 4, kCheckedEntries = 512;
+
+// The elements [first, first + count) of one dimension.
+TensorView part_of(TensorView view, int d, int64_t first, int64_t count) {
+  view.data = static_cast<std::byte*>(view.data) + first * view.strides[d] * bytes_of(view.dtype);
+  view.shape[d] = count;
+  return view;
+}
+
+class SelectBench {
+ public:
+  SelectBench(Session& session, const SelectRange& range)
+      : session_(session),
+        range_(range),
+        q_(range.dtype, {1, range.heads, range.queries, range.head_dim}, session.device()),
+        k_(range.dtype, {1, 1, range.entries, range.head_dim}, session.device()),
+        w_(DType::f32, {1, range.heads, range.queries}, session.device()),
+        scores_(DType::f32, {1, 1, range.queries, range.entries}, session.device()),
+        lists_(DType::f32, {1, 1, range.queries, range.k}, session.device()) {
+    q_.fill_normal(1), k_.fill_normal(2), w_.fill_normal(3);
+    options_.k = range.k;
+    options_.backend = session.options().backend;
+    options_.threads = session.threads();
+    if (range.visible) options_.visible = plan(*range.visible, range.queries, range.entries);
+    selection_.indices =
+        IndexView(static_cast<int32_t*>(lists_.view().data), {1, 1, range.queries, range.k});
+    selection_.indices.device = session.device();
+  }
+
+  void run() {
+    const double products = 2 * pairs() * double(range_.heads * range_.head_dim);
+    const double bytes = 4 * pairs();
+    const auto name_of = [&](const SelectRequest& request) {
+      return choose_select(select_table(), request).name;
+    };
+    measure(
+        "index_scores",
+        name_of(request_of(SelectOperation::scores, indexer(), 0, options_.backend)), products,
+        "TFLOP/s", [&] { index_scores(indexer(), scores_, options_); },
+        [&] { return check_scores(); });
+    measure(
+        "top_k", name_of(request_of(scores_.view(), options_)), bytes, "TB/s",
+        [&] { top_k(scores_, selection_, options_); }, [&] { return check_lists(false); });
+    measure(
+        "select_keys", kernel_for_selection(indexer(), options_), products, "TFLOP/s",
+        [&] { select_keys(indexer(), selection_, options_); }, [&] { return check_lists(true); });
+    session_.print(fmt::format(
+        "\nselect: {}, {} queries of {} entries ({} visible), {} index heads of {}, k {}\n",
+        session_.conditions(range_.dtype), range_.queries, range_.entries, visible_text(),
+        range_.heads, range_.head_dim, range_.k));
+    session_.print(table_);
+  }
+
+ private:
+  IndexerView indexer() const { return {q_, k_, w_, {}}; }
+  double pairs() const {
+    const double all = double(range_.queries) * double(range_.entries);
+    return options_.visible ? double(options_.visible->explain().pairs) : all;
+  }
+  std::string visible_text() const { return range_.visible ? range_.visible->text() : "all"; }
+  int64_t checked_row(int64_t i) const { return (2 * i + 1) * range_.queries / (2 * kCheckedRows); }
+  EntryPredicate visible_from(int64_t row) const {
+    if (!range_.visible) return {};
+    const Shape shape{.batch = 1, .heads = 1, .q_len = range_.queries, .k_len = range_.entries};
+    return [head = range_.visible->for_head(shape), row](int64_t, int64_t, int64_t, int64_t s) {
+      return head.allows(row, s);
+    };
+  }
+
+  // Empty, or what is wrong.
+  std::string check_scores() {
+    scores_.bring_back();
+    const int64_t entries = std::min(kCheckedEntries, range_.entries);
+    for (int64_t i = 0; i < kCheckedRows; ++i) {
+      const int64_t row = checked_row(i);
+      const auto want = reference_index_scores({part_of(q_.host(), 2, row, 1),
+                                                part_of(k_.host(), 2, 0, entries),
+                                                part_of(w_.host(), 2, row, 1),
+                                                {}},
+                                               visible_from(row));
+      const auto* got = static_cast<const float*>(part_of(scores_.host(), 2, row, 1).data);
+      // Terms are about as large as head_dim ** 0.5, and heads ** 0.5 of them remain.
+      const double allowed = 1e-3 * std::sqrt(double(range_.head_dim * range_.heads));
+      for (int64_t s = 0; s < entries; ++s) {
+        const bool is_equal = double(got[s]) == want[size_t(s)];
+        if (!is_equal && !(std::abs(double(got[s]) - want[size_t(s)]) <= allowed)) {
+          return fmt::format("query {}, entry {}: {} instead of {}", row, s, got[s],
+                             want[size_t(s)]);
+        }
+      }
+    }
+    return "";
+  }
+  std::string check_lists(bool takes_short_rows) {
+    lists_.bring_back();
+    for (int64_t i = 0; i < kCheckedRows; ++i) {
+      const int64_t row = checked_row(i);
+      auto want = reference_top_k(part_of(scores_.host(), 2, row, 1), range_.k, visible_from(row),
+                                  {}, takes_short_rows)
+                      .rows[0];
+      want.resize(size_t(range_.k), -1);
+      const auto* got = static_cast<const int32_t*>(part_of(lists_.host(), 2, row, 1).data);
+      if (!std::equal(want.begin(), want.end(), got)) {
+        return fmt::format("query {}: its list is not that of its best scores", row);
+      }
+    }
+    return "";
+  }
+
+  void measure(const std::string& name, const std::string& kernel, double work, const char* unit,
+               const std::function<void()>& call, const std::function<std::string()>& check) {
+    call();
+    if (const std::string wrong = check(); !wrong.empty()) {
+      return session_.fail("is wrong", {.name = name, .pattern_text = visible_text()}, wrong);
+    }
+    const Timing timing = time_call(call, session_.effort().timing);
+    const double rate = work / timing.median_ms / 1e9;
+    table_.add(
+        {name, kernel, "ok", ms_text(timing.median_ms), fmt::format("{:.2f} {}", rate, unit)});
+    session_.keep("select", {{"case", name},
+                             {"kernel", kernel},
+                             {"check", "ok"},
+                             {"dtype", to_string(range_.dtype)},
+                             {"queries", range_.queries},
+                             {"entries", range_.entries},
+                             {"index_heads", range_.heads},
+                             {"head_dim", range_.head_dim},
+                             {"k", range_.k},
+                             {"visible", visible_text()},
+                             {"ms", to_json(timing)}});
+  }
+
+  Session& session_;
+  const SelectRange& range_;
+  Tensor q_, k_, w_, scores_, lists_;  // lists_: int32, which are as large as f32
+  SelectOptions options_;
+  Selection selection_;
+  cli::Table table_{{"step", "kernel", "check", "median ms", "rate"}, "lllrr"};
+};
+
+}  // namespace
+
+void bench_select(Session& session, const SelectRange& range) { SelectBench(session, range).run(); }
+
+}  // namespace keyhole::bench
