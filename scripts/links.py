@@ -2,7 +2,8 @@
 # scripts/links.py
 # The documents name only files that exist: every relative link in a Markdown file, with its anchor, and
 # every `path/like/this.cpp` between backquotes, must be there. Their lines are short enough to read and to
-# compare; those of records/ are written by programs, and may be long.
+# compare. What a reader has to get through first has a limit as a whole: README.md and its table,
+# docs/performance.md.
 """usage: links.py [--self-test] [ROOT]"""
 
 import pathlib
@@ -12,6 +13,8 @@ import tempfile
 
 SKIP = {"build", "out", ".venv", ".git"}  # made, not written
 LONGEST_LINE = 160
+MOST_LINES = {"README.md": 120, "docs/performance.md": 150}
+MOST_ROWS = {"README.md": 8}  # of all its tables together, without their heads
 LINK = re.compile(r"!?\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
@@ -46,19 +49,28 @@ def where(text, position):
 
 
 def long_lines(name, text):
-    if name.startswith("records/"):
-        return []
     lengths = [(number, len(line)) for number, line in enumerate(text.splitlines(), 1)]
     too_long = [(number, length) for number, length in lengths if length > LONGEST_LINE]
     return [f"{name}:{number}: {length} characters; a line has at most {LONGEST_LINE}" for number, length in too_long]
 
 
+def table_rows(text):
+    """How many rows the tables of a text have, without their heads."""
+    prose = FENCE.sub("", text)
+    return len(re.findall(r"^\|.*\|\s*$", prose, re.MULTILINE)) - 2 * len(re.findall(r"^\|[\s|:-]+\|\s*$", prose, re.MULTILINE))
+
+
+def too_much(name, text):
+    counts = [("lines", len(text.splitlines()), MOST_LINES), ("rows in tables", table_rows(text), MOST_ROWS)]
+    return [f"{name}: {n} {what}; it has at most {most[name]}" for what, n, most in counts if n > most.get(name, n)]
+
+
 def check(root):
-    """Every broken link or path and every long line below root, as 'file:line: what'."""
+    """Every broken link or path, every long line and every long document below root, as 'file:line: what'."""
     problems = []
     for document in documents(root):
         name, text = document.relative_to(root).as_posix(), document.read_text(encoding="utf-8")
-        problems += long_lines(name, text)
+        problems += long_lines(name, text) + too_much(name, text)
         prose = FENCE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)  # same length, same lines
         for match in LINK.finditer(re.sub(r"`[^`\n]*`", lambda m: " " * len(m.group()), prose)):
             target, _, anchor = match.group(1).partition("#")
@@ -91,6 +103,10 @@ def self_test():
         ("[a](../../etc/passwd)", 1),
         ("ü" * 160 + "\n", 0),
         ("```\n" + "a" * 161 + "\n```\n" + "| a " * 41 + "\n", 2),  # code and tables, too
+        ("a\n" * 120, 0),
+        ("a\n" * 121, 1),
+        ("| a | b |\n|---|--:|\n" + "| 1 | - |\n" * 8 + "```\n| c |\n```\n", 0),
+        ("| a | b |\n|---|--:|\n" + "| 1 | - |\n" * 5 + "\n| a |\n|---|\n" + "| 1 |\n" * 4, 1),
     ]
     failures = 0
     for text, expected in cases:
@@ -100,8 +116,6 @@ def self_test():
             (root / "src/here.cpp").write_text("")
             (root / "other.md").write_text("# Two words\n")
             (root / "README.md").write_text(text, encoding="utf-8")
-            (root / "records").mkdir()
-            (root / "records/table.md").write_text("a" * 161)
             got = check(root)
             if len(got) != expected:
                 failures += 1

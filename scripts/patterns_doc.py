@@ -24,7 +24,7 @@ Most patterns fit sequences of any length. A pattern that is made from lengths o
 
 | pattern | keys | queries |
 |---|---|---|
-| `documents`, `tree`, `grid`, `neighborhood`, `volume`, `volume_neighborhood` | as many as it has positions | as many, or fewer: then they are the last ones |
+| `documents`, `tree`, `grid`, `neighborhood`, `volume`, `volume_neighborhood` | as many as it has positions | as many; or fewer, which are then the last ones |
 | `mask` | one for each column | at positions that have a row |
 | `tiles`, `bitmaps`, `csr` | at least those that it lists | at positions that have a row; a row of tiles is tile_q positions |
 | `packed`, `at` | its number of keys | its number of queries |
@@ -33,8 +33,8 @@ Most patterns fit sequences of any length. A pattern that is made from lengths o
 - **Decoding.** `documents(3, 5)` takes one query and eight keys: the query is the last token.
 - **Rows are positions** in `mask`, `tiles`, `bitmaps` and `csr`: row 0 is for the query at position 0. If a matrix has fewer rows than columns, query 0
   is not at position 0. Make the plan with offset 0 then, or import the matrix by `from_dense`, `from_csr` or `from_bsr`: these count rows from query 0.
-- **Padding** counts as a document. In `documents(3, 5, 4)` the four padding tokens see each other. In `packed([3, 5, 4], [3, 5, 0], causal)` they see
-  nothing.
+- **Padding**: give it a document of its own, so that the lengths add up. In `documents(3, 5, 4)` the four padding tokens see each other. In
+  `packed([3, 5, 4], [3, 5, 0], causal)` they see nothing.
 - **Batch and heads** of an imported mask must match the call, too, unless they are 1.
 - **Under `at`**, a token at a position below 0 is outside of such a pattern. It attends to nothing, and nothing attends to it. A position beyond the
   end is refused.""".split("\n")
@@ -108,13 +108,13 @@ def write(programs, docs):
         "",
         "Written by `scripts/patterns_doc.py` from the catalog (`src/pattern/catalog.cpp`); edit that.",
         "",
-        "A pattern says which pairs (q, k) attend. q and k are positions, not indices: query i of q_len has position i + (k_len - q_len).",
+        "A pattern says which pairs (q, k) attend. q and k are positions, which may differ from indices: query i of q_len has position i + (k_len - q_len).",
         "`/` is floor division. A pattern is causal only where its definition says k <= q; combine others with `causal &`.",
         "[Choosing a pattern](choosing.md) says which one to use for what.",
         "",
         "- **Text** is the same everywhere: `causal & window(3)`. Arguments may be named: `streaming(sinks=16, window=64)`.",
         "- **In Python and C++** each pattern is a function of the same name, also one without arguments: `causal()`. In Python `global` is a",
-        "  keyword, so that function is `global_`. Where `...` stands below, a list will do: `documents([5, 3, 6])`.",
+        "  keyword, so that function is `global_`. Arguments marked `...` may also be passed as one list: `documents([5, 3, 6])`.",
         "- **`at` in Python** takes its positions unnamed: `at([4, 0], [0, 1, 2], causal())`.",
         "- **Pictures** have queries as rows and keys as columns. `keyhole show PATTERN --len 16` draws any pattern and any combination.",
         "- **Pairs** are leading terms for large L, when q_len = k_len = L. **Global context** is what a query sees of the tokens far from it.",
