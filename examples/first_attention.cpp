@@ -11,7 +11,7 @@ using namespace keyhole;
 int main() {
   const int64_t batch = 1, heads = 8, kv_heads = 2, length = 1024, head_dim = 64;
 
-  // What attends to what: the 127 tokens before, and the first four of all.
+  // Each token attends to itself, the 127 tokens before it, and the first four tokens.
   const Pattern pattern = causal() & (window(127) | sinks(4));
 
   // Compiled once for these lengths, used for every layer and step.

@@ -90,7 +90,7 @@ int main() {
               static_cast<long long>(kSelected), is_whole_where_all_are_selected ? "yes" : "no");
   std::printf("on average a selection holds %.0f %% of the weight\n", 100 * kept);
 
-  // 4. Gradients reach the keys that somebody selected, and no others.
+  // 4. Gradients reach the keys that some query selected, and no others.
   const auto dout = random_values(kHeads * kLength * kHeadDim, 4);
   std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
   gather_attention_backward(view(dout, kHeads), view(q, kHeads), view(k, kKvHeads),

@@ -77,7 +77,7 @@ class Chain final : public Node {
     for (size_t i = 1; i < children_.size(); ++i) {
       if constexpr (kIsAnd) {
         if (out.empty()) return;
-        k = {out[0].begin, out.back().end};  // nobody sees a key outside any more
+        k = {out[0].begin, out.back().end};  // no query sees a key outside
       }
       Strip next;
       children_[i]->strip(q, k, grain, next);
@@ -115,7 +115,7 @@ class Chain final : public Node {
             kIsAnd ? bits.data()[i] & drawn.data()[i] : bits.data()[i] | drawn.data()[i];
       }
     }
-    if (is_first && kIsAnd) {  // everybody attends everywhere
+    if (is_first && kIsAnd) {  // every pair attends
       for (int32_t r = 0; r < int32_t(rect.q.size()); ++r) set_bits(bits.row(r), 0, rect.k.size());
     }
   }

@@ -105,7 +105,7 @@ class Binder {
     return std::move(values_);
   }
 
-  // Such a pattern would print as a size and a hash, which nobody can read back.
+  // Such a pattern would print as a size and a hash, which cannot be parsed again.
   bool has_files_or_long_lists() const { return has_files_ || has_long_lists_; }
 
  private:
@@ -279,7 +279,7 @@ class Binder {
     }
     if (!allow_files_) {
       fail_at(text_, argument.range,
-              "reading files is not allowed here, because the text may come from a stranger; "
+              "reading files is not allowed here, because the text may be untrusted; "
               "parse(text, /*allow_files=*/true) reads them");
     }
     has_files_ = true;

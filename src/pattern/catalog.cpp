@@ -125,8 +125,8 @@ const std::vector<CatalogEntry>& table() {
        .parameters = {integers("lengths", 0)},
        .definition = "q and k in the same document",
        .meaning =
-           "Documents of the given lengths packed into one sequence, none seeing another. The "
-           "lengths add up to k_len.",
+           "Documents of the given lengths packed into one sequence; each document attends only to "
+           "itself. The lengths add up to k_len.",
        .example = "documents(5, 3, 8)",
        .complexity = "sum of lengths^2",
        .reach = "none",
@@ -213,7 +213,9 @@ const std::vector<CatalogEntry>& table() {
                       integer("column_radius", 0)},
        .definition = "k is in the window of 2 * row_radius + 1 rows and 2 * column_radius + 1 "
                      "columns around q, shifted so that it lies inside the image",
-       .meaning = "An image neighbourhood, shifted at a border, not cut (NATTEN).",
+       .meaning =
+           "An image neighbourhood of constant size (NATTEN). At a border the window is shifted, "
+           "not cut.",
        .example = "neighborhood(4, 4, 1, 1)",
        .complexity = "L * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",
@@ -245,7 +247,7 @@ const std::vector<CatalogEntry>& table() {
        .definition =
            "k is in the window of 2 * radius + 1 points along each axis around q, shifted "
            "so that it lies inside the volume",
-       .meaning = "neighborhood in three dimensions.",
+       .meaning = "As neighborhood, in three dimensions.",
        .example = "volume_neighborhood(4, 2, 2, 1, 0, 1)",
        .complexity = "L * (2 * depth_radius + 1) * (2 * row_radius + 1) * (2 * column_radius + 1)",
        .reach = "none",

@@ -1,6 +1,6 @@
 // src/pattern/fit.h
-// Where a pattern meets a call: what knows its sizes (Node::sizes) refuses others. Every road from
-// a pattern to pairs begins with Pattern::for_head, and that asks here.
+// Where a pattern meets a call: what knows its sizes (Node::sizes) refuses others. Whatever
+// turns a pattern into pairs begins with Pattern::for_head, which calls check_fit.
 #pragma once
 
 #include "pattern/node.h"

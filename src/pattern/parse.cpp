@@ -6,7 +6,7 @@
 //   factor     := '~' factor | '(' expression ')' | name [ '(' [argument (',' argument)*] ')' ]
 //   argument   := [name '='] ( number | inf | '[' ... ']' | file | expression )
 //
-// Text may come from a stranger: length, nesting and size are bounded, and time is linear in them.
+// Text may be untrusted: length, nesting and size are bounded, and time is linear in them.
 #include <span>
 #include <string>
 #include <utility>

@@ -1,6 +1,6 @@
 // src/pattern/tokens.h
-// Text to tokens, one at a time, and the errors that point into the text. Text may come from a
-// stranger: everything here is bounded by its length, and the length by kMaxTextBytes.
+// Text to tokens, one at a time, and the errors that point into the text. Text may be
+// untrusted: all work here is bounded by its length, and the length by kMaxTextBytes.
 #pragma once
 
 #include <cstddef>

@@ -201,7 +201,7 @@ std::string PlanReport::text() const {
                        ? "none, there is nothing to compute"
                        : speedup_text() + against + ", predicted from visited pairs");
   if (draws_pair_by_pair) {
-    line("note", "a lambda was asked pair by pair; a pattern made of leaves compiles faster");
+    line("note", "a lambda is called for every pair; a pattern made of leaves compiles faster");
   }
   return text;
 }

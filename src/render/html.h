@@ -1,6 +1,6 @@
 // src/render/html.h
-// A picture as one self-contained web page: zoom, why a pair attends, how tiles fall, what it
-// costs.
+// A picture as one self-contained web page with zoom. It shows why a pair attends, the tiles and
+// the cost.
 #pragma once
 
 #include <string>

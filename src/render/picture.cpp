@@ -13,7 +13,7 @@ namespace keyhole {
 namespace {
 
 constexpr double kMostExactPairs = 1 << 26;   // 8,192 x 8,192: a fraction of a second row by row
-constexpr int64_t kCountBudget = 12'000'000;  // segments looked at before an estimate takes over
+constexpr int64_t kCountBudget = 12'000'000;  // beyond so many segments, pairs are estimated
 
 // How many pairs of each cell attend. A row adds whole segments: the two ends by hand, the cells in
 // between through a running difference, so that a row costs its segments and not its keys.

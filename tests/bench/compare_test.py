@@ -302,7 +302,7 @@ class Program(unittest.TestCase):
     def test_who_is_not_known_is_refused(self):
         status, told = self.run_it("--who", "fa4")
         self.assertEqual(status, 2)
-        self.assertIn("nobody is called fa4", told)
+        self.assertIn("unknown fa4", told)
 
     def test_a_forward_pass_alone_has_no_time_of_the_other(self):
         self.run_it("--who", "math", "--cases", "causal-tiny", "--passes", "forward")

@@ -204,8 +204,9 @@ TEST(Fit, EachDocumentOfPackedIsACall) {
   EXPECT_EQ(
       refusal(packed({8, 3}, {8, 9}, grid(2, 4, 1, 1)), 11, 17),
       "grid: made for 8 positions, but a document of packed has 3 queries at positions 6 to 8 "
-      "and 9 keys; give sizes whose product is the number of keys; tokens that are no points get "
-      "positions below 0 from at(...); packed in the same pattern is made for 11 queries and 17 "
+      "and 9 keys; give sizes whose product is the number of keys; give tokens outside the "
+      "grid positions below 0 with at(...); packed in the same pattern is made for 11 queries and "
+      "17 "
       "keys");
 }
 

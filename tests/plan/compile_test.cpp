@@ -236,7 +236,7 @@ TEST(CompilePlan, ALambdaCompilesAndSaysThatItIsSlow) {
   const PlanReport report = odd.explain({64, 64});
   EXPECT_TRUE(report.draws_pair_by_pair);
   EXPECT_EQ(report.pairs, 100 * 100);
-  EXPECT_NE(report.text().find("pair by pair"), std::string::npos);
+  EXPECT_NE(report.text().find("for every pair"), std::string::npos);
 }
 
 TEST(CompilePlan, SizesThatCannotBeAreRefused) {

@@ -50,7 +50,7 @@ class Dilated final : public Node {
   int64_t dilation() const override { return stride_; }
 
  private:
-  // The distance of the farthest key: count 1 is the query alone, count 0 nobody.
+  // The distance of the farthest key: count 1 is the query alone, count 0 none.
   Position reach() const { return count_ ? stride_ * (*count_ - 1) : kUnbounded; }
 
   // A band of n queries sees n neighbouring keys of every stride.

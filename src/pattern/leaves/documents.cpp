@@ -1,7 +1,7 @@
 // src/pattern/leaves/documents.cpp
 // documents(n1, n2, ...): sequences packed one behind the other; a query attends to the keys of its
 // own document. Positions before the first and behind the last document, which only `at` can name,
-// see nothing and are seen by nobody.
+// attend to nothing, and no query attends to them.
 //
 //   documents(2, 3)     # # . . .
 //                       # # . . .

@@ -1,5 +1,5 @@
 // src/pattern/leaves/global.cpp
-// global(count): the first `count` tokens see everything and are seen by everybody.
+// global(count): the first `count` tokens attend to all keys, and all queries attend to them.
 //
 //   global(1) on 3 tokens     # # #
 //                             # . .

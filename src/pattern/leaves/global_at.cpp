@@ -1,5 +1,6 @@
 // src/pattern/leaves/global_at.cpp
-// global_at(p, ...): the tokens at these positions see everybody and are seen by everybody.
+// global_at(p, ...): the tokens at these positions attend to all keys, and all queries attend to
+// them.
 //
 //   global_at(1, 3) on 5 tokens     . # . # .
 //                                   # # # # #

@@ -1,6 +1,6 @@
 // src/pattern/leaves/interval.cpp
 // Bands and rectangles of interval leaves. Intervals only move forward, so the first and the last
-// query of a band decide: what both see, all see, and what lies outside both, nobody sees.
+// query of a band decide: all of the band see what both see, and none sees a key outside both.
 #include "pattern/leaves/interval.h"
 
 #include <algorithm>

@@ -32,7 +32,7 @@ class Lattice final : public Node {
   Lattice(std::string_view name, Border border, std::vector<Axis> axes)
       : name_(name), border_(border), axes_(std::move(axes)), steps_(axes_.size()) {
     for (size_t a = axes_.size(); a-- > 0; points_ *= axes_[a].size) steps_[a] = points_;
-    // An axis that is seen whole from everywhere need not be looked at.
+    // An axis whose window covers it from every point restricts nothing.
     while (num_cut_ > 1 && is_whole(num_cut_ - 1)) --num_cut_;
   }
 
@@ -115,8 +115,8 @@ class Lattice final : public Node {
   std::optional<KnownSizes> sizes() const override {
     return KnownSizes{.made_by = name_,
                       .way_out =
-                          "give sizes whose product is the number of keys; tokens that are "
-                          "no points get positions below 0 from at(...)",
+                          "give sizes whose product is the number of keys; give tokens "
+                          "outside the grid positions below 0 with at(...)",
                       .most_q = points_,
                       .least_k = points_,
                       .most_k = points_};
@@ -148,7 +148,7 @@ class Lattice final : public Node {
   }
 
   // Queries of one row along axis num_axes - 1: the axes before it have one coordinate, and those
-  // behind it are not looked at.
+  // behind it are whole.
   void strip_of_piece(Span q, Span k, size_t num_axes, bool is_exact, Strip& out) const {
     const size_t last = num_axes - 1;
     const Span at = along(last, q);

@@ -1,6 +1,6 @@
 // src/pattern/leaves/prefix.cpp
-// prefix(count): causal, but the first `count` keys are seen by everybody (a prompt that reads
-// itself in both directions, then text that is written from left to right).
+// prefix(count): causal, but every query also attends to the first `count` keys: a prompt that
+// is read in both directions, then text that is generated from left to right.
 //
 //   prefix(2) on 4 tokens     # # . .
 //                             # # . .

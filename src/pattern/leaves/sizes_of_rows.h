@@ -1,6 +1,6 @@
 // src/pattern/leaves/sizes_of_rows.h
 // What tiles, bitmaps and csr (tiles of one pair) know of the calls they are for: how many rows
-// there are, and that the keys they list exist. Nobody told them how many keys there are.
+// there are, and that the keys they list exist. They do not know the number of keys.
 #pragma once
 
 #include "pattern/node.h"
