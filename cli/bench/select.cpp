@@ -1,6 +1,7 @@
 // cli/bench/select.cpp
-// Key selection: the scores of an indexer, the best of them, and both together. Some rows are
-// checked against the definitions before anything is timed.
+// Key selection: the scores of an indexer, the best of them, and both together; then a layer's
+// attention over the chosen keys beside its dense attention. Some rows are checked against the
+// definitions before anything is timed.
 #include "keyhole/select.h"
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "cli/bench/latent_layer.h"
 #include "cli/bench/tables.h"
 #include "reference/select.h"
 #include "runtime/select_registry.h"
@@ -59,17 +61,39 @@ class SelectBench {
     measure(
         "top_k", name_of(request_of(scores_.view(), options_)), bytes, "TB/s",
         [&] { top_k(scores_, selection_, options_); }, [&] { return check_lists(false); });
-    measure(
+    const double selecting = measure(
         "select_keys", kernel_for_selection(indexer(), options_), products, "TFLOP/s",
         [&] { select_keys(indexer(), selection_, options_); }, [&] { return check_lists(true); });
+    const std::string verdict = range_.q_heads > 0 ? attend(selecting) : "";
     session_.print(fmt::format(
         "\nselect: {}, {} queries of {} entries ({} visible), {} index heads of {}, k {}\n",
         session_.conditions(range_.dtype), range_.queries, range_.entries, visible_text(),
         range_.heads, range_.head_dim, range_.k));
     session_.print(table_);
+    session_.print(verdict);
   }
 
  private:
+  // Times both attentions of the layer; the sentence that compares them.
+  std::string attend(double selecting_ms) {
+    IndexView on_host = selection_.indices;
+    on_host.data = lists_.host().data;
+    on_host.device = {};
+    LatentLayer layer(session_, range_, selection_.indices, on_host);
+    const auto ms_of = [&](const std::string& name, const LatentLayer::Form& form) {
+      return measure(name, form.kernel, form.work, "TFLOP/s", form.run, form.check);
+    };
+    const double chosen = ms_of("attention, chosen keys", layer.over_chosen());
+    const double dense = ms_of("attention, dense", layer.dense());
+    if (selecting_ms == 0 || chosen == 0 || dense == 0) return "";
+    const double both = selecting_ms + chosen, ratio = dense / both;
+    return fmt::format(
+        "a layer of {} heads: selection and attention {} ms, dense causal attention {} ms: {}\n",
+        range_.q_heads, ms_text(both), ms_text(dense),
+        ratio >= 1 ? fmt::format("choosing is {:.2f} times as fast", ratio)
+                   : fmt::format("dense is {:.2f} times as fast", 1 / ratio));
+  }
+
   IndexerView indexer() const { return {q_, k_, w_, {}}; }
   double pairs() const {
     const double all = double(range_.queries) * double(range_.entries);
@@ -125,11 +149,13 @@ class SelectBench {
     return "";
   }
 
-  void measure(const std::string& name, const std::string& kernel, double work, const char* unit,
-               const std::function<void()>& call, const std::function<std::string()>& check) {
+  // The median, or 0 if the result is wrong: then it is not timed.
+  double measure(const std::string& name, const std::string& kernel, double work, const char* unit,
+                 const std::function<void()>& call, const std::function<std::string()>& check) {
     call();
     if (const std::string wrong = check(); !wrong.empty()) {
-      return session_.fail("is wrong", {.name = name, .pattern_text = visible_text()}, wrong);
+      session_.fail("is wrong", {.name = name, .pattern_text = visible_text()}, wrong);
+      return 0;
     }
     const Timing timing = time_call(call, session_.effort().timing);
     const double rate = work / timing.median_ms / 1e9;
@@ -145,7 +171,9 @@ class SelectBench {
                              {"head_dim", range_.head_dim},
                              {"k", range_.k},
                              {"visible", visible_text()},
+                             {"q_heads", range_.q_heads},
                              {"ms", to_json(timing)}});
+    return timing.median_ms;
   }
 
   Session& session_;

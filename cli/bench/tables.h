@@ -53,9 +53,10 @@ void bench_memory(Session& session, const Range& range);
 void bench_splash(Session& session, const Range& range, const Pattern& pattern,
                   const Normalizer& normalizer);
 
-// The steps of a key selection.
+// The steps of a key selection, and the attention that it is for (bench/latent_layer.h).
 struct SelectRange {
   int64_t queries = 0, entries = 0, heads = 0, head_dim = 0, k = 0;
+  int64_t q_heads = 0;  // of the attention; 0: none
   DType dtype = DType::f32;
   std::optional<Pattern> visible = {};
 };

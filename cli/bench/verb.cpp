@@ -187,6 +187,7 @@ void run_select(Session& session, const Options& options) {
                     .heads = size(options.heads, "--heads", 64, 16),
                     .head_dim = size(options.head_dim, "--head-dim", 128, 64),
                     .k = size(options.best, "--top-k", 2048, 512),
+                    .q_heads = options.q_heads.value_or(is_on_gpu ? 128 : 16),
                     .dtype = is_on_gpu ? DType::e4m3 : DType::f32};
   if (!options.index_dtype.empty()) {
     range.dtype =
@@ -194,6 +195,13 @@ void run_select(Session& session, const Options& options) {
     KEYHOLE_CHECK(range.dtype != DType::f64,
                   "bench: --dtype is f64; accepted are e4m3, f16, bf16 and f32");
   }
+  KEYHOLE_CHECK(range.q_heads >= 0, "bench: --q-heads is ", range.q_heads,
+                "; accepted are 1 and more, or 0 to time the selection alone");
+  KEYHOLE_CHECK(
+      range.q_heads == 0 || range.queries <= range.entries, "bench: --queries ", range.queries,
+      " exceeds --entries ", range.entries,
+      "; the attention over the chosen keys is causal, at the end of the text: pass fewer "
+      "queries, or --q-heads 0");
   if (!options.pattern.empty()) range.visible = cli::pattern_from("bench", options.pattern);
   bench_select(session, range);
 }
@@ -284,6 +292,10 @@ void offer_select(CLI::App& app, Options& options) {
   app.add_option("--pattern", options.pattern, "what is visible; default: everything");
   app.add_option("--heads", options.heads, "index heads");
   app.add_option("--head-dim", options.head_dim, "channels of an index head");
+  app.add_option(
+      "--q-heads", options.q_heads,
+      "heads of the attention over the chosen keys, in latent form, and of the dense one "
+      "beside it; 0: none");
   app.add_option("--dtype", options.index_dtype,
                  "e4m3, f16, bf16 or f32; default: f32, on a GPU e4m3");
   app.add_option("--backend", options.session.backend, "auto, cpu, simple, sm80 or sm90");
@@ -306,7 +318,7 @@ constexpr BenchTable kTables[] = {
     {"memory", "what a call needs besides its tensors", offer_range, run_memory},
     {"splash", "entmax and top-K beside softmax: time, pairs that keep weight, memory",
      offer_splash, run_splash},
-    {"select", "key selection: scores of an indexer, the best of them, and both", offer_select,
+    {"select", "key selection, its steps, and attention over the chosen keys", offer_select,
      run_select},
     {"all", "everything above", offer_nothing, run_all},
     {"planning", "what compiling a plan takes, against bars; exit code 1 when one is missed",

@@ -27,7 +27,7 @@ struct Options {
   std::optional<int64_t> heads, kv_heads, head_dim;
   int64_t window = 64, sinks = 16, block = 16, channels = 384;
   int64_t max_len = 131072;
-  std::optional<int64_t> queries, entries, best;  // of a selection
+  std::optional<int64_t> queries, entries, best, q_heads;  // of a selection
   std::string index_dtype;
   cli::NormalizerOption normalizer;
 };
