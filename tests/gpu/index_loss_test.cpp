@@ -81,7 +81,7 @@ TEST_F(GpuIndexLoss, NoRowAtAll) {
 TEST_F(GpuIndexLoss, DoesNotReadWhatIsNotListed) {
   for (const int64_t selected : {0, 7}) {
     const LossCase c{
-        .q_len = 3, .entries = 300, .pattern = "dilated(3)", .selected = selected, .on_gpu = true};
+        .q_len = 3, .entries = 300, .pattern = "dilated(7)", .selected = selected, .on_gpu = true};
     LossProblem p(c);
     const EntryPredicate listed = p.listed();
     for (int64_t s = 0; s < c.entries; ++s) {
@@ -201,7 +201,7 @@ TEST_F(GpuIndexLoss, AGraphLearnsFromOtherData) {
     copy(tensors.dloss, others.dloss);
     if (selected > 0) {
       const auto lists_of = [](const LossTensors& from) {
-        const auto& lists = std::get<IndexView>(from.lists.get());
+        const auto& lists = std::get<KeyListView>(from.lists.get()).indices;
         return TensorView(lists.data, DType::f32,  // as wide as those
                           {lists.shape[0], lists.shape[1], lists.shape[2], lists.shape[3]});
       };

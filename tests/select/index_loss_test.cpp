@@ -63,17 +63,51 @@ TEST(IndexLoss, IsZeroWhereNothingIsListed) {
   EXPECT_EQ(check_loss(empty), "");
 }
 
-// What is not listed is not read.
+// Whatever an entry holds that a query does not list, neither its loss nor its gradients notice.
+// Entries of all kinds share a panel.
 TEST(IndexLoss, DoesNotReadWhatIsNotListed) {
-  const LossCase c{.q_len = 3, .entries = 100, .pattern = "window(1)", .selected = 2};
-  LossProblem p(c);
-  for (int64_t i = 0; i < 90 * c.head_dim; ++i) p.k.set(i, std::nan(""));
-  for (int64_t i = 0; i < 90 * c.target_dim; ++i) p.target_k.set(i, std::nan(""));
-  p.forward();
-  p.backward();
-  for (const PoisonedTensor* tensor : {&p.loss, &p.dq, &p.dk, &p.dw}) {
-    for (const double x : tensor->values()) EXPECT_TRUE(std::isfinite(x));
+  for (const int64_t selected : {0, 2}) {
+    for (const double number : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      const LossCase c{.q_len = 3, .entries = 100, .pattern = "dilated(7)", .selected = selected};
+      LossProblem p(c), clean(c);
+      const EntryPredicate listed = p.listed();
+      int64_t num_spoilt = 0;
+      for (int64_t s = 0; s < c.entries; ++s) {
+        if (listed(0, 0, 0, s) || listed(0, 0, 1, s) || listed(0, 0, 2, s)) continue;
+        ++num_spoilt;
+        for (int64_t x = 0; x < c.head_dim; ++x) p.k.set(s * c.head_dim + x, number);
+        for (int64_t x = 0; x < c.target_dim; ++x) p.target_k.set(s * c.target_dim + x, number);
+      }
+      EXPECT_GT(num_spoilt, 40);
+      for (LossProblem* each : {&p, &clean}) each->forward(), each->backward();
+      EXPECT_EQ(p.loss.bits(), clean.loss.bits());
+      EXPECT_EQ(p.dq.bits(), clean.dq.bits());
+      EXPECT_EQ(p.dk.bits(), clean.dk.bits());
+      EXPECT_EQ(p.dw.bits(), clean.dw.bits());
+    }
   }
+}
+
+// Query 1 holds NaN. It spoils its own loss and gradients, not those of other queries, and not dk
+// of entries that only others list.
+TEST(IndexLoss, AQueryIsNotSeenByEntriesThatItDoesNotList) {
+  const LossCase c{.q_len = 3, .entries = 100, .pattern = "dilated(7)"};
+  LossProblem p(c), clean(c);
+  const EntryPredicate listed = p.listed();
+  for (int64_t h = 0; h < c.heads; ++h) {
+    for (int64_t x = 0; x < c.head_dim; ++x) {
+      p.q.set((h * c.q_len + 1) * c.head_dim + x, std::numeric_limits<double>::infinity());
+    }
+  }
+  for (LossProblem* each : {&p, &clean}) each->forward(), each->backward();
+  for (int64_t s = 0; s < c.entries; ++s) {
+    if (listed(0, 0, 1, s)) continue;
+    for (int64_t x = s * c.head_dim; x < (s + 1) * c.head_dim; ++x) {
+      EXPECT_EQ(p.dk.get(x), clean.dk.get(x)) << s;
+    }
+  }
+  EXPECT_EQ(p.loss.get(0), clean.loss.get(0));
+  EXPECT_EQ(p.loss.get(2), clean.loss.get(2));
 }
 
 TEST(IndexLoss, HasTheSameBitsForAnyNumberOfThreads) {

@@ -6,6 +6,9 @@
 
 namespace keyhole::cpu {
 
+// Rows of queries that are multiplied with a panel at a time: 24 KiB of fp32.
+inline constexpr int64_t kRowsPerProduct = 96;
+
 // Up to kPanel entries: consecutive ones, or some of a list.
 struct EntryPanel {
   int64_t column;  // where it begins among all that is listed; without a list, its first entry

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/parallel.h"
+#include "kernels/cpu/finite_rows.h"
 #include "kernels/cpu/index_loss.h"
 #include "kernels/cpu/index_products.h"
 #include "kernels/cpu/loss_blocks.h"
@@ -49,6 +50,7 @@ class IndexGradients {
     typename TargetWeights<T>::Queries target_queries;
     typename TargetWeights<T>::Strip target_strip;
     Scratch<T> rows, panel, weights, dq, dw, dk_rows;
+    FiniteRows<T> finite;  // of the entries of a panel, or of the queries of a block
   };
 
   int64_t batch(int64_t unit) const { return unit / products_.groups(); }
@@ -128,6 +130,7 @@ class IndexGradients {
     block.for_each_panel(0, products_.panels() * kPanel, [&](const EntryPanel& panel) {
       alignas(kAlignment) T scales[kPanel], scores[kPanel], ds_here[kPanel];
       const T* const packed = pack(block, panel, work);
+      work.finite.take(work.rows.data(), panel.width, cols);
       products_.load_scales(block.unit, panel, scales);
       T* const weights = work.weights.reserve(block.count * kPanel);
       target_.weigh(block.unit, work.target_queries, panel, weights, work.target_strip);
@@ -149,12 +152,18 @@ class IndexGradients {
                       .depth = panel.width,
                       .a = work.strip.products.data(),
                       .a_stride = kPanel,
-                      .b = work.rows.data() + x,
+                      .b = work.finite.rows() + x,
                       .b_stride = cols,
                       .c = dq + first * heads * cols + x,
                       .c_stride = cols,
                       .accumulate = true,
                       .meanwhile = &work.strip.soon});
+        });
+        work.finite.add_others(0, panel.width, [&](int64_t entry, auto add) {
+          for (int64_t row = 0; row < count * heads; ++row) {
+            add(work.strip.products.data()[row * kPanel + entry],
+                dq + (first * heads + row) * cols);
+          }
         });
       }
     });
@@ -179,6 +188,7 @@ class IndexGradients {
     block.for_each_panel(begin, end, [&](const EntryPanel& panel) {
       if (!is_loaded) {
         products_.load_queries(block.unit, block.first, block.count, work.queries);
+        work.finite.take(work.queries.q.data(), block.count * heads, cols);
         is_loaded = true;
       }
       const T* const packed = pack(block, panel, work);
@@ -200,13 +210,19 @@ class IndexGradients {
                       .depth = count * heads,
                       .a = work.strip.products.data(),
                       .a_stride = kPanel,
-                      .b = work.queries.q.data() + first * heads * cols + x,
+                      .b = work.finite.rows() + first * heads * cols + x,
                       .b_stride = cols,
                       .c = dk + x,
                       .c_stride = cols,
                       .accumulate = true,
                       .a_transposed = true,
                       .meanwhile = &work.strip.soon});
+        });
+        const int64_t begin_row = first * heads;
+        work.finite.add_others(begin_row, begin_row + count * heads, [&](int64_t row, auto add) {
+          for (int64_t x = 0; x < panel.width; ++x) {
+            add(work.strip.products.data()[(row - begin_row) * kPanel + x], dk + x * cols);
+          }
         });
       }
       for (int64_t x = 0; x < panel.width; ++x) {

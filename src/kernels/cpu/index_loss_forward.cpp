@@ -24,7 +24,7 @@ struct LossSums {
     if (score > top) {
       powers = powers * std::exp(top - score) + 1;
       top = score;
-    } else {
+    } else if (score != -std::numeric_limits<double>::infinity()) {  // which adds 0
       powers += std::exp(score - top);
     }
     total += weight;

@@ -75,8 +75,6 @@ class Indexer {
   }
 
  private:
-  static constexpr int64_t kRowsPerProduct = 96;  // 24 KiB of fp32
-
   const TensorView& q_;
   const TensorView& k_;
   const TensorView& w_;

@@ -46,7 +46,9 @@ void relu_gradient(T* products, int64_t heads, const T* w, const T* ds, T* dw) {
     for (int64_t x = 0; x < kPanel; x += lanes) {
       const auto product = hn::LoadU(d, products + x), slope = hn::LoadU(d, ds + x);
       const auto is_positive = hn::Lt(zero, product);
-      sum = hn::Add(sum, hn::IfThenElseZero(is_positive, hn::Mul(slope, product)));
+      // Infinity times the slope of a pair that is not listed, 0, would be NaN.
+      const auto counts = hn::And(is_positive, hn::Ne(slope, zero));
+      sum = hn::Add(sum, hn::IfThenElseZero(counts, hn::Mul(slope, product)));
       hn::StoreU(hn::IfThenElseZero(is_positive, hn::Mul(slope, weight)), d, products + x);
     }
     if (dw != nullptr) dw[h] += hn::GetLane(hn::SumOfLanes(d, sum));

@@ -108,8 +108,6 @@ class TargetWeights {
                                     : double(*rows_of<const float>(lse_, batch, head)[query]);
   }
 
-  static constexpr int64_t kRowsPerProduct = 96;
-
   const TensorView& q_;
   const TensorView& k_;
   const TensorView& lse_;

@@ -283,9 +283,11 @@ struct EntryTile {
     for (int32_t term = 0; term < count; ++term) {
 #pragma unroll
       for (int32_t e = 0; e < kOwn; ++e) {
+        const float slope = gradient[term][own_entry + e];
+        if (slope == 0) continue;  // a query that does not list the entry may hold NaN
 #pragma unroll
         for (int32_t c = 0; c < kOwn; ++c) {
-          here[e][c] = fmaf(gradient[term][own_entry + e], q[term][own_col + c], here[e][c]);
+          here[e][c] = fmaf(slope, q[term][own_col + c], here[e][c]);
         }
       }
     }
@@ -341,7 +343,7 @@ struct Memory {
     most_keys = entries;
     const auto& gathers = args.lists.gathers;
     if (args.lists.tiles.empty() && gathers.size() == 1 && gathers[0].table.is_given()) {
-      most_keys = std::min<int64_t>(entries, gathers[0].table.count);
+      most_keys = std::min<int64_t>(entries, gathers[0].table.room());
     }
     head_words = narrow(ceil_div(heads, 32), kWho);
     const int64_t pair_bytes = 4 * (1 + int64_t{head_words});

@@ -21,7 +21,7 @@ struct LossSums {
     if (score > top) {
       powers = powers * expf(top - score) + 1;
       top = score;
-    } else {
+    } else if (score != -INFINITY) {  // which adds 0
       powers += expf(score - top);
     }
     total += weight;
@@ -30,11 +30,12 @@ struct LossSums {
     weighted_scores += double(weight) * score;
   }
   __device__ void add(const LossSums& other) {
-    if (other.powers == 0) return;  // no keys
-    const float highest = fmaxf(top, other.top);
-    powers = powers == 0 ? 0 : powers * expf(top - highest);
-    powers += other.powers * expf(other.top - highest);
-    top = highest;
+    if (other.powers != 0) {  // 0: no keys, or all of their scores are -infinity
+      const float highest = fmaxf(top, other.top);
+      powers = powers == 0 ? 0 : powers * expf(top - highest);
+      powers += other.powers * expf(other.top - highest);
+      top = highest;
+    }
     total += other.total;
     weight_logs += other.weight_logs;
     weighted_scores += other.weighted_scores;
