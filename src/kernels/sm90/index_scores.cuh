@@ -82,6 +82,9 @@ __device__ void find_visible_tiles(const IndexScoreParams& p, const IndexWork& w
 template <class C>
 __device__ void produce(const IndexMaps& maps, const IndexWork& work, int64_t first_query,
                         IndexShared<C>& shared) {
+  TileCursor at(shared.visible_tiles, work.num_tiles);
+  // Nobody would wait for the queries, and a CTA must not end while a copy into it is under way.
+  if (!at.is_valid()) return;
   arrive_and_expect(shared.q_full, C::kQBytes);
 #pragma unroll
   for (int panel = 0; panel < C::kPanels; ++panel) {
@@ -90,7 +93,7 @@ __device__ void produce(const IndexMaps& maps, const IndexWork& work, int64_t fi
         {panel * C::kPanelElements, 0, work.group, int32_t(first_query + work.query), work.batch});
   }
   PipelineState<C::kStages> k;
-  for (TileCursor at(shared.visible_tiles, work.num_tiles); at.is_valid(); at.next()) {
+  for (; at.is_valid(); at.next()) {
     shared.waits.await(shared.k_empty[k.stage], k.parity ^ 1);
     arrive_and_expect(shared.k_full[k.stage], C::kKBytes);
 #pragma unroll

@@ -128,6 +128,8 @@ class LatentConsumer {
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
   }
+  // A base that every score exceeds by far, so that a later block with keys is noticed.
+  static constexpr float kNoScores = -3e38f;
   // Subtracting an infinite maximum would make NaN.
   static __device__ __forceinline__ float base_of(float top) {
     return fabsf(top) < INFINITY ? top : 0.f;
@@ -144,7 +146,10 @@ class LatentConsumer {
     }
     meet<kRowMaximum, 2 * kWarpgroup>();
 #pragma unroll
-    for (int half = 0; half < 2; ++half) base_[half] = base_of(shared_.row_max[0][own_row(half)]);
+    for (int half = 0; half < 2; ++half) {
+      const float top = shared_.row_max[0][own_row(half)];
+      base_[half] = top == -INFINITY ? kNoScores : base_of(top);
+    }
   }
 
   // ---- weights ----
