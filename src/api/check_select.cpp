@@ -287,7 +287,15 @@ std::vector<Named> check_loss(const char* who, const IndexerView& indexer,
                     ": the lists are lists of tiles; accepted are a plan (all visible keys) "
                     "or an index tensor (the selected keys)"));
   }
-  // Lists are per group: as those of attention whose heads are the groups.
+  if (const auto* plan = std::get_if<Plan>(&lists.get())) {
+    check_plan(who, *plan, "lists", batch, groups, q_len, entries);
+  } else {
+    const IndexView& indices = std::get<KeyListView>(lists.get()).indices;
+    KEYHOLE_CHECK(indices.shape[1] == groups || indices.shape[1] == 1, who, ": indices are ",
+                  to_string(indices), "; their heads must be the groups of the indexer, ", groups,
+                  ", or 1");
+  }
+  // As the lists of attention whose heads are the groups.
   TensorView queries(nullptr, DType::f32, {batch, groups, q_len, 1});
   TensorView keys(nullptr, DType::f32, {batch, groups, entries, 1});
   queries.device = keys.device = indexer.q.device;

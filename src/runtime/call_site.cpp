@@ -16,7 +16,9 @@ class HostSite final : public CallSite {
 
   Launch launch() const override { return {}; }
   PlanView follow(const Lists& lists, const Following& how) override {
-    return lists_.emplace_back(lists, how.tile, how.q, how.k, threads_, how.with_transposed).get();
+    return lists_
+        .emplace_back(lists, how.tile, how.q, how.k, threads_, /*with_transposed=*/false, how.who)
+        .get();
   }
   void with_scratch(int64_t bytes, const std::function<void(void*)>& run) override {
     constexpr std::align_val_t kAlignment{256};

@@ -15,8 +15,8 @@ namespace keyhole {
 struct Following {
   TileShape tile = {64, 128};
   BitmapLayout bitmaps = BitmapLayout::row_major;
-  TensorView q, k;  // [batch, heads, length, ...]: the shapes that the lists are for
-  bool with_transposed = false;
+  TensorView q, k;                // [batch, heads, length, ...]: the shapes that the lists are for
+  const char* who = "attention";  // begins the error about a bad entry
 };
 
 class CallSite {

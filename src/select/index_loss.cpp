@@ -44,7 +44,7 @@ void run_index_loss_forward(const IndexerView& indexer, const AttentionTarget& t
   const SelectKernel& kernel =
       choose_select(select_table(), request_of(SelectOperation::loss, indexer, 0, options.backend));
   const auto site = call_site(indexer.q.device, options.threads, options.stream);
-  const PlanView view = follow(*site, lists, kernel, indexer, /*with_transposed=*/false);
+  const PlanView view = follow(*site, lists, kernel, indexer, "index_loss_forward");
   IndexLossArgs args = args_of(indexer, target, view, stats, options, site->launch());
   args.loss = loss;
   const int64_t bytes = kernel.loss_workspace != nullptr ? kernel.loss_workspace(args) : 0;
@@ -62,7 +62,7 @@ void run_index_loss_backward(const TensorView& dloss, const IndexerView& indexer
   request.deterministic = options.deterministic;
   const SelectKernel& kernel = choose_select(select_table(), request);
   const auto site = call_site(indexer.q.device, options.threads, options.stream);
-  const PlanView view = follow(*site, lists, kernel, indexer, /*with_transposed=*/false);
+  const PlanView view = follow(*site, lists, kernel, indexer, "index_loss_backward");
   IndexGradientArgs args = {.loss = args_of(indexer, target, view, stats, options, site->launch()),
                             .dloss = dloss,
                             .dq = gradients.dq,

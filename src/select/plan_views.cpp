@@ -14,12 +14,12 @@ TileShape tile_for(const SelectKernel& kernel, const Lists& lists) {
 }
 
 PlanView follow(CallSite& site, const Lists& lists, const SelectKernel& kernel, int64_t batch,
-                int64_t groups, int64_t q_len, int64_t entries, bool with_transposed) {
+                int64_t groups, int64_t q_len, int64_t entries, const char* who) {
   return site.follow(lists, {.tile = tile_for(kernel, lists),
                              .bitmaps = kernel.bitmaps,
                              .q = TensorView(nullptr, DType::f32, {batch, groups, q_len, 1}),
                              .k = TensorView(nullptr, DType::f32, {batch, groups, entries, 1}),
-                             .with_transposed = with_transposed});
+                             .who = who});
 }
 
 }  // namespace
@@ -28,13 +28,13 @@ std::optional<PlanView> follow(CallSite& site, const std::optional<Plan>& plan,
                                const SelectKernel& kernel, const TensorView& scores) {
   if (!plan) return std::nullopt;
   const int64_t* const n = scores.shape;
-  return follow(site, *plan, kernel, n[0], n[1], n[2], n[3], /*with_transposed=*/false);
+  return follow(site, *plan, kernel, n[0], n[1], n[2], n[3], "selection");
 }
 
 PlanView follow(CallSite& site, const Lists& lists, const SelectKernel& kernel,
-                const IndexerView& indexer, bool with_transposed) {
+                const IndexerView& indexer, const char* who) {
   return follow(site, lists, kernel, indexer.q.shape[0], indexer.k.shape[1], indexer.q.shape[2],
-                indexer.k.shape[2], with_transposed);
+                indexer.k.shape[2], who);
 }
 
 }  // namespace keyhole

@@ -15,9 +15,10 @@ namespace keyhole {
 std::optional<PlanView> follow(CallSite& site, const std::optional<Plan>& plan,
                                const SelectKernel& kernel, const TensorView& scores);
 
-// The lists of the attention that an indexer learns from, with one head per group.
+// The lists of the attention that an indexer learns from, with one head per group. who: begins the
+// error about a bad entry.
 PlanView follow(CallSite& site, const Lists& lists, const SelectKernel& kernel,
-                const IndexerView& indexer, bool with_transposed);
+                const IndexerView& indexer, const char* who);
 
 inline const PlanView* pointer_to(const std::optional<PlanView>& view) {
   return view ? &*view : nullptr;

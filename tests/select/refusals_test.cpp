@@ -245,7 +245,7 @@ TEST(SelectRefusals, OfTheIndexLoss) {
   EXPECT_NE(tiles.forward_says().find("accepted are a plan"), std::string::npos);
   LossCall plan_heads;
   plan_heads.lists = plan(causal(), Shape{1, 4, 9, 9});
-  EXPECT_NE(plan_heads.forward_says().find("index_loss_forward: the plan was made for"),
+  EXPECT_NE(plan_heads.forward_says().find("index_loss_forward: the plan of `lists` was made for"),
             std::string::npos);
   LossCall stats;
   stats.stats.shape[3] = 1;
