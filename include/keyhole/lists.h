@@ -1,7 +1,7 @@
 // include/keyhole/lists.h
 // What a query attends to, as lists of key tiles or lists of keys. There are three sources: a plan
-// compiled from a pattern, an index tensor of the caller, and tile lists that a kernel has filled.
-// Every attention function takes any of them.
+// compiled from a pattern, lists of keys in a tensor of the caller, and tile lists that a kernel
+// has filled. Every attention function takes any of them.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace keyhole {
 
 // A view of a tensor of integers; nothing is copied. As an argument of attention it holds the keys
-// each query attends to.
+// each query attends to (KeyListView below gives its entries other meanings).
 //   [batch, heads, ceil(q_len / rows_per_list), entries]
 //
 // heads is kv_heads (the query heads of one kv head share a list), q_heads, or 1. Entries are keys
@@ -42,6 +42,22 @@ struct IndexView {
 
 std::string to_string(const IndexView& indices);  // "int32 [1, 2, 2048, 64]"
 
+// Lists of keys that are more than an index tensor: each of its entries may name several keys, a
+// list may end before its room does, and keys after the query may be left out.
+struct KeyListView {
+  IndexView indices;
+  // Optional, [batch, heads, lists, 1]: how many entries of each list are used; the others are
+  // never read. On a GPU a count is limited to the entries there are. In host memory another is an
+  // error.
+  IndexView counts = {};
+  // Entry e names the keys e * keys_per_entry to (e + 1) * keys_per_entry - 1, as far as k has
+  // them.
+  int64_t keys_per_entry = 1;
+  // Query i skips the keys after its position, i + k_len - q_len. Every query then has a list of
+  // its own: rows_per_list is 1.
+  bool causal = false;
+};
+
 // Lists of key tiles, all of the same capacity. On a GPU the lists never return to the host: what
 // the kernels read is derived from them on the device, in stream order, in the workspace. A
 // selection kernel may therefore fill them inside the same CUDA graph.
@@ -63,16 +79,17 @@ struct TileListView {
   int64_t num_bitmaps = 0;
 };
 
-// A plan, an index tensor or tile lists.
+// A plan, lists of keys (an index tensor is one) or tile lists.
 class Lists {
  public:
-  Lists(const Plan& plan) : lists_(plan) {}             // NOLINT: meant to convert
-  Lists(const IndexView& indices) : lists_(indices) {}  // NOLINT
-  Lists(const TileListView& tiles) : lists_(tiles) {}   // NOLINT
-  const std::variant<Plan, IndexView, TileListView>& get() const { return lists_; }
+  Lists(const Plan& plan) : lists_(plan) {}  // NOLINT: meant to convert
+  Lists(const IndexView& indices) : lists_(KeyListView{.indices = indices}) {}  // NOLINT
+  Lists(const KeyListView& keys) : lists_(keys) {}                              // NOLINT
+  Lists(const TileListView& tiles) : lists_(tiles) {}                           // NOLINT
+  const std::variant<Plan, KeyListView, TileListView>& get() const { return lists_; }
 
  private:
-  std::variant<Plan, IndexView, TileListView> lists_;
+  std::variant<Plan, KeyListView, TileListView> lists_;
 };
 
 }  // namespace keyhole

@@ -12,7 +12,7 @@ namespace keyhole::python {
 namespace {
 
 constexpr const char* kTensor = "a tuple (pointer, dtype, shape, strides, device)";
-constexpr Py_ssize_t kTensorItems = 5, kTileListItems = 6;
+constexpr Py_ssize_t kTensorItems = 5, kKeyListItems = 4, kTileListItems = 6;
 
 nb::handle item(nb::handle tuple, Py_ssize_t index) { return PyTuple_GetItem(tuple.ptr(), index); }
 
@@ -38,6 +38,16 @@ IndexView key_lists_from(nb::handle tuple, const TensorView& q) {
   const int64_t lists = indices.shape[2];
   if (lists > 0 && lists < q_len) indices.rows_per_list = ceil_div(q_len, lists);
   return indices;
+}
+
+KeyListView counted_key_lists_from(nb::handle tuple, const TensorView& q) {
+  KeyListView lists{.indices = key_lists_from(item(tuple, 0), q)};
+  if (const nb::handle counts = item(tuple, 1); !counts.is_none()) {
+    lists.counts = indices_from(counts, "counts", 3, "[batch, heads, lists]");
+  }
+  lists.keys_per_entry = integer_from(item(tuple, 2), "keys_per_entry");
+  lists.causal = nb::cast<bool>(item(tuple, 3));
+  return lists;
 }
 
 void set_bitmaps(TileListView& lists, nb::handle tuple) {
@@ -104,10 +114,13 @@ Lists lists_from(nb::handle lists, const TensorView& q) {
   if (nb::isinstance<Plan>(lists)) return nb::cast<const Plan&>(lists);
   if (is_tuple_of(kTileListItems, lists)) return tile_lists_from(lists);
   if (is_tuple_of(kTensorItems, lists)) return key_lists_from(lists, q);
-  raise_type_error("lists",
-                   "a _core.Plan, a tuple of indices (pointer, dtype, shape, strides, device), or "
-                   "one of tile lists (tile_q, tile_k, tiles, counts, bitmap_of, bitmaps)",
-                   lists);
+  if (is_tuple_of(kKeyListItems, lists)) return counted_key_lists_from(lists, q);
+  raise_type_error(
+      "lists",
+      "a _core.Plan, a tuple of indices (pointer, dtype, shape, strides, device), one of "
+      "key lists (indices, counts, keys_per_entry, causal), or one of tile lists "
+      "(tile_q, tile_k, tiles, counts, bitmap_of, bitmaps)",
+      lists);
 }
 
 IndexView support_from(nb::handle support) {

@@ -1,5 +1,5 @@
 // python/bindings/lists.h
-// The lists of a call as Python passes them: a plan, an index tensor, or tile lists.
+// The lists of a call as Python passes them: a plan, an index tensor, key lists, or tile lists.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,6 +13,8 @@ namespace keyhole::python {
 //   (pointer, dtype, shape, strides, device)
 //     Indices [batch, heads, lists, entries]; dtype is 0 (int32) or 1 (int64). With fewer lists
 //     than queries, ceil(q_len / lists) neighbouring queries share a list.
+//   (indices, counts, keys_per_entry, causal)
+//     Key lists: two tuples as above, of which counts [batch, heads, lists] may be None.
 //   (tile_q, tile_k, tiles, counts, bitmap_of, bitmaps)
 //     Tile lists. The last four are tuples as above; all but tiles may be None. tiles and bitmap_of
 //     are [batch, heads, q_tiles, capacity], counts [batch, heads, q_tiles]; bitmaps are

@@ -60,7 +60,7 @@ from .leaves import (
     volume_neighborhood,
     window,
 )
-from .lists import TileLists
+from .lists import KeyLists, TileLists
 from .pattern import Pattern, parse
 from .plan import Plan, plan, plan_cache
 from .select import index_loss, index_loss_backward, index_scores, select_keys, top_k
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 __version__ = _core.version()
 
 __all__ = [
+    "KeyLists",
     "Pattern",
     "Plan",
     "TileLists",

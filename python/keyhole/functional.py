@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core
-from .lists import TileLists, is_tensor
+from .lists import KeyLists, TileLists, is_tensor
 from .normalizer import ALL_KEYS, normalizer_of
 from .plan import PlanLike
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    ListsLike: TypeAlias = PlanLike | TileLists | np.ndarray[Any, Any] | torch.Tensor
+    ListsLike: TypeAlias = PlanLike | KeyLists | TileLists | np.ndarray[Any, Any] | torch.Tensor
 
 __all__ = ["attention", "attention_backward", "gather_attention", "gather_attention_backward", "merge"]
 
@@ -46,6 +46,7 @@ def attention(
     lists       which keys each query attends to. One of:
                 - a pattern, its text, or a plan from `keyhole.plan(...)`
                 - key indices [batch, heads, lists, entries], int32 or int64; see `gather_attention`
+                - `KeyLists`: key indices with counts, several keys per entry, or without the keys after a query
                 - `TileLists`
     scale       multiplies q . k; head_dim ** -0.5 by default. A plain number: to learn a scale, multiply q by it and
                 pass scale=1.0
@@ -156,6 +157,9 @@ def gather_attention(
     v: Any,
     indices: Any,
     *,
+    counts: Any = None,
+    keys_per_entry: int = 1,
+    causal: bool = False,
     scale: float | None = None,
     layout: str = "bhsd",
     softcap: float = 0.0,
@@ -171,6 +175,9 @@ def gather_attention(
     indices     [batch, heads, lists, entries], int32 or int64, in this order for every layout of q
                 - heads: as many as k has (the query heads of one kv head share a list), as many as q has, or 1
                 - lists: one per query; or fewer, and then ceil(q_len / lists) neighbouring queries share a list
+    counts, keys_per_entry, causal
+                as in `KeyLists`: how many entries of each list are used, how many keys an entry names, and whether the
+                keys after a query are skipped
     others      as in `attention`
 
     Keys may come in any order. A key that is listed twice counts twice. -1 is padding and may stand anywhere; a query
@@ -185,16 +192,17 @@ def gather_attention(
     >>> keyhole.gather_attention(q, k, v, best).shape
     (1, 4, 128, 64)
     """
+    lists = _key_lists(indices, counts, keys_per_entry, causal)
     if is_tensor(q):
         from .torch_attention import call
 
         return call.attention(
-            q, k, v, indices, scale, layout, softcap, sink, return_lse, deterministic, backend, "gather_attention"
+            q, k, v, lists, scale, layout, softcap, sink, return_lse, deterministic, backend, "gather_attention"
         )  # fmt: skip
     from . import numpy_attention
 
     return numpy_attention.attention(
-        q, k, v, indices, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
+        q, k, v, lists, scale=scale, layout=layout, softcap=softcap, sink=sink, return_lse=return_lse,
         backend=backend, function="gather_attention",
     )  # fmt: skip
 
@@ -208,6 +216,9 @@ def gather_attention_backward(
     lse: Any,
     indices: Any,
     *,
+    counts: Any = None,
+    keys_per_entry: int = 1,
+    causal: bool = False,
     scale: float | None = None,
     layout: str = "bhsd",
     softcap: float = 0.0,
@@ -231,9 +242,16 @@ def gather_attention_backward(
     from . import numpy_attention
 
     return numpy_attention.attention_backward(
-        dout, q, k, v, out, lse, indices, scale=scale, layout=layout, softcap=softcap, sink=sink, backend=backend,
-        function="gather_attention_backward",
+        dout, q, k, v, out, lse, _key_lists(indices, counts, keys_per_entry, causal), scale=scale, layout=layout,
+        softcap=softcap, sink=sink, backend=backend, function="gather_attention_backward",
     )  # fmt: skip
+
+
+def _key_lists(indices: Any, counts: Any, keys_per_entry: int, causal: bool) -> Any:
+    """Indices as they are if they mean no more than keys."""
+    if counts is None and keys_per_entry == 1 and causal is False:
+        return indices
+    return KeyLists(indices, counts=counts, keys_per_entry=keys_per_entry, causal=causal)
 
 
 def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "bhsd") -> Any:

@@ -1,5 +1,5 @@
 # python/keyhole/lists.py
-"""TileLists: lists of key tiles that the program fills at run time; and the error for invalid `lists` arguments."""
+"""Lists that the program fills at run time: of keys, and of key tiles; and the error for invalid `lists` arguments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from .pattern import as_integer
 from .way_out import way_to_pattern
 
-__all__ = ["TileLists", "is_tensor", "refuse_lists"]
+__all__ = ["KeyLists", "TileLists", "is_tensor", "refuse_lists"]
 
 _MOST_ROWS = 1024  # rows, and columns, of a tile
 _WORD = 64  # bits
@@ -25,6 +25,61 @@ def _is_array(value: Any) -> bool:
     """Whether `value` is a NumPy array. Does not import NumPy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+class KeyLists:
+    """Which keys each query attends to, where key indices alone do not say it. `attention` takes them in place of a
+    pattern.
+
+    indices     [batch, heads, lists, entries], int32 or int64, as in `gather_attention`; -1 is padding
+    counts      [batch, heads, lists], int32 or int64: how many entries of each list are used; by default all. The
+                others are not read. `select_keys(..., return_counts=True)` returns such counts
+    keys_per_entry
+                entry e names the keys e * keys_per_entry to (e + 1) * keys_per_entry - 1, as far as k has them
+    causal      skip the keys after a query, also inside an entry. The last query is at the position of the last key.
+                Every query then has a list of its own
+
+    Pass NumPy arrays if q is one, or torch tensors on the device of q. They are not copied: every call reads their
+    current contents. An entry that names no key, or a count that exceeds the entries, is a ValueError on the CPU. On a
+    GPU such an entry is padding, and such a count means all entries, because reporting an error would mean waiting for
+    the device.
+
+    >>> import numpy as np
+    >>> import keyhole
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 64, 32), dtype=np.float32)
+    >>> own = np.arange(64)[None, None, :, None] // 4  # every query attends to the four keys of its own entry ...
+    >>> lists = keyhole.KeyLists(own, keys_per_entry=4, causal=True)  # ... up to itself
+    >>> lists
+    <keyhole.KeyLists of [1, 1, 64, 1], 4 keys per entry, causal>
+    >>> out = keyhole.attention(q, k, v, lists)
+    >>> bool(np.allclose(out, keyhole.attention(q, k, v, "causal & blocks(4)"), atol=1e-6))
+    True
+    """
+
+    indices: Any
+    counts: Any
+    keys_per_entry: int
+    causal: bool
+
+    def __init__(self, indices: Any, *, counts: Any = None, keys_per_entry: int = 1, causal: bool = False) -> None:
+        rows = _Beside("KeyLists", "indices", indices, "[batch, heads, lists, entries]")
+        rows.check("indices", indices, 4)
+        if counts is not None:
+            rows.check("counts", counts, 3)
+        self.keys_per_entry = as_integer(keys_per_entry, "KeyLists: keys_per_entry")
+        if self.keys_per_entry < 1:
+            raise ValueError(f"KeyLists: keys_per_entry is {keys_per_entry}; accepted are 1 and more")
+        if not isinstance(causal, bool):
+            raise TypeError(f"KeyLists: causal is {_described(causal)}; accepted are True and False")
+        self.indices, self.counts, self.causal = indices, counts, causal
+
+    def __repr__(self) -> str:
+        text = f"{list(self.indices.shape)}"
+        if self.counts is not None:
+            text += ", counts"
+        if self.keys_per_entry != 1:
+            text += f", {self.keys_per_entry} keys per entry"
+        return f"<keyhole.KeyLists of {text}{', causal' if self.causal else ''}>"
 
 
 class TileLists:
@@ -71,22 +126,19 @@ class TileLists:
         self, tiles: Any, *, tile: tuple[int, int], counts: Any = None, bitmap_of: Any = None, bitmaps: Any = None
     ) -> None:
         self.tile = _checked_tile(tile)
-        if not is_tensor(tiles) and not _is_array(tiles):
-            raise TypeError(
-                f"TileLists: tiles is {_described(tiles)}; accepted are NumPy arrays and torch tensors of int32 or "
-                "int64"
-            )
-        _check("tiles", tiles, tiles, 4)
+        rows = _Beside("TileLists", "tiles", tiles, "[batch, heads, ceil(q_len / rows), capacity]")
+        rows.check("tiles", tiles, 4)
         if counts is not None:
-            _check("counts", counts, tiles, 3)
+            rows.check("counts", counts, 3)
         if (bitmap_of is None) != (bitmaps is None):
             raise ValueError(
                 "TileLists: only one of bitmap_of and bitmaps was passed; pass both, or neither if all pairs of every "
                 "tile attend"
             )
         if bitmap_of is not None:
-            _check("bitmap_of", bitmap_of, tiles, 4)
-            bitmaps = _packed(bitmaps, tiles, *self.tile)
+            rows.check("bitmap_of", bitmap_of, 4)
+            rows.check_place("bitmaps", bitmaps)
+            bitmaps = _packed(bitmaps, *self.tile)
         self.tiles, self.counts, self.bitmap_of, self.bitmaps = tiles, counts, bitmap_of, bitmaps
 
     def __repr__(self) -> str:
@@ -108,7 +160,8 @@ def refuse_lists(function: str, found: Any) -> NoReturn:
     )
     raise error(
         f"{function}: lists is {_described(found)}; accepted are a pattern, its text, a plan, key indices [batch, "
-        f"heads, lists, entries] (int32 or int64, a NumPy array or a torch tensor as q is) and keyhole.TileLists. {way}"
+        f"heads, lists, entries] (int32 or int64, a NumPy array or a torch tensor as q is), keyhole.KeyLists and "
+        f"keyhole.TileLists. {way}"
     )
 
 
@@ -140,34 +193,45 @@ def _is_of(array: Any, *dtypes: str) -> bool:
     return str(array.dtype.name) in dtypes
 
 
-def _check_place(name: str, array: Any, tiles: Any) -> None:
-    """Checks that it is an array or tensor like tiles, and on the same device."""
-    if not (is_tensor(array) if is_tensor(tiles) else _is_array(array)):
-        raise TypeError(
-            f"TileLists: {name} is {_described(array)}, and tiles is {_described(tiles)}; pass torch tensors only, or "
-            "NumPy arrays only"
-        )
-    if is_tensor(tiles) and array.device != tiles.device:
-        raise ValueError(
-            f"TileLists: {name} is on {array.device}, and tiles on {tiles.device}; all must be on the device of q: "
-            f"pass {name}.to(q.device)"
-        )
+class _Beside:
+    """Checks the arrays of one object against its first one, which is called `name` and has the dimensions `shape`."""
+
+    def __init__(self, owner: str, name: str, first: Any, shape: str) -> None:
+        if not is_tensor(first) and not _is_array(first):
+            raise TypeError(
+                f"{owner}: {name} is {_described(first)}; accepted are NumPy arrays and torch tensors of int32 or int64"
+            )
+        self.owner, self.name, self.first, self.shape = owner, name, first, shape
+
+    def check_place(self, name: str, array: Any) -> None:
+        """Checks that it is an array or tensor like the first one, and on the same device."""
+        first = self.first
+        if not (is_tensor(array) if is_tensor(first) else _is_array(array)):
+            raise TypeError(
+                f"{self.owner}: {name} is {_described(array)}, and {self.name} is {_described(first)}; pass torch "
+                "tensors only, or NumPy arrays only"
+            )
+        if is_tensor(first) and array.device != first.device:
+            raise ValueError(
+                f"{self.owner}: {name} is on {array.device}, and {self.name} on {first.device}; all must be on the "
+                f"device of q: pass {name}.to(q.device)"
+            )
+
+    def check(self, name: str, array: Any, rank: int) -> None:
+        """Checks that it holds integers, and has the first `rank` dimensions of the first one."""
+        self.check_place(name, array)
+        if not _is_of(array, "int32", "int64"):
+            raise TypeError(f"{self.owner}: {name} is {_described(array)}; accepted are int32 and int64")
+        first = self.first
+        if array.ndim != rank or (array is not first and array.shape != first.shape[:rank]):
+            expected = self.shape
+            if array is not first:
+                expected = f"{list(first.shape[:rank])}, as {self.name} is {list(first.shape)}"
+            raise ValueError(f"{self.owner}: {name} has shape {list(array.shape)}; expected {expected}")
 
 
-def _check(name: str, array: Any, tiles: Any, rank: int) -> None:
-    _check_place(name, array, tiles)
-    if not _is_of(array, "int32", "int64"):
-        raise TypeError(f"TileLists: {name} is {_described(array)}; accepted are int32 and int64")
-    if array.ndim != rank or (array is not tiles and array.shape != tiles.shape[:rank]):
-        expected = "[batch, heads, ceil(q_len / rows), capacity]"
-        if array is not tiles:
-            expected = f"{list(tiles.shape[:rank])}, as tiles is {list(tiles.shape)}"
-        raise ValueError(f"TileLists: {name} has shape {list(array.shape)}; expected {expected}")
-
-
-def _packed(bitmaps: Any, tiles: Any, rows: int, columns: int) -> Any:
+def _packed(bitmaps: Any, rows: int, columns: int) -> Any:
     """Bitmaps as kernels read them: int64 [n, rows, ceil(columns / 64)], contiguous."""
-    _check_place("bitmaps", bitmaps, tiles)
     words, is_bool = -(-columns // _WORD), _is_of(bitmaps, "bool")
     if not is_bool and not _is_of(bitmaps, "int64", "uint64"):
         raise TypeError(

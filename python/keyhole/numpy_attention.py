@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from .lists import TileLists, refuse_lists
+from .lists import KeyLists, TileLists, refuse_lists
 from .normalizer import ALL_KEYS
 from .pattern import Pattern
 from .plan import Plan, plan_for
@@ -112,23 +112,30 @@ def merge(out: Array, lse: Array, other_out: Array, other_lse: Array, *, layout:
 
 def _readable_lists(function: str, lists: Any) -> Any:
     """`lists` with its arrays in a form that kernels can read. The caller keeps the result alive during the call."""
-    if function.startswith("gather_"):
+    if function.startswith("gather_") and not isinstance(lists, KeyLists):
         return _checked(function, "indices", lists, 4)
     if isinstance(lists, np.ndarray):
         if lists.dtype.name not in _INDEX_DTYPES or lists.ndim != 4:
             refuse_lists(function, lists)
         return _readable(lists, is_index=True)
+    if isinstance(lists, KeyLists):
+        arrays = _readable_arrays(function, "KeyLists", lists.indices, lists.counts)
+        return (*arrays, lists.keys_per_entry, lists.causal)
     if isinstance(lists, TileLists):
-        arrays = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
-        if not isinstance(lists.tiles, np.ndarray):
-            raise TypeError(
-                f"{function}: the TileLists are {_kind_of(lists.tiles)}, and q is a NumPy array; pass torch tensors "
-                "only, or NumPy arrays only"
-            )
-        return (*lists.tile, *(None if array is None else _readable(array, is_index=True) for array in arrays))
+        arrays = _readable_arrays(function, "TileLists", lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
+        return (*lists.tile, *arrays)
     if not isinstance(lists, (Plan, Pattern, str)):
         refuse_lists(function, lists)
     return lists
+
+
+def _readable_arrays(function: str, kind: str, *arrays: Any) -> tuple[Array | None, ...]:
+    if not isinstance(arrays[0], np.ndarray):
+        raise TypeError(
+            f"{function}: the {kind} are {_kind_of(arrays[0])}, and q is a NumPy array; pass torch tensors only, or "
+            "NumPy arrays only"
+        )
+    return tuple(None if array is None else _readable(array, is_index=True) for array in arrays)
 
 
 def _followed(lists: Any, q: Array, k: Array) -> Any:
@@ -136,8 +143,7 @@ def _followed(lists: Any, q: Array, k: Array) -> Any:
     if isinstance(lists, np.ndarray):
         return _tensor(lists)
     if isinstance(lists, tuple):
-        rows, columns, *arrays = lists
-        return (rows, columns, *map(_optional, arrays))
+        return tuple(_tensor(part) if isinstance(part, np.ndarray) else part for part in lists)
     return plan_for(lists, q.shape[2], k.shape[2], q.shape[0], q.shape[1]).core
 
 

@@ -20,7 +20,9 @@ namespace {
 
 // The most keys that one row of the lists may have; a key that is listed twice counts twice.
 int64_t most_keys(const Lists& lists, const TensorView& v) {
-  if (const auto* indices = std::get_if<IndexView>(&lists.get())) return indices->shape[3];
+  if (const auto* keys = std::get_if<KeyListView>(&lists.get())) {
+    return checked_mul(keys->indices.shape[3], keys->keys_per_entry, "attention: keys of a list");
+  }
   if (const auto* tiles = std::get_if<TileListView>(&lists.get())) {
     return checked_mul(tiles->tiles.shape[3], tiles->tile.k, "attention: tiles");
   }
@@ -161,10 +163,10 @@ Backward prepare_backward(const TensorView& dout, const TensorView& q, const Ten
 void check_entries(const Lists& lists, const TensorView& q, const TensorView& k,
                    const AttentionOptions& options) {
   if (!options.check_indices || q.device.kind == Device::Kind::cpu) return;
-  if (const auto* indices = std::get_if<IndexView>(&lists.get())) {
-    const GatherView table = key_table(*indices, q, k);
+  if (const auto* keys = std::get_if<KeyListView>(&lists.get())) {
+    const GatherView table = key_table(*keys, q, k);
     if (const auto bad = find_bad_entry_on_gpu(table, q.device, options.stream))
-      refuse(table, *bad);
+      refuse("attention", table, *bad);
   }
 }
 
@@ -223,10 +225,11 @@ TensorView like(const TensorView& tensor, int64_t heads, int64_t length, int64_t
   return other;
 }
 
-// The k that a question is about: v as part of its rows, if those are that long.
+// The k that a question is about: a v whose rows are cut out of longer ones is part of k.
 TensorView k_of(const TensorView& v, const TensorView& q) {
+  const bool is_part = v.shape[3] < q.shape[3] && v.strides[2] >= q.shape[3];
   TensorView k = v;
-  k.shape[3] = v.strides[2] >= q.shape[3] ? q.shape[3] : 0;
+  k.shape[3] = is_part ? q.shape[3] : 0;
   return k;
 }
 

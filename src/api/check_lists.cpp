@@ -12,7 +12,7 @@
 namespace keyhole {
 namespace {
 
-constexpr int64_t kMostEntries = int64_t{1} << 30;  // per list
+constexpr int64_t kMostEntries = int64_t{1} << 30;  // per list; also keys
 
 // name: "indices", "tiles", "counts", "bitmap_of".
 void check_memory(const char* who, const IndexView& indices, const char* name,
@@ -56,6 +56,19 @@ void check_heads(const char* who, const IndexView& indices, const char* name, co
                 "; a list has at most ", kMostEntries, " entries");
 }
 
+// A tensor that goes with `like`: its first three dimensions, and `entries`.
+void check_beside(const char* who, const IndexView& indices, const char* name,
+                  const IndexView& like, const char* like_name, int64_t entries,
+                  const TensorView& q) {
+  if (!indices.is_given()) return;
+  check_memory(who, indices, name, q);
+  for (int d = 0; d < 4; ++d) {
+    KEYHOLE_CHECK(indices.shape[d] == (d < 3 ? like.shape[d] : entries), who, ": ", name, " are ",
+                  to_string(indices), "; ", like_name, " are ", to_string(like), ": expected [",
+                  like.shape[0], ", ", like.shape[1], ", ", like.shape[2], ", ", entries, "]");
+  }
+}
+
 void check(const char* who, const Plan& plan, const TensorView& q, const TensorView& k) {
   const Shape& shape = plan.shape();
   KEYHOLE_CHECK(q.shape[2] == shape.q_len && k.shape[2] == shape.k_len, who,
@@ -70,7 +83,8 @@ void check(const char* who, const Plan& plan, const TensorView& q, const TensorV
                 " heads; make it again for these, or for batch 1 and one head, which serves all");
 }
 
-void check(const char* who, const IndexView& indices, const TensorView& q, const TensorView& k) {
+void check(const char* who, const KeyListView& keys, const TensorView& q, const TensorView& k) {
+  const IndexView& indices = keys.indices;
   check_memory(who, indices, "indices", q);
   KEYHOLE_CHECK(indices.rows_per_list >= 1, who, ": rows_per_list is ", indices.rows_per_list,
                 "; it must be 1 or more");
@@ -79,6 +93,16 @@ void check(const char* who, const IndexView& indices, const TensorView& q, const
   KEYHOLE_CHECK(indices.shape[2] == lists, who, ": indices are ", to_string(indices), "; q has ",
                 q_len, " queries, ", indices.rows_per_list, " of them to a list: expected ", lists,
                 " lists");
+  check_beside(who, keys.counts, "counts", indices, "indices", 1, q);
+  const int64_t entries = std::max<int64_t>(1, indices.shape[3]);
+  KEYHOLE_CHECK(keys.keys_per_entry >= 1 && keys.keys_per_entry <= kMostEntries / entries, who,
+                ": keys_per_entry is ", keys.keys_per_entry, " and indices are ",
+                to_string(indices), "; accepted are 1 to ", kMostEntries / entries,
+                ", so that a list has at most ", kMostEntries, " keys");
+  KEYHOLE_CHECK(!keys.causal || indices.rows_per_list == 1, who, ": causal lists have ",
+                indices.rows_per_list,
+                " queries each, which see different keys; give every query a list of its own "
+                "(rows_per_list 1), or pass lists of tiles with bitmaps");
 }
 
 void check(const char* who, const TileListView& lists, const TensorView& q, const TensorView& k) {
@@ -93,18 +117,8 @@ void check(const char* who, const TileListView& lists, const TensorView& q, cons
   KEYHOLE_CHECK(lists.tiles.shape[2] == q_tiles, who, ": tiles are ", to_string(lists.tiles),
                 "; q has ", q.shape[2], " queries, ", lists.tile.q, " of them to a tile: expected ",
                 q_tiles, " lists");
-  const auto check_beside = [&](const IndexView& indices, const char* name, int64_t entries) {
-    if (!indices.is_given()) return;
-    check_memory(who, indices, name, q);
-    for (int d = 0; d < 4; ++d) {
-      KEYHOLE_CHECK(indices.shape[d] == (d < 3 ? lists.tiles.shape[d] : entries), who, ": ", name,
-                    " are ", to_string(indices), "; tiles are ", to_string(lists.tiles),
-                    ": expected [", lists.tiles.shape[0], ", ", lists.tiles.shape[1], ", ",
-                    lists.tiles.shape[2], ", ", entries, "]");
-    }
-  };
-  check_beside(lists.counts, "counts", 1);
-  check_beside(lists.bitmap_of, "bitmap_of", lists.tiles.shape[3]);
+  check_beside(who, lists.counts, "counts", lists.tiles, "tiles", 1, q);
+  check_beside(who, lists.bitmap_of, "bitmap_of", lists.tiles, "tiles", lists.tiles.shape[3], q);
   KEYHOLE_CHECK(lists.num_bitmaps >= 0 && (lists.num_bitmaps == 0 || lists.bitmaps != nullptr), who,
                 ": the lists have ", lists.num_bitmaps, " bitmaps at address ",
                 reinterpret_cast<uintptr_t>(lists.bitmaps),
@@ -152,8 +166,8 @@ void check_lists(const char* who, const Lists& lists, const TensorView& q, const
 }
 
 std::vector<std::pair<TensorView, const char*>> memory_of(const Lists& lists) {
-  if (const auto* indices = std::get_if<IndexView>(&lists.get())) {
-    return {{memory_of(*indices), "indices"}};
+  if (const auto* keys = std::get_if<KeyListView>(&lists.get())) {
+    return {{memory_of(keys->indices), "indices"}, {memory_of(keys->counts), "counts"}};
   }
   if (const auto* tiles = std::get_if<TileListView>(&lists.get())) {
     const int64_t words = int64_t{tiles->tile.q} * words_per_row(tiles->tile.k);

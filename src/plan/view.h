@@ -116,8 +116,16 @@ struct TileView {
   }
 };
 
+// A number per list of a table, in memory of the caller.
+struct ListCounts {
+  const void* numbers = nullptr;  // int32_t, or int64_t; null: every list uses all its entries
+  bool is_wide = false;           // int64_t
+  int64_t batch_stride = 0, group_stride = 0, list_stride = 0;
+};
+
 // Key lists of equal capacity: an index tensor [batch, groups, lists, entries], read in place. An
-// entry that is not a key (negative, or k_len and above) is ignored, wherever it stands.
+// entry names keys_per_entry neighbouring keys. One that names none (negative, or beyond k_len) is
+// ignored, wherever it stands.
 struct KeyTable {
   const void* entries = nullptr;  // int32_t, or int64_t
   bool is_wide = false;           // int64_t
@@ -125,11 +133,24 @@ struct KeyTable {
   int32_t groups_per_batch = 1;
   int32_t count = 0;  // entries of a list
   int64_t batch_stride = 0, group_stride = 0, list_stride = 0, entry_stride = 1;
+  int32_t keys_per_entry = 1;
+  bool is_causal = false;  // keys after a query are ignored; every query has a list of its own
+  ListCounts counts = {};
 
   constexpr bool is_given() const { return heads_per_group > 0; }
   constexpr int64_t begin_of(int32_t group, int64_t list) const {
     return group / groups_per_batch * batch_stride + group % groups_per_batch * group_stride +
            list * list_stride;
+  }
+  constexpr int64_t count_at(int32_t group, int64_t list) const {
+    return group / groups_per_batch * counts.batch_stride +
+           group % groups_per_batch * counts.group_stride + list * counts.list_stride;
+  }
+  // The most keys of a list, counting padding.
+  constexpr int32_t room() const { return count * keys_per_entry; }
+  // How many entries k_len keys have, the last one perhaps in part.
+  constexpr int64_t entries_of(int64_t k_len) const {
+    return (k_len + keys_per_entry - 1) / keys_per_entry;
   }
 };
 
@@ -151,6 +172,12 @@ struct GatherView {
   const int32_t* t_lists;
   KeyTable table = {};
 
+  // Where the keys of a list end: behind the last key, or behind the query that it belongs to.
+  constexpr int64_t keys_end(int64_t list) const {
+    if (!table.is_causal) return k_len;
+    const int64_t behind = list + 1 + k_len - q_len;
+    return behind < 0 ? 0 : behind < k_len ? behind : k_len;
+  }
   constexpr int32_t group_of_head(int64_t head_index) const {
     return table.is_given() ? int32_t(head_index / table.heads_per_group) : group_of[head_index];
   }

@@ -61,9 +61,9 @@ std::string why_not_latent(const TensorView& k, const TensorView& v, const Lists
   for (int d = 0; d < 3; ++d)
     is_part = is_part && (v.shape[d] <= 1 || v.strides[d] == k.strides[d]);
   if (!is_part) return "takes v as the first columns of k";
-  const auto* indices = std::get_if<IndexView>(&lists.get());
-  if (indices == nullptr) return "follows index tensors alone";
-  const int64_t heads = indices->shape[1];
+  const auto* keys = std::get_if<KeyListView>(&lists.get());
+  if (keys == nullptr) return "follows index tensors alone";
+  const int64_t heads = keys->indices.shape[1];
   if (heads != 1 && heads != k.shape[1])
     return "takes lists that the query heads of a kv head share";
   return {};

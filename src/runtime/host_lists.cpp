@@ -7,11 +7,11 @@
 namespace keyhole {
 
 HostLists::HostLists(const Lists& lists, TileShape tile, const TensorView& q, const TensorView& k,
-                     int threads, bool with_transposed) {
+                     int threads, bool with_transposed, const char* who) {
   if (const auto* plan = std::get_if<Plan>(&lists.get())) {
     follow(*plan, tile, q, with_transposed);
-  } else if (const auto* indices = std::get_if<IndexView>(&lists.get())) {
-    view_ = indices_.emplace(key_table(*indices, q, k), threads, with_transposed).plan();
+  } else if (const auto* keys = std::get_if<KeyListView>(&lists.get())) {
+    view_ = indices_.emplace(key_table(*keys, q, k), threads, with_transposed, who).plan();
   } else {
     tile_lists_ = tile_lists_on_host(std::get<TileListView>(lists.get()), tile, q, k);
     if (with_transposed) transpose_by_counting(tile_lists_);

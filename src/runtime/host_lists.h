@@ -15,9 +15,9 @@ namespace keyhole {
 class HostLists {
  public:
   // tile: for lists of tiles. q and k match the lists. A bad entry of the caller is an
-  // Error(usage).
+  // Error(usage), which begins with `who`.
   HostLists(const Lists& lists, TileShape tile, const TensorView& q, const TensorView& k,
-            int threads, bool with_transposed);
+            int threads, bool with_transposed, const char* who = "attention");
   HostLists(const HostLists&) = delete;
   HostLists& operator=(const HostLists&) = delete;
 

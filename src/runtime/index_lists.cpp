@@ -11,10 +11,18 @@
 namespace keyhole {
 namespace {
 
+int64_t integer_at(const void* numbers, bool is_wide, int64_t at) {
+  return is_wide ? static_cast<const int64_t*>(numbers)[at]
+                 : int64_t{static_cast<const int32_t*>(numbers)[at]};
+}
 int64_t value_at(const KeyTable& table, int64_t begin, int64_t place) {
-  const int64_t at = begin + place * table.entry_stride;
-  return table.is_wide ? static_cast<const int64_t*>(table.entries)[at]
-                       : int64_t{static_cast<const int32_t*>(table.entries)[at]};
+  return integer_at(table.entries, table.is_wide, begin + place * table.entry_stride);
+}
+// How many entries of a list are used.
+int64_t used_at(const KeyTable& table, int32_t group, int64_t list) {
+  const ListCounts& counts = table.counts;
+  if (counts.numbers == nullptr) return table.count;
+  return integer_at(counts.numbers, counts.is_wide, table.count_at(group, list));
 }
 
 // Calls visit(group, list) for all lists of a view.
@@ -31,8 +39,12 @@ void for_each_list(const GatherView& view, int threads, Visit visit) {
 
 }  // namespace
 
-GatherView key_table(const IndexView& indices, const TensorView& q, const TensorView& k) {
-  const auto stride = [&](int d) { return indices.shape[d] > 1 ? indices.strides[d] : 0; };
+GatherView key_table(const KeyListView& keys, const TensorView& q, const TensorView& k) {
+  const IndexView &indices = keys.indices, &counts = keys.counts;
+  const auto stride_of = [](const IndexView& of, int d) {
+    return of.shape[d] > 1 ? of.strides[d] : 0;
+  };
+  const auto stride = [&](int d) { return stride_of(indices, d); };
   const int64_t index_heads = indices.shape[1];
   GatherView view{};
   view.q_len = q.shape[2];
@@ -42,16 +54,25 @@ GatherView key_table(const IndexView& indices, const TensorView& q, const Tensor
   // rows_per_list may exceed q_len; then all queries share one list.
   view.rows_per_list = int32_t(std::min(indices.rows_per_list, std::max<int64_t>(1, q.shape[2])));
   view.lists = indices.shape[2];
-  view.table = {.entries = indices.data,
-                .is_wide = indices.is_wide,
-                .heads_per_group =
-                    int32_t(std::max<int64_t>(1, q.shape[1] / std::max<int64_t>(1, index_heads))),
-                .groups_per_batch = int32_t(std::max<int64_t>(1, index_heads)),
-                .count = int32_t(indices.shape[3]),
-                .batch_stride = stride(0),
-                .group_stride = stride(1),
-                .list_stride = stride(2),
-                .entry_stride = indices.shape[3] > 1 ? indices.strides[3] : 1};
+  view.table = {
+      .entries = indices.data,
+      .is_wide = indices.is_wide,
+      .heads_per_group =
+          int32_t(std::max<int64_t>(1, q.shape[1] / std::max<int64_t>(1, index_heads))),
+      .groups_per_batch = int32_t(std::max<int64_t>(1, index_heads)),
+      .count = int32_t(indices.shape[3]),
+      .batch_stride = stride(0),
+      .group_stride = stride(1),
+      .list_stride = stride(2),
+      .entry_stride = indices.shape[3] > 1 ? indices.strides[3] : 1,
+      // More than there are name no more keys, but would take room.
+      .keys_per_entry = int32_t(std::min(keys.keys_per_entry, std::max<int64_t>(1, k.shape[2]))),
+      .is_causal = keys.causal,
+      .counts = {.numbers = counts.data,
+                 .is_wide = counts.is_wide,
+                 .batch_stride = stride_of(counts, 0),
+                 .group_stride = stride_of(counts, 1),
+                 .list_stride = stride_of(counts, 2)}};
   return view;
 }
 
@@ -63,12 +84,14 @@ int64_t index_at(const IndexView& indices, int64_t group, int64_t list, int64_t 
                          : int64_t{static_cast<const int32_t*>(indices.data)[at]};
 }
 
-void refuse(const GatherView& view, const BadEntry& bad) {
-  const int32_t per_batch = view.table.groups_per_batch;
-  throw Error(ErrorKind::usage,
-              say("attention: indices[", bad.group / per_batch, ", ", bad.group % per_batch, ", ",
-                  bad.list, ", ", bad.place, "] is ", bad.value, "; k has ", view.k_len,
-                  " keys: accepted are 0 to ", view.k_len - 1, ", and -1 for none"));
+void refuse(const char* who, const GatherView& view, const BadEntry& bad) {
+  const int32_t per_batch = view.table.groups_per_batch, per_entry = view.table.keys_per_entry;
+  const std::string grouped = per_entry == 1 ? "" : say(", ", per_entry, " to an entry");
+  throw Error(
+      ErrorKind::usage,
+      say(who, ": indices[", bad.group / per_batch, ", ", bad.group % per_batch, ", ", bad.list,
+          ", ", bad.place, "] is ", bad.value, "; k has ", view.k_len, " keys", grouped,
+          ": accepted are 0 to ", view.table.entries_of(view.k_len) - 1, ", and -1 for none"));
 }
 
 BadEntry entry_of(const GatherView& view, int64_t number) {
@@ -78,22 +101,39 @@ BadEntry entry_of(const GatherView& view, int64_t number) {
           .place = number % view.table.count};
 }
 
-IndexLists::IndexLists(const GatherView& view, int threads, bool with_transposed) : view_(view) {
-  if (!check(threads)) copy_keys(threads);
+IndexLists::IndexLists(const GatherView& view, int threads, bool with_transposed, const char* who)
+    : view_(view) {
+  check_counts(who);
+  if (!check(threads, who)) copy_keys(threads);
   if (with_transposed) transpose(threads);
 }
 
-bool IndexLists::check(int threads) const {
+void IndexLists::check_counts(const char* who) const {
   const KeyTable& table = view_.table;
+  if (table.counts.numbers == nullptr) return;
+  for (int32_t group = 0; group < view_.groups; ++group) {
+    for (int64_t list = 0; list < view_.lists; ++list) {
+      const int64_t used = used_at(table, group, list);
+      KEYHOLE_CHECK(used >= 0 && used <= table.count, who, ": counts[",
+                    group / table.groups_per_batch, ", ", group % table.groups_per_batch, ", ",
+                    list, "] is ", used, "; a list has ", table.count,
+                    " entries: accepted are 0 to ", table.count);
+    }
+  }
+}
+
+bool IndexLists::check(int threads, const char* who) const {
+  const KeyTable& table = view_.table;
+  const int64_t num_entries = table.entries_of(view_.k_len);
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   std::atomic<int64_t> first_bad = kNone;
   std::atomic<bool> has_gaps = false;  // padding before a key
   for_each_list(view_, threads, [&](int32_t group, int64_t list) {
     const int64_t begin = table.begin_of(group, list);
     bool has_padding = false;
-    for (int64_t place = 0; place < table.count; ++place) {
+    for (int64_t place = 0; place < used_at(table, group, list); ++place) {
       const int64_t value = value_at(table, begin, place);
-      if (value >= 0 && value < view_.k_len) {
+      if (value >= 0 && value < num_entries) {
         if (has_padding) has_gaps = true;
         continue;
       }
@@ -108,28 +148,41 @@ bool IndexLists::check(int threads) const {
   if (first_bad != kNone) {
     BadEntry bad = entry_of(view_, first_bad);
     bad.value = value_at(table, table.begin_of(bad.group, bad.list), bad.place);
-    refuse(view_, bad);
+    refuse(who, view_, bad);
   }
   const bool is_packed = table.entry_stride == 1 || table.count <= 1;
-  return !has_gaps && !table.is_wide && is_packed;
+  const bool is_plain =
+      table.counts.numbers == nullptr && table.keys_per_entry == 1 && !table.is_causal;
+  return !has_gaps && !table.is_wide && is_packed && is_plain;
 }
 
 void IndexLists::copy_keys(int threads) {
   const KeyTable from = view_.table;
-  keys_.assign(size_t(view_.groups * view_.lists * from.count), -1);
+  const int64_t room = from.room();
+  keys_.assign(size_t(checked_mul(checked_mul(view_.groups, view_.lists, "attention: lists"), room,
+                                  "attention: keys of all lists")),
+               -1);
   for_each_list(view_, threads, [&](int32_t group, int64_t list) {
-    const int64_t begin = from.begin_of(group, list);
-    int32_t* to = keys_.data() + (group * view_.lists + list) * from.count;
-    for (int64_t place = 0; place < from.count; ++place) {
+    const int64_t begin = from.begin_of(group, list), end = view_.keys_end(list);
+    int32_t* to = keys_.data() + (group * view_.lists + list) * room;
+    for (int64_t place = 0; place < used_at(from, group, list); ++place) {
       const int64_t value = value_at(from, begin, place);
-      if (value >= 0) *to++ = int32_t(value);
+      if (value < 0) continue;
+      const int64_t first = value * from.keys_per_entry;
+      for (int64_t key = first; key < std::min(first + from.keys_per_entry, end); ++key) {
+        *to++ = int32_t(key);
+      }
     }
   });
   KeyTable& table = view_.table;
   table.entries = keys_.data();
   table.is_wide = false;
+  table.count = int32_t(room);
   table.entry_stride = 1;
-  table.list_stride = from.count;
+  table.keys_per_entry = 1;
+  table.is_causal = false;
+  table.counts = {};
+  table.list_stride = room;
   table.group_stride = view_.lists * table.list_stride;
   table.batch_stride = from.groups_per_batch * table.group_stride;
 }

@@ -52,7 +52,7 @@ FactsOf::FactsOf(const Lists& lists)
             using From = std::decay_t<decltype(from)>;
             if constexpr (std::is_same_v<From, Plan>) {
               return PlanFacts(from);
-            } else if constexpr (std::is_same_v<From, IndexView>) {
+            } else if constexpr (std::is_same_v<From, KeyListView>) {
               return IndexFacts();
             } else {
               return TileListFacts(from);

@@ -16,12 +16,12 @@ namespace keyhole::test {
 namespace {
 
 void forward(GatherProblem& p, const GatherOptions& options) {
-  gather_attention_forward(p.q.view(), p.k.view(), p.v.view(), p.indices.view(), p.out.view(),
+  gather_attention_forward(p.q.view(), p.k.view(), p.v.view(), p.indices.lists(), p.out.view(),
                            p.lse.view(), options);
 }
 void backward(GatherProblem& p, const GatherOptions& options) {
   gather_attention_backward(p.dout.view(), p.q.view(), p.k.view(), p.v.view(), p.out.view(),
-                            p.lse.view(), p.indices.view(),
+                            p.lse.view(), p.indices.lists(),
                             {p.dq.view(), p.dk.view(), p.dv.view(), p.dsink.view()}, options);
 }
 void both(GatherProblem& p) {
@@ -96,10 +96,11 @@ struct Plain {
 
   template <class Index>
   Plain& attend(const std::vector<Index>& keys) {
-    gather_attention_forward(
-        {q.data(), DType::f32, {1, 1, 1, 1}}, {k.data(), DType::f32, {1, 1, 8, 1}},
-        {v.data(), DType::f32, {1, 1, 8, 1}}, {keys.data(), {1, 1, 1, int64_t(keys.size())}},
-        {&out, DType::f32, {1, 1, 1, 1}}, {&lse, DType::f32, {1, 1, 1}});
+    gather_attention_forward({q.data(), DType::f32, {1, 1, 1, 1}},
+                             {k.data(), DType::f32, {1, 1, 8, 1}},
+                             {v.data(), DType::f32, {1, 1, 8, 1}},
+                             IndexView(keys.data(), {1, 1, 1, int64_t(keys.size())}),
+                             {&out, DType::f32, {1, 1, 1, 1}}, {&lse, DType::f32, {1, 1, 1}});
     return *this;
   }
   int64_t seen() const { return std::llround(std::exp(double(lse))); }
@@ -264,6 +265,93 @@ TEST(Gather, BadIndicesAreRefused) {
             "IndexView: got 2 dimensions; indices have 4: [batch, heads, lists, entries]");
   both(p);  // and a sound call still works
   expect_definition(p);
+}
+
+struct BadLists {
+  const char* name;
+  std::function<void(KeyListView&)> spoil;
+  const char* error;
+};
+
+TEST(Gather, BadKeyListsAreRefused) {
+  const int32_t used[] = {6, 5, 4, 7, 2, 1, 0, 6, 6, 6};
+  const BadLists rows[] = {
+      {"no keys", [](KeyListView& l) { l.keys_per_entry = 0; },
+       "attention: keys_per_entry is 0 and indices are int32 [1, 2, 5, 6]; accepted are 1 to "
+       "178956970, so that a list has at most 1073741824 keys"},
+      {"many keys", [](KeyListView& l) { l.keys_per_entry = 178956971; },
+       "attention: keys_per_entry is 178956971 and indices are int32 [1, 2, 5, 6]; accepted are 1 "
+       "to 178956970, so that a list has at most 1073741824 keys"},
+      {"shape", [&](KeyListView& l) { l.counts = IndexView(used, {1, 1, 5, 1}); },
+       "attention: counts are int32 [1, 1, 5, 1]; indices are int32 [1, 2, 5, 6]: expected [1, 2, "
+       "5, 1]"},
+      {"device",
+       [&](KeyListView& l) {
+         l.counts = IndexView(used, {1, 2, 5, 1});
+         l.counts.device = {Device::Kind::cuda, 0};
+       },
+       "attention: q is in host memory but counts are on GPU 0; all tensors of a call must be in "
+       "one place"},
+      {"count", [&](KeyListView& l) { l.counts = IndexView(used, {1, 2, 5, 1}); },
+       "attention: counts[0, 0, 3] is 7; a list has 6 entries: accepted are 0 to 6"},
+      {"causal",
+       [](KeyListView& l) {
+         l.causal = true;
+         l.indices.rows_per_list = 5, l.indices.shape[2] = 1;
+       },
+       "attention: causal lists have 5 queries each, which see different keys; give every query a "
+       "list of its own (rows_per_list 1), or pass lists of tiles with bitmaps"},
+      {"entry", [](KeyListView& l) { l.keys_per_entry = 7; },
+       "attention: indices[0, 1, 2, 3] is 3; k has 20 keys, 7 to an entry: accepted are 0 to 2, "
+       "and "
+       "-1 for none"},
+  };
+  GatherProblem p({.name = "bad",
+                   .heads = 4,
+                   .kv_heads = 2,
+                   .index_heads = 2,
+                   .q_len = 5,
+                   .k_len = 20,
+                   .entries = 6,
+                   .keys_per_entry = 7},
+                  4);
+  p.indices.set(0, 1, 2, 3, 3);
+  for (const BadLists& row : rows) {
+    KeyListView lists{.indices = p.indices.view()};
+    row.spoil(lists);
+    const auto before = p.out.bits();
+    EXPECT_EQ(message_of([&] {
+                attention_forward(p.q.view(), p.k.view(), p.v.view(), lists, p.out.view());
+              }),
+              row.error)
+        << row.name;
+    EXPECT_TRUE(p.out.bits() == before) << row.name;
+  }
+}
+
+// What lies behind a count may be no entry at all, and a list of entries is that of their keys.
+TEST(Gather, EntriesAreTheListsOfTheirKeys) {
+  GatherProblem p({.name = "entries",
+                   .heads = 2,
+                   .q_len = 12,
+                   .k_len = 30,
+                   .entries = 6,
+                   .keys_per_entry = 4,
+                   .has_counts = true,
+                   .causal = true},
+                  8);
+  both(p);
+  const std::vector<uint64_t> bits = p.result_bits();
+  std::vector<int32_t> keys(12 * 24, -1);
+  for (int64_t i = 0; i < 12; ++i) {
+    const std::vector<int64_t> listed = p.indices.keys(0, 0, i);
+    std::copy(listed.begin(), listed.end(), keys.begin() + 24 * i);
+  }
+  const IndexView plain(keys.data(), {1, 1, 12, 24});
+  attention_forward(p.q.view(), p.k.view(), p.v.view(), plain, p.out.view(), p.lse.view());
+  attention_backward(p.dout.view(), p.q.view(), p.k.view(), p.v.view(), p.out.view(), p.lse.view(),
+                     plain, {p.dq.view(), p.dk.view(), p.dv.view(), {}});
+  EXPECT_TRUE(p.result_bits() == bits);
 }
 
 TEST(Gather, NoWorkspaceIsNeededInHostMemory) {

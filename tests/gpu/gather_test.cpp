@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iostream>
+#include <limits>
 
 #include "gpu/gpu_problem.h"
 #include "support/gather_cases.h"
@@ -19,21 +20,26 @@ using GpuGather = GpuTest;
 class GpuIndices {
  public:
   explicit GpuIndices(const IndexMemory& from)
-      : view_(from.view()), memory_(kGpu, std::max<int64_t>(1, int64_t(from.bytes().size()))) {
-    view_.data = static_cast<const std::byte*>(memory_.data()) + from.offset_bytes();
-    view_.device = kGpu;
+      : lists_(from.lists()),
+        memory_(kGpu, std::max<int64_t>(1, int64_t(from.bytes().size()))),
+        counts_(kGpu, std::max<int64_t>(1, int64_t(from.count_bytes().size()))) {
+    lists_.indices.data = static_cast<const std::byte*>(memory_.data()) + from.offset_bytes();
+    lists_.indices.device = kGpu;
+    if (lists_.counts.is_given()) lists_.counts.data = counts_.data();
+    lists_.counts.device = kGpu;
     write(from);
   }
   void write(const IndexMemory& from) const {
-    const std::vector<std::byte> bytes = from.bytes();
+    const std::vector<std::byte> bytes = from.bytes(), counts = from.count_bytes();
     memory_.copy_from_host(bytes.data(), int64_t(bytes.size()));
+    counts_.copy_from_host(counts.data(), int64_t(counts.size()));
     synchronize(kGpu);
   }
-  const IndexView& view() const { return view_; }
+  const KeyListView& view() const { return lists_; }
 
  private:
-  IndexView view_;
-  GpuMemory memory_;
+  KeyListView lists_;
+  GpuMemory memory_, counts_;
 };
 
 // The call on copies, in a workspace as large as asked for; what came back is in the problem.
@@ -114,6 +120,33 @@ TEST_F(GpuGather, AgreesWithTheDefinition) {
     }
   }
   std::cout << "index tensors: " << calls << " kernel runs agree\n";
+}
+
+// They are data like the entries, and may be wrong like those.
+TEST_F(GpuGather, CountsOutOfRangeAreLimited) {
+  GatherCase c = gather_cases().front();
+  GatherProblem p(c, 5);
+  forward(p, p.options());
+  const std::vector<uint64_t> all = p.out.bits();
+  GpuCopies copies;
+  const GpuIndices indices(p.indices);
+  const TensorView q = copies.input(p.q), k = copies.input(p.k), v = copies.input(p.v);
+  const TensorView out = copies.output(p.out);
+  KeyListView lists = indices.view();
+  const std::vector<int64_t> counts = {c.entries + 1, std::numeric_limits<int64_t>::max(),
+                                       int64_t{1} << 32 | c.entries, c.entries, c.entries};
+  GpuMemory memory(kGpu, int64_t(counts.size()) * 8);
+  memory.copy_from_host(counts.data(), int64_t(counts.size()) * 8);
+  lists.counts = IndexView(static_cast<const int64_t*>(memory.data()), {1, 1, c.q_len, 1});
+  lists.counts.device = kGpu;
+  attention_forward(q, k, v, lists, out);
+  EXPECT_EQ(copies.finish(), "");
+  EXPECT_TRUE(p.out.bits() == all);
+  const std::vector<int64_t> none = {-1, std::numeric_limits<int64_t>::min(), -5, 0, 0};
+  memory.copy_from_host(none.data(), int64_t(none.size()) * 8);
+  attention_forward(q, k, v, lists, out);
+  EXPECT_EQ(copies.finish(), "");
+  for (int64_t i = 0; i < p.out.num_elements(); ++i) EXPECT_EQ(p.out.get(i), 0);
 }
 
 // Nothing outside of k and v is read for them: what lies there is NaN.
@@ -310,6 +343,18 @@ TEST_F(GpuGather, AskedToCheckItNamesTheFirstBadEntry) {
     options.check_indices = false;
     forward(p, options);
     EXPECT_EQ(forward_difference(p, by_definition(p)), "");
+  }
+}
+
+// Behind the counts stand entries that are no keys; nobody complains of them.
+TEST_F(GpuGather, AskedToCheckItLeavesOutWhatIsNotUsed) {
+  for (const GatherCase& c : gather_cases()) {
+    if (!c.has_counts) continue;
+    GatherProblem p(c, 4);
+    GatherOptions options = p.options();
+    options.check_indices = true;
+    forward(p, options);
+    EXPECT_EQ(forward_difference(p, by_definition(p)), "") << to_text(c);
   }
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/check.h"
@@ -24,11 +23,18 @@ const char* to_text(Filling filling) {
 int64_t hostile_entry(const GatherCase& c, Random& random) {
   constexpr int64_t kLow = std::numeric_limits<int32_t>::min();
   constexpr int64_t kHigh = std::numeric_limits<int32_t>::max();
-  if (!c.is_wide) return random.pick<int64_t>({-1, -2, -7, c.k_len, c.k_len + 100, kLow, kHigh});
+  const int64_t end = ceil_div(c.k_len, c.keys_per_entry);
+  if (!c.is_wide) return random.pick<int64_t>({-1, -2, -7, end, end + 100, kLow, kHigh});
   // The low half of the last ones is a key.
-  return random.pick<int64_t>({-1, -2, c.k_len, std::numeric_limits<int64_t>::min(),
+  return random.pick<int64_t>({-1, -2, end, std::numeric_limits<int64_t>::min(),
                                std::numeric_limits<int64_t>::max(), int64_t{1} << 32,
-                               (int64_t{1} << 40) + c.k_len / 2, -(int64_t{1} << 32)});
+                               (int64_t{1} << 40) + end / 2, -(int64_t{1} << 32)});
+}
+
+template <class T>
+std::vector<std::byte> bytes_of_all(const std::vector<T>& values) {
+  const auto* const first = reinterpret_cast<const std::byte*>(values.data());
+  return {first, first + values.size() * sizeof(T)};
 }
 
 PoisonedTensor input(DType dtype, const std::vector<int64_t>& shape, Layout layout,
@@ -49,7 +55,8 @@ std::string to_text(const GatherCase& c) {
              c.kv_heads, ", ", c.q_len, " queries, ", c.k_len, " keys, head_dim ", c.head_dim,
              " (v ", c.v_head_dim, "), ", c.index_heads, " x ", c.entries,
              c.is_wide ? " int64" : " int32", c.is_strided ? " strided" : "", " entries ",
-             to_text(c.filling), ", ", c.rows_per_list, " queries a list",
+             to_text(c.filling), ", ", c.rows_per_list, " queries a list, ", c.keys_per_entry,
+             " keys an entry", c.has_counts ? ", counts" : "", c.causal ? ", causal" : "",
              c.has_sink ? ", sink" : "", c.softcap > 0 ? ", softcap" : "");
 }
 
@@ -67,23 +74,28 @@ IndexMemory::IndexMemory(const GatherCase& c, uint64_t seed) : c_(c) {
   narrow_.assign(c.is_wide ? 0 : size, 0);
   wide_.assign(c.is_wide ? size : 0, 0);
   Random random(seed);
+  const int64_t entries = ceil_div(c.k_len, c.keys_per_entry);  // of k
   for (int64_t b = 0; b < shape_[0]; ++b) {
     for (int64_t h = 0; h < shape_[1]; ++h) {
       for (int64_t l = 0; l < shape_[2]; ++l) {
         const int64_t some = random.below(4) == 0 ? 0 : random.below(c.entries + 1);
         const int64_t gap = random.below(c.entries + 1);  // a long one, where there are gaps
+        const int64_t used = c.has_counts ? random.below(c.entries + 1) : c.entries;
+        if (c.has_counts) counts_.push_back(used);
         for (int64_t i = 0; i < c.entries; ++i) {
           const bool is_hole = random.chance(30) || (i >= gap && i < gap + 100);
           const bool is_key =
               c.k_len > 0 &&
               (c.filling == Filling::full || (c.filling == Filling::mixed && i < some) ||
                (c.filling >= Filling::gaps && c.filling != Filling::empty && !is_hole));
-          const int64_t none = c.filling == Filling::hostile ? hostile_entry(c, random) : -1;
-          set(b, h, l, i, is_key ? random.below(c.k_len) : none);
+          const bool is_hostile = c.filling == Filling::hostile || i >= used;
+          const int64_t none = is_hostile ? hostile_entry(c, random) : -1;
+          set(b, h, l, i, is_key && i < used ? random.below(entries) : none);
         }
       }
     }
   }
+  if (c.is_wide) narrow_counts_.assign(counts_.begin(), counts_.end());
 }
 
 int64_t IndexMemory::place_of(int64_t batch, int64_t head, int64_t list, int64_t place) const {
@@ -114,19 +126,34 @@ IndexView IndexMemory::view() const {
   return view;
 }
 
+KeyListView IndexMemory::lists() const {
+  KeyListView lists{.indices = view(), .keys_per_entry = c_.keys_per_entry, .causal = c_.causal};
+  if (!c_.has_counts) return lists;
+  const std::initializer_list<int64_t> shape = {shape_[0], shape_[1], shape_[2], 1};
+  lists.counts =
+      c_.is_wide ? IndexView(narrow_counts_.data(), shape) : IndexView(counts_.data(), shape);
+  return lists;
+}
+
 std::vector<std::byte> IndexMemory::bytes() const {
-  std::vector<std::byte> all(c_.is_wide ? wide_.size() * 8 : narrow_.size() * 4);
-  if (all.empty()) return all;
-  std::memcpy(all.data(), c_.is_wide ? static_cast<const void*>(wide_.data()) : narrow_.data(),
-              all.size());
-  return all;
+  return c_.is_wide ? bytes_of_all(wide_) : bytes_of_all(narrow_);
+}
+std::vector<std::byte> IndexMemory::count_bytes() const {
+  return c_.is_wide ? bytes_of_all(narrow_counts_) : bytes_of_all(counts_);
 }
 
 std::vector<int64_t> IndexMemory::keys(int64_t batch, int64_t head, int64_t query) const {
+  const int64_t group = head / (c_.heads / c_.index_heads), list = query / c_.rows_per_list;
+  const int64_t used = c_.has_counts ? counts_[size_t(number_of(batch, group, list))] : c_.entries;
+  const int64_t end = c_.causal ? std::min(c_.k_len, query + c_.k_len - c_.q_len + 1) : c_.k_len;
   std::vector<int64_t> keys;
-  for (int64_t i = 0; i < c_.entries; ++i) {
-    const int64_t key = get(batch, head / (c_.heads / c_.index_heads), query / c_.rows_per_list, i);
-    if (key >= 0 && key < c_.k_len) keys.push_back(key);
+  for (int64_t i = 0; i < used; ++i) {
+    const int64_t entry = get(batch, group, list, i);
+    if (entry < 0 || entry >= c_.k_len) continue;
+    for (int64_t step = 0; step < c_.keys_per_entry; ++step) {
+      const int64_t key = entry * c_.keys_per_entry + step;
+      if (key < end) keys.push_back(key);
+    }
   }
   return keys;
 }

@@ -24,6 +24,9 @@ struct GatherCase {
   int64_t batch = 1, heads = 1, kv_heads = 1, index_heads = 1;
   int64_t q_len = 1, k_len = 1, entries = 1;
   int64_t head_dim = 16, v_head_dim = 16, rows_per_list = 1;
+  int64_t keys_per_entry = 1;
+  bool has_counts = false;  // behind a count stand entries that must not be read
+  bool causal = false;
   Filling filling = Filling::mixed;
   bool is_wide = false, is_strided = false;
   bool has_sink = false;
@@ -37,10 +40,12 @@ class IndexMemory {
  public:
   IndexMemory(const GatherCase& c, uint64_t seed);
 
-  IndexView view() const;  // in host memory
+  IndexView view() const;     // in host memory
+  KeyListView lists() const;  // the same with all that the case says of its entries
   // All of it, gaps between strided entries included, and where the view begins there.
   std::vector<std::byte> bytes() const;
   int64_t offset_bytes() const { return first_ * (c_.is_wide ? 8 : 4); }
+  std::vector<std::byte> count_bytes() const;  // nothing, if there are none
 
   int64_t get(int64_t batch, int64_t head, int64_t list, int64_t place) const;
   void set(int64_t batch, int64_t head, int64_t list, int64_t place, int64_t value);
@@ -49,11 +54,17 @@ class IndexMemory {
 
  private:
   int64_t place_of(int64_t batch, int64_t head, int64_t list, int64_t place) const;
+  int64_t number_of(int64_t batch, int64_t head, int64_t list) const {
+    return (batch * shape_[1] + head) * shape_[2] + list;
+  }
 
   GatherCase c_;
   int64_t shape_[4], strides_[4], first_ = 0;
   std::vector<int32_t> narrow_;
   std::vector<int64_t> wide_;
+  // Per list; those of narrow entries are wide, and the other way round.
+  std::vector<int64_t> counts_;
+  std::vector<int32_t> narrow_counts_;
 };
 
 struct GatherProblem : InputTensors<PoisonedTensor>, OutputTensors<PoisonedTensor> {

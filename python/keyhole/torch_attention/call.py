@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 
 from .. import _core
-from ..lists import TileLists, refuse_lists
+from ..lists import KeyLists, TileLists, refuse_lists
 from ..normalizer import ALL_KEYS
 from ..pattern import Pattern
 from ..plan import Plan, plan_for
@@ -146,7 +146,11 @@ def merge(
 
 
 def _tensors_of(function: str, lists: Any) -> dict[str, Tensor]:
-    """The tensors of indices or tile lists, by name; patterns and plans have none."""
+    """The tensors of indices, key lists or tile lists, by name; patterns and plans have none."""
+    if isinstance(lists, KeyLists):
+        if not isinstance(lists.indices, Tensor):
+            refuse_other(function, "indices", lists.indices)
+        return {"indices": lists.indices} | ({} if lists.counts is None else {"counts": lists.counts})
     if function == "gather_attention":
         _check_tensors(function, indices=lists)
         if lists.dtype not in INDEX_DTYPES:

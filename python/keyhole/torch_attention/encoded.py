@@ -5,8 +5,9 @@
     [plan, kept, sequences]                 a pattern, and the two tensors of Restricted, with an empty one-dimensional
                                             tensor for each that is not given
     [indices]
-    [tiles, counts, bitmap_of, bitmaps]     tile lists, again with empty tensors; their tile, [rows, columns], is a
-                                            separate argument
+    [indices, counts]                       key lists, again with an empty tensor if there are no counts; `tile` holds
+                                            [keys_per_entry, causal]
+    [tiles, counts, bitmap_of, bitmaps]     tile lists, again with empty tensors; `tile` holds [rows, columns]
 
 A plan is `Plan.encode()`. A pattern is encoded without lengths, so that a compiled graph serves every length:
 
@@ -33,7 +34,7 @@ import torch
 
 from .. import _core
 from ..cache import Cache
-from ..lists import TileLists
+from ..lists import KeyLists, TileLists
 from ..pattern import Pattern, as_pattern, from_recipe
 from ..plan import Plan, plan_for
 from ..recipe import decode_value, encode_value
@@ -109,6 +110,9 @@ def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
     """The arguments `lists` and `tile` of registered ops. A pattern's tensor is shared and must not be modified."""
     if isinstance(lists, torch.Tensor):
         return [lists], list(_NO_TILE)
+    if isinstance(lists, KeyLists):
+        counts = lists.indices.new_empty(0) if lists.counts is None else lists.counts
+        return [lists.indices, counts], [lists.keys_per_entry, int(lists.causal)]
     if isinstance(lists, TileLists):
         tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
         return [lists.tiles.new_empty(0) if x is None else x for x in tensors], list(lists.tile)
@@ -123,6 +127,8 @@ def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
 def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor, k: torch.Tensor) -> Lists:
     """The reverse of `parts_of`, for q and k of this shape. The tensors are untrusted input."""
     has_tile = tuple(tile) not in ((), _NO_TILE)
+    if len(parts) == 2 and has_tile and len(tile) == 2:
+        return KeyLists(parts[0], counts=_given(parts[1]), keys_per_entry=tile[0], causal=bool(tile[1]))
     if len(parts) == 4 and has_tile and len(tile) == 2:
         tiles, *rest = parts
         counts, bitmap_of, bitmaps = map(_given, rest)
@@ -132,8 +138,8 @@ def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor
     if len(parts) != 1 or has_tile:
         raise ValueError(
             f"attention: {len(parts)} tensors as lists, and {list(tile)} as tile; expected [plan], [plan, kept, "
-            "sequences] or [indices] and no tile ([0, 0]), or [tiles, counts, bitmap_of, bitmaps] and the rows and "
-            "columns of a tile"
+            "sequences] or [indices] and no tile ([0, 0]), [indices, counts] and [keys_per_entry, causal], or [tiles, "
+            "counts, bitmap_of, bitmaps] and the rows and columns of a tile"
         )
     if parts[0].dtype in INDEX_DTYPES and parts[0].dim() == 4:
         return parts[0]

@@ -12,7 +12,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from .. import _core
-from ..lists import TileLists
+from ..lists import KeyLists, TileLists
 from . import ops
 from .encoded import lists_of
 
@@ -63,6 +63,8 @@ def _pairs(q: Tensor, k: Tensor, lists: list[Tensor], tile: list[int]) -> int:
         followed = lists_of(parts, tile, q, k)
     if isinstance(followed, TileLists):
         return rows * followed.tiles.shape[3] * followed.tile[1]
+    if isinstance(followed, KeyLists):
+        return rows * followed.indices.shape[3] * followed.keys_per_entry
     if isinstance(followed, Tensor):
         return rows * followed.shape[3]
     return _pairs_of_plan(followed) * batch * heads // _heads_of_plan(followed)

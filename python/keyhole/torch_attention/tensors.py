@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import _core
-from ..lists import TileLists
+from ..lists import KeyLists, TileLists
 
 __all__ = [
     "DTYPES",
@@ -56,18 +56,24 @@ def _empty_functions() -> tuple[Any, Any]:
 empty_on_cpu, empty_on_gpu = _empty_functions()
 
 
-# A plan, indices [batch, heads, lists, entries], or tile lists.
-Lists: TypeAlias = _core.Plan | torch.Tensor | TileLists
+# A plan, indices [batch, heads, lists, entries], lists of keys, or tile lists.
+Lists: TypeAlias = _core.Plan | torch.Tensor | KeyLists | TileLists
 
 
 def lists_view(lists: Lists) -> Any:
     """Lists in the form that _core takes. The tuples do not keep the tensors alive: the caller must."""
     if isinstance(lists, torch.Tensor):
         return index_view(lists)
+    if isinstance(lists, KeyLists):
+        return (index_view(lists.indices), _optional_view(lists.counts), lists.keys_per_entry, lists.causal)
     if isinstance(lists, TileLists):
         tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
-        return (*lists.tile, *(None if tensor is None else index_view(tensor) for tensor in tensors))
+        return (*lists.tile, *map(_optional_view, tensors))
     return lists
+
+
+def _optional_view(indices: torch.Tensor | None) -> tuple[Any, ...] | None:
+    return None if indices is None else index_view(indices)
 
 
 def index_view(indices: torch.Tensor) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/find_bad_entry.h"
+#include "kernels/device/key_list.cuh"
 
 namespace keyhole::device {
 namespace {
@@ -14,14 +15,17 @@ __global__ void __launch_bounds__(kThreads)
     find_bad_entry(const __grid_constant__ GatherView view, unsigned long long* found) {
   const KeyTable& table = view.table;
   const int64_t entries = view.groups * view.lists * table.count;
+  const int64_t accepted = table.entries_of(view.k_len);
   const int64_t step = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < entries; i += step) {
-    const int64_t all_lists = i / table.count, group = all_lists / view.lists;
-    const int64_t at = table.begin_of(int32_t(group), all_lists - group * view.lists) +
-                       (i - all_lists * table.count) * table.entry_stride;
+    const int64_t all_lists = i / table.count, place = i - all_lists * table.count;
+    const auto group = int32_t(all_lists / view.lists);
+    const int64_t list = all_lists - group * view.lists;
+    if (place >= used_entries(table, group, list)) continue;
+    const int64_t at = table.begin_of(group, list) + place * table.entry_stride;
     const int64_t value = table.is_wide ? static_cast<const int64_t*>(table.entries)[at]
                                         : static_cast<const int32_t*>(table.entries)[at];
-    if (value < -1 || value >= view.k_len) atomicMin(found, static_cast<unsigned long long>(i));
+    if (value < -1 || value >= accepted) atomicMin(found, static_cast<unsigned long long>(i));
   }
 }
 

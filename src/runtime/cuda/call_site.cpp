@@ -38,8 +38,8 @@ class GpuSite final : public CallSite {
 
   // What no kernel of a selection reads is not scheduled: one processor, nothing split.
   PlanView follow(const Lists& lists, const Following& how) override {
-    if (const auto* indices = std::get_if<IndexView>(&lists.get())) {
-      return {{}, {&tables_.emplace_back(key_table(*indices, how.q, how.k)), 1}};
+    if (const auto* keys = std::get_if<KeyListView>(&lists.get())) {
+      return {{}, {&tables_.emplace_back(key_table(*keys, how.q, how.k)), 1}};
     }
     const auto* plan = std::get_if<Plan>(&lists.get());
     KEYHOLE_ASSERT(plan != nullptr, "lists of tiles have no site");
@@ -49,7 +49,7 @@ class GpuSite final : public CallSite {
                                .tile = how.tile,
                                .target = {.layout = how.bitmaps,
                                           .num_heads = how.q.shape[0] * how.q.shape[1],
-                                          .with_transposed = how.with_transposed,
+                                          .with_transposed = false,
                                           .may_split = false,
                                           .may_split_transposed = false}},
                               stream_));

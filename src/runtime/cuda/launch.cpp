@@ -102,8 +102,8 @@ class ListsOfPlan final : public DeviceLists {
 // Read in place.
 class ListsOfIndices final : public DeviceLists {
  public:
-  ListsOfIndices(const IndexView& indices, const TensorView& q, const TensorView& k)
-      : table_(key_table(indices, q, k)) {}
+  ListsOfIndices(const KeyListView& keys, const TensorView& q, const TensorView& k)
+      : table_(key_table(keys, q, k)) {}
   PlanView view() const override { return {{}, {&table_, 1}}; }
 
  private:
@@ -168,8 +168,8 @@ std::unique_ptr<DeviceLists> lists_on_gpu(const Lists& lists, const KernelEntry&
   if (const auto* plan = std::get_if<Plan>(&lists.get())) {
     return std::make_unique<ListsOfPlan>(*plan, kernel, tile, args);
   }
-  if (const auto* indices = std::get_if<IndexView>(&lists.get())) {
-    return std::make_unique<ListsOfIndices>(*indices, args.q, args.k);
+  if (const auto* keys = std::get_if<KeyListView>(&lists.get())) {
+    return std::make_unique<ListsOfIndices>(*keys, args.q, args.k);
   }
   const auto& tiles = std::get<TileListView>(lists.get());
   // No keys or no queries: no lists, like a plan for such a shape.
