@@ -45,9 +45,9 @@ struct SelectOptions {
   std::optional<Plan> visible = {};
   // Entries that are chosen before any other, if they are visible and whatever their score.
   std::optional<Plan> always = {};
-  std::string backend = "auto";
-  int threads = 0;         // cpu: at most this many; 0: all the machine has
-  void* stream = nullptr;  // GPU
+  std::string backend = "auto";  // select_keys: one that has both steps, such as cpu or simple
+  int threads = 0;               // cpu: at most this many; 0: all the machine has
+  void* stream = nullptr;        // GPU
 };
 
 // scores [batch, groups, q_len, entries], f32 (f64 for f64); -inf where an entry is not visible.
