@@ -101,7 +101,7 @@ TEST(SelectionCost, SaysWhatWouldHelp) {
   EXPECT_NE(text.find("dense attention is faster here, 178.2 ms against 223.7 ms"),
             std::string::npos)
       << text;
-  // Two kv heads as one list: nothing is left to share, and no indexer to be made lighter.
+  // One kv head and no indexer: nothing is left to change.
   SelectionCall least = without_indexer(grouped(kLong));
   least.kv_heads = 1;
   EXPECT_TRUE(explain_selection(least).changes.empty());
