@@ -1,5 +1,6 @@
 // cli/plan.cpp
-// keyhole plan PATTERN: what it costs; saves and loads plans, and compares two patterns.
+// keyhole plan PATTERN: what it costs; saves and loads plans, compares two patterns, and says what
+// choosing among its keys would cost.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <bit>
@@ -10,6 +11,7 @@
 #include "cli/environment.h"
 #include "cli/files.h"
 #include "cli/normalizer_option.h"
+#include "cli/selection_options.h"
 #include "cli/verbs.h"
 #include "pattern/node.h"
 #include "pattern/smallest_shape.h"
@@ -20,13 +22,20 @@ namespace keyhole::cli {
 namespace {
 
 struct Options {
-  std::string pattern, compare, save, load, tile = "auto", dtype = "f32";
+  std::string pattern, compare, save, load, tile = "auto", dtype;
   bool has_pattern = false;  // also when it is ""
   ShapeOptions shape;
   Environment environment;
   NormalizerOption normalizer;
+  SelectionOptions selection;
   int64_t head_dim = 128;
+
+  DType dtype_or(const char* otherwise) const {
+    return dtype_from(dtype.empty() ? otherwise : dtype);
+  }
 };
+
+constexpr const char* kUsualDtype = "f32";
 
 struct Report {
   Plan plan;
@@ -36,7 +45,7 @@ struct Report {
 // What would run on the CPU.
 Choice choice_of(const Plan& plan, Operation operation, const Options& options) {
   Request request =
-      request_for({}, operation, dtype_from(options.dtype), options.head_dim, options.head_dim);
+      request_for({}, operation, options.dtype_or(kUsualDtype), options.head_dim, options.head_dim);
   request.normalizer = options.normalizer.settle("plan");
   return choice_for(request, plan);
 }
@@ -44,7 +53,7 @@ Choice choice_of(const Plan& plan, Operation operation, const Options& options) 
 Report explain(const Plan& plan, const Options& options) {
   KEYHOLE_CHECK(options.head_dim >= 1 && options.head_dim <= 65536, "plan: --head-dim is ",
                 options.head_dim, "; accepted are 1 to 65536");
-  const DType dtype = dtype_from(options.dtype);
+  const DType dtype = options.dtype_or(kUsualDtype);
   TileShape tile = tile_from(options.tile);
   if (tile.q == 0) tile = choice_of(plan, Operation::forward, options).tile;
   return {plan, plan.explain(tile, options.head_dim, bytes_of(dtype))};
@@ -190,7 +199,30 @@ int compare(const Options& options, const Context& context) {
   return kDone;
 }
 
+int explain_select(const Options& options, const Context& context) {
+  const auto refuse = [](const char* option, bool is_given) {
+    KEYHOLE_CHECK(!is_given, "plan: --select goes with a pattern, a shape and dtypes; leave ",
+                  option, " out");
+  };
+  refuse("--load", !options.load.empty());
+  refuse("--save", !options.save.empty());
+  refuse("--compare", !options.compare.empty());
+  refuse("--tile", tile_from(options.tile).q != 0);
+  refuse("--alpha and --top-k", !options.normalizer.settle("plan").is_plain_softmax());
+  const Pattern pattern = pattern_from("plan", options.pattern);
+  Shape shape = options.shape.shape("plan", pattern, kMaxPlanLength);
+  // The attention has --heads; a selection has a list for each of its groups.
+  shape.heads = options.selection.groups();
+  if (!pattern.depends_on_heads(shape.q_len, shape.k_len)) shape.batch = shape.heads = 1;
+  const SelectionReport report =
+      options.selection.report("plan", plan(pattern, shape), options.shape.batch,
+                               options.shape.heads, options.head_dim, options.dtype_or("bf16"));
+  write_out(context.json ? report.json() : report.text());
+  return kDone;
+}
+
 int plan_verb(const Options& options, const Context& context) {
+  if (options.selection.is_given("plan")) return explain_select(options, context);
   KEYHOLE_CHECK(options.load.empty() || !options.has_pattern,
                 "plan: a pattern and --load were both given; a plan file already has its pattern, "
                 "so leave one out");
@@ -215,7 +247,7 @@ int plan_verb(const Options& options, const Context& context) {
   if (!options.save.empty()) {
     // The lists that the kernels will ask for, whatever tile was explained.
     made.explain(choice_of(made, Operation::forward, options).tile, options.head_dim,
-                 bytes_of(dtype_from(options.dtype)));
+                 bytes_of(options.dtype_or(kUsualDtype)));
     const std::vector<std::byte> bytes = plan_file_bytes(made);
     write_file(options.save, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     if (is_to_stdout) return kDone;
@@ -244,7 +276,8 @@ Runner add_plan(CLI::App& app, Context& context) {
                  "queries x keys, such as 128x128; default: what the kernel takes")
       ->type_name("QxK");
   add_integer(app, "--head-dim", options->head_dim, "for FLOPs and bytes; default: 128");
-  app.add_option("--dtype", options->dtype, "f16, bf16, f32 or f64; default: f32")
+  app.add_option("--dtype", options->dtype,
+                 "f16, bf16, f32 or f64; default: f32, with --select bf16")
       ->type_name("DTYPE");
   options->normalizer.add_to(app);
   app.add_option("--save", options->save, "write the plan; - for stdout")->type_name("FILE");
@@ -253,13 +286,15 @@ Runner add_plan(CLI::App& app, Context& context) {
       ->type_name("PATTERN");
   options->environment.add_to(app, /*runs_kernels=*/false);
   add_json_option(app, context);
+  options->selection.add_to(app);
   app.footer(
       "examples:\n"
       "  keyhole plan \"causal & window(256)\" --len 1024 --tile 128x128\n"
       "  keyhole plan \"streaming(16, 64)\" --len 4096 --heads 8 --save streaming.plan\n"
       "  keyhole plan --load streaming.plan\n"
       "  keyhole plan causal --len 8192 --head-dim 64 --alpha 1.5 --top-k 8\n"
-      "  keyhole plan \"causal & window(256)\" --compare \"strided(64)\" --len 2048");
+      "  keyhole plan \"causal & window(256)\" --compare \"strided(64)\" --len 2048\n"
+      "  keyhole plan causal --len 131072 --select 2048 --heads 32 --kv-heads 8");
   return [options, pattern, &context] {
     options->has_pattern = !pattern->empty();
     options->environment.settle();

@@ -10,5 +10,6 @@
 #include "keyhole/pattern.h"
 #include "keyhole/plan.h"
 #include "keyhole/select.h"
+#include "keyhole/selection_cost.h"
 #include "keyhole/tensor.h"
 #include "keyhole/version.h"

@@ -11,6 +11,7 @@ void add_plans(nanobind::module_& module);
 void add_tile_lists(nanobind::module_& module);
 void add_ops(nanobind::module_& module);
 void add_selection(nanobind::module_& module);
+void add_selection_cost(nanobind::module_& module);
 void add_torch_tensors(nanobind::module_& module);
 void add_plain_call(nanobind::module_& module);
 void add_pictures(nanobind::module_& module);

@@ -64,6 +64,7 @@ from .lists import KeyLists, TileLists
 from .pattern import Pattern, parse
 from .plan import Plan, plan, plan_cache
 from .select import index_loss, index_loss_backward, index_scores, select_keys, top_k
+from .selection_cost import explain_selection
 
 if TYPE_CHECKING:
     from . import nn as nn
@@ -87,6 +88,7 @@ __all__ = [
     "dense",
     "dilated",
     "documents",
+    "explain_selection",
     "exponential",
     "fixed",
     "from_block_mask",

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/amounts.h"
 #include "base/bits.h"
 #include "base/int_math.h"
 #include "keyhole/plan.h"
@@ -76,16 +77,6 @@ PartReport report_keys(const KeyLists& lists, int64_t& plan_bytes) {
   return part;
 }
 
-std::string in_units(double value, const char* unit) {
-  static constexpr const char* kPrefix[] = {"", " k", " M", " G", " T", " P", " E"};
-  int prefix = 0;
-  while (value >= 1000 && prefix < 6) value /= 1000, ++prefix;
-  char text[64];
-  std::snprintf(text, sizeof text, prefix == 0 ? "%.0f%s%s" : "%.2f%s%s", value,
-                prefix == 0 ? " " : kPrefix[prefix], unit);
-  return text;
-}
-
 std::string in_bytes(double bytes) {
   char text[64];
   if (bytes < 1024 * 1024) {
@@ -93,12 +84,6 @@ std::string in_bytes(double bytes) {
   } else {
     std::snprintf(text, sizeof text, "%.1f MiB", bytes / (1024 * 1024));
   }
-  return text;
-}
-
-std::string percent(double part, double whole) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f%%", whole > 0 ? 100 * part / whole : 0.0);
   return text;
 }
 
@@ -171,12 +156,10 @@ std::string PlanReport::speedup_text() const {
 std::string PlanReport::text() const {
   std::string text;
   const auto line = [&text](const char* name, const std::string& value) {
-    char label[16];
-    std::snprintf(label, sizeof label, "%-10s", name);
-    text += std::string(label) + value + "\n";
+    text += report_line(name, value);
   };
   line("pairs", std::to_string(pairs) + " of " + std::to_string(all_pairs) + " (" +
-                    percent(double(pairs), double(all_pairs)) + ")");
+                    percent_of(double(pairs), double(all_pairs)) + ")");
   for (const PartReport& part : parts) {
     const std::string where =
         part.stride > 1 ? ", in residue classes modulo " + std::to_string(part.stride) : "";
@@ -192,7 +175,7 @@ std::string PlanReport::text() const {
                         std::to_string(part.partial_tiles) + " partial tiles, " +
                         in_bytes(double(part.bitmap_bytes)));
   }
-  line("waste", percent(waste, 1) + " of the visited pairs do not attend");
+  line("waste", percent_of(waste, 1) + " of the visited pairs do not attend");
   line("flops", in_units(flops_forward, "FLOP") + " forward, " + in_units(flops_backward, "FLOP") +
                     " backward, " + in_units(flops_per_token, "FLOP") + " a token forward");
   line("bytes", in_bytes(bytes_moved) + " moved, the plan itself " + in_bytes(double(plan_bytes)));
