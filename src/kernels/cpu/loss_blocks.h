@@ -70,8 +70,9 @@ class LossBlock {
       return;
     }
     for (int64_t key = begin; key < std::min(end, entries_); key += kPanel) {
-      if (needed_[size_t(key / kPanel)] == 0) continue;
-      visit(EntryPanel{key, std::min(kPanel, entries_ - key), nullptr});
+      const uint64_t needed = needed_[size_t(key / kPanel)];
+      if (needed == 0) continue;
+      visit(EntryPanel{key, std::min(kPanel, entries_ - key), nullptr, needed});
     }
   }
 
