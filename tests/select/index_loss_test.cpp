@@ -47,7 +47,7 @@ TEST(IndexLoss, OfSomeRows) {
 
 // Where nobody chose, a gradient is exactly 0; queries without keys have neither loss nor gradient.
 TEST(IndexLoss, IsZeroWhereNothingIsListed) {
-  const LossCase c{.q_len = 30, .entries = 200, .pattern = "window(3)", .selected = 2};
+  const LossCase c{.q_len = 30, .entries = 200, .pattern = window(3), .selected = 2};
   LossProblem p(c);
   p.forward();
   p.backward();
@@ -59,13 +59,13 @@ TEST(IndexLoss, IsZeroWhereNothingIsListed) {
       EXPECT_EQ(p.dk.get(s * c.head_dim + x), 0) << s;
     }
   }
-  const LossCase empty{.q_len = 5, .entries = 8, .pattern = "~dense"};
+  const LossCase empty{.q_len = 5, .entries = 8, .pattern = ~dense()};
   EXPECT_EQ(check_loss(empty), "");
 }
 
 // What is not listed is not read.
 TEST(IndexLoss, DoesNotReadWhatIsNotListed) {
-  const LossCase c{.q_len = 3, .entries = 100, .pattern = "window(1)", .selected = 2};
+  const LossCase c{.q_len = 3, .entries = 100, .pattern = window(1), .selected = 2};
   LossProblem p(c);
   for (int64_t i = 0; i < 90 * c.head_dim; ++i) p.k.set(i, std::nan(""));
   for (int64_t i = 0; i < 90 * c.target_dim; ++i) p.target_k.set(i, std::nan(""));
