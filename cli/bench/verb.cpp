@@ -189,8 +189,7 @@ void run_select(Session& session, const Options& options) {
                     .k = size(options.best, "--top-k", 2048, 512),
                     .dtype = is_on_gpu ? DType::e4m3 : DType::f32};
   if (!options.index_dtype.empty()) {
-    range.dtype =
-        options.index_dtype == "e4m3" ? DType::e4m3 : cli::dtype_from(options.index_dtype);
+    range.dtype = cli::index_dtype_from(options.index_dtype);
     KEYHOLE_CHECK(range.dtype != DType::f64,
                   "bench: --dtype is f64; accepted are e4m3, f16, bf16 and f32");
   }
