@@ -1,6 +1,6 @@
 // cli/check.cpp
-// keyhole check: every kernel of the table against the fp64 reference, on hostile inputs. What is
-// run is decided in cli/check/jobs.cpp.
+// keyhole check: every kernel of attention and of selections against the fp64 reference, on hostile
+// inputs. What is run is decided in cli/check/.
 #include "base/check.h"
 
 #include <CLI/CLI.hpp>
@@ -16,27 +16,17 @@
 namespace keyhole::cli {
 namespace {
 
+using judge::Finding;
+
 struct Outcome {
-  std::string kernel, trial, pattern;
-  Shape shape;
-  TileShape tile;
+  const Job* job;
   Finding finding;
 };
 
 struct Report {
+  Jobs jobs;
   std::vector<Outcome> outcomes;
-  std::vector<Skipped> skipped;
 };
-
-void run_job(const Job& job, Progress& progress, Report& report) {
-  const Subject& subject = job.subject;
-  for (const TileShape& tile : job.tiles) {
-    progress.step(say(job.kernel->name, ", ", subject.plan.pattern_text()));
-    report.outcomes.push_back({job.kernel->name, job.trial->name, subject.plan.pattern_text(),
-                               subject.plan.shape(), tile,
-                               job.trial->run(*job.kernel, tile, subject)});
-  }
-}
 
 // The worst outcome of each (kernel, trial), in the order of the tables.
 struct Line {
@@ -48,7 +38,8 @@ std::vector<Line> lines_of(const std::vector<Outcome>& outcomes) {
   std::vector<Line> lines;
   std::map<std::pair<std::string, std::string>, size_t> known;
   for (const Outcome& outcome : outcomes) {
-    const auto [place, is_new] = known.try_emplace({outcome.kernel, outcome.trial}, lines.size());
+    const auto [place, is_new] =
+        known.try_emplace({outcome.job->kernel, outcome.job->trial}, lines.size());
     if (is_new) lines.push_back({&outcome, 0, 0});
     Line& line = lines[place->second];
     ++line.count;
@@ -58,10 +49,17 @@ std::vector<Line> lines_of(const std::vector<Outcome>& outcomes) {
   return lines;
 }
 
-std::string again(const Outcome& outcome, const CheckOptions& options) {
-  std::string command = fmt::format(
-      "keyhole check \"{}\" --q-len {} --k-len {} --kernel {} --seed {}", outcome.pattern,
-      outcome.shape.q_len, outcome.shape.k_len, outcome.kernel, options.seed);
+// Without a pattern, selections are checked on patterns and lengths of their own.
+std::string again(const Job& job, const CheckOptions& options) {
+  std::string command = "keyhole check";
+  if (!job.pattern.empty()) {
+    command +=
+        fmt::format(" \"{}\" --q-len {} --k-len {}", job.pattern, job.shape.q_len, job.shape.k_len);
+    if (job.shape.offset) command += fmt::format(" --offset {}", *job.shape.offset);
+    if (options.shape.heads) command += fmt::format(" --heads {}", *options.shape.heads);
+    if (options.shape.batch) command += fmt::format(" --batch {}", *options.shape.batch);
+  }
+  command += fmt::format(" --kernel {} --seed {}", job.kernel, options.seed);
   command += NormalizerOption::text_of(options.normalizer.settle("check"));
   if (options.head_dim) command += fmt::format(" --head-dim {}", *options.head_dim);
   if (options.all) command += " --all";
@@ -69,20 +67,28 @@ std::string again(const Outcome& outcome, const CheckOptions& options) {
   return command;
 }
 
-void report_text(const Report& report, const CheckOptions& options, int64_t patterns) {
+int64_t patterns_of(const std::vector<Outcome>& outcomes) {
+  std::set<std::string> patterns;
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.job->pattern.empty()) patterns.insert(outcome.job->pattern);
+  }
+  return int64_t(patterns.size());
+}
+
+void report_text(const Report& report, const CheckOptions& options) {
   const std::vector<Outcome>& outcomes = report.outcomes;
   Table table({"kernel", "case", "runs", "max error", "allowed", "verdict"}, "llrrrl");
   int64_t failed = 0;
   for (const Line& line : lines_of(outcomes)) {
     const Finding& finding = line.worst->finding;
-    table.add({line.worst->kernel, line.worst->trial, std::to_string(line.count),
+    table.add({line.worst->job->kernel, line.worst->job->trial, std::to_string(line.count),
                fmt::format("{:.1e}", finding.error), fmt::format("{:.1e}", finding.allowed),
                line.failed ? fmt::format("FAILED {}", line.failed) : "ok"},
               line.failed ? Ink::red : Ink::plain);
     failed += line.failed;
   }
   std::set<std::pair<std::string, std::string>> told;  // a reason is often that of many patterns
-  for (const Skipped& skipped : report.skipped) {
+  for (const Skipped& skipped : report.jobs.skipped) {
     if (!told.insert({skipped.kernel, skipped.why}).second) continue;
     table.add({skipped.kernel, "not checked: " + skipped.why, "0", "", "", "skipped"}, Ink::dim);
   }
@@ -90,37 +96,43 @@ void report_text(const Report& report, const CheckOptions& options, int64_t patt
   int shown = 0;
   for (const Outcome& outcome : outcomes) {
     if (outcome.finding.complaint.empty() || ++shown > 5) continue;
-    print("\nfailed: {}, {}, tile {}\n  {}\n  again: {}\n", outcome.kernel, outcome.trial,
-          to_string(outcome.tile), outcome.finding.complaint, again(outcome, options));
+    const Job& job = *outcome.job;
+    print("\nfailed: {}, {}, tile {}\n  {}\n  again: {}\n", job.kernel, job.trial,
+          to_string(job.tile), outcome.finding.complaint, again(job, options));
   }
+  const int64_t patterns = patterns_of(outcomes);
   print(
       "\n{} checks of {} pattern{}: {}\n", outcomes.size(), patterns, patterns == 1 ? "" : "s",
       failed ? paint(Ink::red, fmt::format("{} failed", failed)) : paint(Ink::green, "all passed"));
 }
+
+Json pattern_json(const std::string& pattern) { return pattern.empty() ? Json() : Json(pattern); }
 
 Json report_json(const Report& report, const CheckOptions& options) {
   const std::vector<Outcome>& outcomes = report.outcomes;
   Json list = Json::array();
   int64_t failed = 0;
   for (const Outcome& outcome : outcomes) {
+    const Job& job = *outcome.job;
     const bool is_passed = outcome.finding.complaint.empty();
     failed += !is_passed;
-    list.push_back({{"kernel", outcome.kernel},
-                    {"case", outcome.trial},
-                    {"pattern", outcome.pattern},
-                    {"q_len", outcome.shape.q_len},
-                    {"k_len", outcome.shape.k_len},
-                    {"tile", to_string(outcome.tile)},
+    list.push_back({{"kernel", job.kernel},
+                    {"case", job.trial},
+                    {"pattern", pattern_json(job.pattern)},
+                    {"q_len", job.shape.q_len},
+                    {"k_len", job.shape.k_len},
+                    {"tile", to_string(job.tile)},
                     {"error", outcome.finding.error},
                     {"allowed", outcome.finding.allowed},
                     {"passed", is_passed}});
     if (!is_passed)
       list.back()["complaint"] = outcome.finding.complaint,
-      list.back()["again"] = again(outcome, options);
+      list.back()["again"] = again(job, options);
   }
   Json skipped = Json::array();
-  for (const Skipped& item : report.skipped) {
-    skipped.push_back({{"kernel", item.kernel}, {"pattern", item.pattern}, {"why", item.why}});
+  for (const Skipped& item : report.jobs.skipped) {
+    skipped.push_back(
+        {{"kernel", item.kernel}, {"pattern", pattern_json(item.pattern)}, {"why", item.why}});
   }
   return {
       {"seed", options.seed},        {"normalizer", to_string(options.normalizer.settle("check"))},
@@ -128,50 +140,60 @@ Json report_json(const Report& report, const CheckOptions& options) {
       {"outcomes", std::move(list)}, {"skipped", std::move(skipped)}};
 }
 
+Jobs jobs_of(const CheckOptions& options) {
+  // Kernels of the CPU are checked whether there is a GPU or not, unless one of them is asked for.
+  const Device gpu = options.device.settle("check");
+  // Selections have no normalizer: with one, attention alone is checked.
+  const bool has_selections = options.normalizer.settle("check").is_plain_softmax();
+  Jobs jobs;
+  if (!options.pattern.empty()) {
+    const Pattern pattern = pattern_from("check", options.pattern);
+    add_attention_jobs(jobs, pattern, options, gpu);
+    if (has_selections) add_select_jobs(jobs, pattern, options, gpu);
+    return jobs;
+  }
+  KEYHOLE_CHECK(!options.shape.is_given(),
+                "check: lengths go with a pattern; without one, the examples of the catalog are "
+                "checked on lengths of their own");
+  for (const CatalogEntry& entry : catalog()) {
+    add_attention_jobs(jobs, parse(entry.example), options, gpu);
+  }
+  if (!has_selections) return jobs;
+  add_select_jobs(jobs, {}, options, gpu);
+  for (const char* visible :
+       {"causal & (window(20) | dilated(3))", "per_head(causal, window(9), ~dense)"}) {
+    add_select_jobs(jobs, parse(visible), options, gpu);
+  }
+  return jobs;
+}
+
 int check(const CheckOptions& options, const Context& context) {
-  if (!options.dtype.empty()) dtype_from(options.dtype);
-  options.normalizer.settle("check");
+  if (!options.dtype.empty()) index_dtype_from(options.dtype);
+  const Normalizer normalizer = options.normalizer.settle("check");
   if (options.head_dim) {
     KEYHOLE_CHECK(*options.head_dim >= 1 && *options.head_dim <= 576, "check: --head-dim is ",
                   *options.head_dim, "; accepted are 1 to 576");
   }
-  // Kernels of the CPU are checked whether there is a GPU or not, unless one of them is asked for.
-  const Device gpu = options.device.settle("check");
-  std::vector<Subject> subjects;
-  int64_t patterns = 0;
-  const auto add = [&](const Pattern& pattern) {
-    ++patterns;
-    for (Subject& subject : subjects_for(pattern, options, gpu)) {
-      subjects.push_back(std::move(subject));
-    }
-  };
-  if (!options.pattern.empty()) {
-    add(pattern_from("check", options.pattern));
-  } else {
-    KEYHOLE_CHECK(!options.shape.is_given(),
-                  "check: lengths go with a pattern; without one, the examples of the catalog are "
-                  "checked on lengths of their own");
-    for (const CatalogEntry& entry : catalog()) add(parse(entry.example));
-  }
-  Report report;
+  Report report{jobs_of(options), {}};
+  KEYHOLE_CHECK(!report.jobs.all.empty(), "check: no kernel was left to check; ",
+                normalizer.is_plain_softmax()
+                    ? ""
+                    : "--alpha and --top-k leave only the kernels of entmax and top-K attention; ",
+                "keyhole info lists them");
   {
-    Jobs jobs = jobs_for(subjects, options, gpu);
-    report.skipped = std::move(jobs.skipped);
-    int64_t total = 0;
-    for (const Job& job : jobs.all) total += int64_t(job.tiles.size());
-    Progress progress("check", total);
-    for (const Job& job : jobs.all) run_job(job, progress, report);
+    Progress progress("check", int64_t(report.jobs.all.size()));
+    for (const Job& job : report.jobs.all) {
+      progress.step(say(job.kernel, ", ", job.pattern.empty() ? job.trial : job.pattern));
+      report.outcomes.push_back({&job, job.run()});
+    }
   }
-  const std::vector<Outcome>& outcomes = report.outcomes;
-  KEYHOLE_CHECK(!outcomes.empty(), "check: no kernel was left to check; keyhole info lists them");
   if (context.json) {
     print_json(report_json(report, options));
   } else {
-    report_text(report, options, patterns);
+    report_text(report, options);
   }
-  const bool is_passed = std::all_of(outcomes.begin(), outcomes.end(), [](const Outcome& outcome) {
-    return outcome.finding.complaint.empty();
-  });
+  const bool is_passed = std::ranges::all_of(
+      report.outcomes, [](const Outcome& outcome) { return outcome.finding.complaint.empty(); });
   return is_passed ? kDone : kCheckFailed;
 }
 
@@ -183,8 +205,10 @@ Runner add_check(CLI::App& app, Context& context) {
       app.add_option("pattern", options->pattern, "default: every example of the catalog")
           ->type_name("");
   options->shape.add_to(app);
-  app.add_option("--dtype", options->dtype, "only kernels of this dtype")->type_name("DTYPE");
-  add_integer(app, "--head-dim", options->head_dim, "of q, k and v; default: 24 and 17");
+  app.add_option("--dtype", options->dtype, "only kernels of this dtype; e4m3: of indexers")
+      ->type_name("DTYPE");
+  add_integer(app, "--head-dim", options->head_dim,
+              "of q, k and v, and of an indexer; default: 24, 17 of v");
   app.add_option("--kernel", options->kernel, "only kernels with this in their name")
       ->type_name("NAME");
   options->normalizer.add_to(app);
@@ -198,7 +222,8 @@ Runner add_check(CLI::App& app, Context& context) {
       "  keyhole check\n"
       "  keyhole check \"causal & window(100)\" --len 700 --head-dim 64\n"
       "  keyhole check --kernel forward.bf16 --all\n"
-      "  keyhole check --alpha 1.5 --top-k 8              entmax and top-K instead of softmax\n"
+      "  keyhole check --alpha 1.5 --top-k 8              entmax and top-K attention alone\n"
+      "  keyhole check causal --len 300 --kernel top_k    selections, of what is causal\n"
       "  keyhole check --device gpu --head-dim 128");
   return [options, pattern, &context] {
     KEYHOLE_CHECK(

@@ -116,7 +116,8 @@ struct ShapeOptions {
 // Throws Error(usage) with an example when the text is empty. Reads files for mask(file=...).
 Pattern pattern_from(std::string_view verb, const std::string& text);
 DType dtype_from(const std::string& text);
-TileShape tile_from(const std::string& text);  // "128x128", or "auto": {0, 0}
+DType index_dtype_from(const std::string& text);  // or e4m3, which only an indexer may be
+TileShape tile_from(const std::string& text);     // "128x128", or "auto": {0, 0}
 
 // The candidate that a misspelt word most likely meant; empty when none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);

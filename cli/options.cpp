@@ -73,12 +73,28 @@ Pattern pattern_from(std::string_view verb, const std::string& text) {
   return parse(text, /*allow_files=*/true);
 }
 
-DType dtype_from(const std::string& text) {
+namespace {
+
+std::optional<DType> dtype_of_attention(const std::string& text) {
   for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
     if (text == to_string(dtype)) return dtype;
   }
-  throw Error(ErrorKind::usage,
-              say("unknown dtype \"", text, "\"; accepted are f16, bf16, f32 and f64"));
+  return {};
+}
+
+}  // namespace
+
+DType dtype_from(const std::string& text) {
+  const std::optional<DType> dtype = dtype_of_attention(text);
+  KEYHOLE_CHECK(dtype, "unknown dtype \"", text, "\"; accepted are f16, bf16, f32 and f64");
+  return *dtype;
+}
+
+DType index_dtype_from(const std::string& text) {
+  if (text == to_string(DType::e4m3)) return DType::e4m3;
+  const std::optional<DType> dtype = dtype_of_attention(text);
+  KEYHOLE_CHECK(dtype, "unknown dtype \"", text, "\"; accepted are e4m3, f16, bf16, f32 and f64");
+  return *dtype;
 }
 
 TileShape tile_from(const std::string& text) {

@@ -30,7 +30,7 @@ Rgb mixed(uint8_t share, Rgb pale, Rgb full) {
 Rgb colour_of(const Picture& picture, int64_t row, int64_t col) {
   const uint8_t share = picture.at(row, col);
   if (share == Picture::kAbsent) return kPaper;
-  if (picture.has_kept()) {  // the pattern pale, what keeps weight in another colour
+  if (picture.has_kept()) {  // the pattern pale, the second layer in another colour
     const uint8_t kept = picture.kept_at(row, col);
     if (kept == Picture::kAbsent) return kPale;
     return kept == Picture::kFull ? kKept : mixed(kept, kSomeKept, kKept);

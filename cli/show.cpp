@@ -1,10 +1,12 @@
 // cli/show.cpp
 // keyhole show PATTERN: the pattern as a picture, in text, SVG, PNG or a web page. With --alpha or
-// --top-k also which of its pairs keep weight, measured on normal numbers.
+// --top-k also which of its pairs keep weight, measured on normal numbers; with --chosen those that
+// a selection chose.
 #include <CLI/CLI.hpp>
 #include <memory>
 
 #include "base/check.h"
+#include "cli/chosen_pairs.h"
 #include "cli/device.h"
 #include "cli/files.h"
 #include "cli/measured_support.h"
@@ -19,33 +21,39 @@ namespace keyhole::cli {
 namespace {
 
 struct Options {
-  std::string pattern, svg, png, html;
+  std::string pattern, svg, png, html, chosen;
   ShapeOptions shape;
   int64_t head = 0, at_batch = 0;
   NormalizerOption normalizer;
   std::optional<int64_t> seed, head_dim;
 };
 
-// Draws the pattern at any size, with what keeps weight where that is asked for.
+// Draws the pattern at any size, with what keeps weight or was chosen where that is asked for.
 using Draw = std::function<Picture(int64_t most_cells)>;
 
-Draw pictures_of(const Options& options, const Pattern& pattern, const Shape& shape) {
+std::optional<KeptPairs> weighted_pairs(const Options& options, const Pattern& pattern,
+                                        const Shape& shape) {
   const Normalizer normalizer = options.normalizer.settle("show");
   const int64_t head_dim = options.head_dim.value_or(64);
-  std::optional<KeptPairs> kept;
   if (normalizer.is_plain_softmax()) {
     KEYHOLE_CHECK(!options.seed && !options.head_dim, "show: --",
                   options.seed ? "seed" : "head-dim",
                   " goes with --alpha or --top-k, which draw what keeps weight");
-  } else {
-    KEYHOLE_CHECK(std::max(shape.q_len, shape.k_len) <= kLongestMeasured, "show: lengths ",
-                  shape.q_len, " and ", shape.k_len,
-                  ": the weight of every pair is computed; accepted are up to ", kLongestMeasured);
-    KEYHOLE_CHECK(head_dim >= 1 && head_dim <= 576, "show: --head-dim is ", head_dim,
-                  "; accepted are 1 to 576");
-    kept = measured_support(pattern, shape, options.at_batch, options.head, normalizer, head_dim,
-                            options.seed.value_or(1));
+    return {};
   }
+  KEYHOLE_CHECK(std::max(shape.q_len, shape.k_len) <= kLongestMeasured, "show: lengths ",
+                shape.q_len, " and ", shape.k_len,
+                ": the weight of every pair is computed; accepted are up to ", kLongestMeasured);
+  KEYHOLE_CHECK(head_dim >= 1 && head_dim <= 576, "show: --head-dim is ", head_dim,
+                "; accepted are 1 to 576");
+  return measured_support(pattern, shape, options.at_batch, options.head, normalizer, head_dim,
+                          options.seed.value_or(1));
+}
+
+Draw pictures_of(const Options& options, const Pattern& pattern, const Shape& shape,
+                 const std::optional<ChosenLists>& chosen) {
+  std::optional<KeptPairs> kept = weighted_pairs(options, pattern, shape);
+  if (chosen) kept = chosen_pairs(*chosen, pattern, shape, options.at_batch, options.head);
   return [=, &options](int64_t most_cells) {
     Picture picture = look(pattern, shape, options.at_batch, options.head, most_cells);
     if (kept) add_kept(picture, *kept);
@@ -69,15 +77,24 @@ void write_pictures(const Options& options, const Pattern& pattern, const Shape&
 
 int show(const Options& options, const Context& context) {
   const Pattern pattern = pattern_from("show", options.pattern);
-  const Shape shape = options.shape.shape("show", pattern);
-  const bool is_to_stdout = check_outputs(
-      {{"--svg", options.svg}, {"--png", options.png}, {"--html", options.html}}, {}, context);
+  std::optional<ChosenLists> chosen;
+  if (!options.chosen.empty()) {
+    KEYHOLE_CHECK(options.normalizer.settle("show").is_plain_softmax(),
+                  "show: --chosen goes without --alpha and --top-k: one picture is of what was "
+                  "chosen, the other of what keeps weight");
+    chosen = read_chosen(options.chosen);
+  }
+  const Shape shape = chosen ? shape_of_chosen(*chosen, options.shape, pattern)
+                             : options.shape.shape("show", pattern);
+  const bool is_to_stdout =
+      check_outputs({{"--svg", options.svg}, {"--png", options.png}, {"--html", options.html}},
+                    {{"--chosen", options.chosen}}, context);
   if (!options.png.empty()) refuse_png();
   KEYHOLE_CHECK(options.at_batch >= 0 && options.at_batch < shape.batch, "--at-batch is ",
                 options.at_batch, "; accepted are 0 to ", shape.batch - 1);
   KEYHOLE_CHECK(options.head >= 0 && options.head < shape.heads, "--head is ", options.head,
                 "; accepted are 0 to ", shape.heads - 1);
-  const Draw draw = pictures_of(options, pattern, shape);
+  const Draw draw = pictures_of(options, pattern, shape, chosen);
   const Picture picture = draw(kTextCells);
   write_pictures(options, pattern, shape, draw);
   if (is_to_stdout) return kDone;
@@ -94,7 +111,10 @@ int show(const Options& options, const Context& context) {
         {"head", picture.head},       {"batch", picture.batch},
         {"pairs", picture.pairs},     {"pairs_are_estimated", picture.is_estimate},
         {"all_pairs", all},           {"share", all > 0 ? double(picture.pairs) / all : 0.0}};
-    if (picture.has_kept()) {
+    if (chosen) {
+      json["chosen"] = chosen->path, json["k"] = chosen->k;
+      json["chosen_pairs"] = picture.kept_pairs;
+    } else if (picture.has_kept()) {
       json["weights"] = picture.weights, json["of"] = picture.numbers;
       json["kept_pairs"] = picture.kept_pairs;
     }
@@ -125,6 +145,10 @@ Runner add_show(CLI::App& app, Context& context) {
   app.add_option("--html", options->html,
                  "write a web page with zoom; shows why a pair attends, tiles and cost")
       ->type_name("FILE");
+  app.add_option("--chosen", options->chosen,
+                 "draws the keys that a selection chose: the .npy file of keyhole.select_keys' "
+                 "result, [batch, groups, q_len, k] or [q_len, k]; the pattern is what was visible")
+      ->type_name("FILE");
   options->normalizer.add_to(app);
   add_integer(app, "--head-dim", options->head_dim,
               "with --alpha or --top-k: of the random q and k that give the weights; default: 64");
@@ -137,7 +161,8 @@ Runner add_show(CLI::App& app, Context& context) {
       "  keyhole show \"per_head(causal, window(4))\" --len 16 --head 1\n"
       "  keyhole show causal --q-len 4 --k-len 12       queries at the last 4 of 12 positions\n"
       "  keyhole show causal --len 8 --svg - | gzip > causal.svgz\n"
-      "  keyhole show causal --len 256 --alpha 1.5 --png splash.png     which keys keep weight");
+      "  keyhole show causal --len 256 --alpha 1.5 --png splash.png     which keys keep weight\n"
+      "  keyhole show causal --chosen chosen.npy --head 1               which keys were chosen");
   return [options, &context] { return show(*options, context); };
 }
 

@@ -25,7 +25,7 @@ MAY_INCLUDE = {
     # The api also offers the reference as a backend; they share nothing further left.
     "src/api": ["base/", "pattern/", "reference/", "plan/", "kernels/", "runtime/", "select/", "keyhole/"],
     # What kernels are judged by. The library has no part of it: only the programs and tests around it may include it.
-    "src/judge": ["base/", "pattern/", "reference/", "plan/", "kernels/", "runtime/", "keyhole/"],
+    "src/judge": ["base/", "pattern/", "reference/", "plan/", "kernels/", "runtime/", "select/", "keyhole/"],
     "examples": ["keyhole/"],  # only what is installed
     "tests/consumer": ["keyhole/"],
 }

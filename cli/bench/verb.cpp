@@ -190,8 +190,7 @@ void run_select(Session& session, const Options& options) {
                     .q_heads = options.q_heads.value_or(is_on_gpu ? 128 : 16),
                     .dtype = is_on_gpu ? DType::e4m3 : DType::f32};
   if (!options.index_dtype.empty()) {
-    range.dtype =
-        options.index_dtype == "e4m3" ? DType::e4m3 : cli::dtype_from(options.index_dtype);
+    range.dtype = cli::index_dtype_from(options.index_dtype);
     KEYHOLE_CHECK(range.dtype != DType::f64,
                   "bench: --dtype is f64; accepted are e4m3, f16, bf16 and f32");
   }

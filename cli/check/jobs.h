@@ -3,6 +3,7 @@
 // takes, and what it does not take, with the reason.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,11 +11,9 @@
 #include "cli/common.h"
 #include "cli/device.h"
 #include "cli/normalizer_option.h"
-#include "judge/trials.h"
+#include "judge/judge.h"
 
 namespace keyhole::cli {
-
-using judge::Finding, judge::Subject, judge::Trial;
 
 struct CheckOptions {
   std::string pattern, dtype, kernel;
@@ -26,12 +25,13 @@ struct CheckOptions {
   bool all = false;
 };
 
-// One kernel, one trial, one subject; as many runs as tiles are tried.
+// One run of one kernel.
 struct Job {
-  const KernelEntry* kernel;
-  const Trial* trial;
-  Subject subject;
-  std::vector<TileShape> tiles;
+  std::string kernel, trial;
+  std::string pattern;  // empty: none, every entry is visible
+  Shape shape;
+  TileShape tile;
+  std::function<judge::Finding()> run;
 };
 
 struct Skipped {
@@ -42,11 +42,20 @@ struct Skipped {
 struct Jobs {
   std::vector<Job> all;
   std::vector<Skipped> skipped;
+  void skip(const Skipped& item);  // once for all trials that it keeps from running
 };
 
 // gpu: where the kernels of a GPU run; the CPU when there is none.
-std::vector<Subject> subjects_for(const Pattern& pattern, const CheckOptions& options,
-                                  const Device& gpu);
-Jobs jobs_for(const std::vector<Subject>& subjects, const CheckOptions& options, const Device& gpu);
+void add_attention_jobs(Jobs& jobs, const Pattern& pattern, const CheckOptions& options,
+                        const Device& gpu);
+// visible: what queries may choose from; not given: every entry.
+void add_select_jobs(Jobs& jobs, const std::optional<Pattern>& visible, const CheckOptions& options,
+                     const Device& gpu);
+
+// What both have in common: whether the options leave a kernel in, and the lengths of a pattern.
+bool is_wanted(const std::string& kernel, Device::Kind device, DType dtype,
+               const CheckOptions& options);
+std::vector<Shape> shapes_for(const Pattern& pattern, const CheckOptions& options);
+bool fits(const Pattern& pattern, const Shape& shape);
 
 }  // namespace keyhole::cli

@@ -11,6 +11,12 @@ TensorView DeviceCopies::output(std::span<std::byte> memory, const TensorView& v
   return copy(memory, view, memory.data());
 }
 
+int32_t* DeviceCopies::integers(std::vector<int32_t>& values) {
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(values));
+  const TensorView view(values.data(), DType::f32, {int64_t(values.size())});  // as wide as those
+  return static_cast<int32_t*>(output(bytes, view).data);
+}
+
 TensorView DeviceCopies::copy(std::span<const std::byte> memory, TensorView view, std::byte* back) {
   if (device_.kind == Device::Kind::cpu || !view.is_given()) return view;
   GpuMemory there(device_, int64_t(memory.size()));

@@ -88,9 +88,7 @@ void Problem::use_softcap_and_sinks() {
 
 // Inputs come back as well: a write to them shows.
 CallTensors Problem::on_device(DeviceCopies& copies) {
-  const auto there = [&](PoisonedTensor& tensor) {
-    return copies.output(tensor.memory(), tensor.view());
-  };
+  const auto there = [&](PoisonedTensor& tensor) { return copies.output(tensor); };
   CallTensors call;
   call.q = there(in.q), call.k = there(in.k), call.v = there(in.v);
   call.out = there(o.out), call.lse = there(o.lse);
@@ -107,7 +105,7 @@ void Problem::run(TileShape tile) {
   const CallTensors call = on_device(copies);
   const WeightRule rule{options.normalizer, *options.scale, options.softcap};
   SupportRows rows;
-  if (has_support) rows = support_rows(copies.output(support.memory(), support.view()));
+  if (has_support) rows = support_rows(copies.output(support));
   if (kernel.operation == Operation::forward) {
     ForwardArgs args = forward_args(call, rule);
     args.support = rows;

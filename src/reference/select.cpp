@@ -23,14 +23,21 @@ double at(const TensorView& tensor, int64_t a, int64_t b, int64_t c, int64_t d =
   });
 }
 
-// Sums with many terms are long double.
+// Sums with many terms are long double. q and k have one dtype.
 double product(const TensorView& q, int64_t head, const TensorView& k, int64_t k_head,
                int64_t batch, int64_t query, int64_t key) {
-  long double sum = 0;
-  for (int64_t x = 0; x < q.shape[3]; ++x) {
-    sum += static_cast<long double>(at(q, batch, head, query, x)) * at(k, batch, k_head, key, x);
-  }
-  return double(sum);
+  return with_index_storage(q.dtype, [&](auto storage) -> double {
+    const auto row_of = [&](const TensorView& tensor, int64_t h, int64_t i) {
+      return static_cast<const decltype(storage)*>(tensor.data) + batch * tensor.strides[0] +
+             h * tensor.strides[1] + i * tensor.strides[2];
+    };
+    const auto *a = row_of(q, head, query), *b = row_of(k, k_head, key);
+    long double sum = 0;
+    for (int64_t x = 0; x < q.shape[3]; ++x) {
+      sum += static_cast<long double>(to_f32(a[x * q.strides[3]])) * to_f32(b[x * k.strides[3]]);
+    }
+    return double(sum);
+  });
 }
 
 struct Sizes {
@@ -84,29 +91,30 @@ ReferenceSelection reference_top_k(const TensorView& scores, int64_t k,
                                    const EntryPredicate& visible, const EntryPredicate& always,
                                    bool takes_short_rows) {
   ReferenceSelection selection;
-  for_each_row(scores.shape[0], scores.shape[1], scores.shape[2],
-               [&](int64_t b, int64_t g, int64_t t) {
-                 std::vector<int32_t> first, others, all;
-                 for (int64_t s = 0; s < scores.shape[3]; ++s) {
-                   if (visible && !visible(b, g, t, s)) continue;
-                   all.push_back(int32_t(s));
-                   if (always && always(b, g, t, s)) {
-                     first.push_back(int32_t(s));
-                   } else if (at(scores, b, g, t, s) > -kInfinity) {
-                     others.push_back(int32_t(s));
-                   }
-                 }
-                 // A stable sort. std::stable_sort uses what is deprecated in C++20.
-                 std::ranges::sort(others, [&](int32_t a, int32_t c) {
-                   const double left = at(scores, b, g, t, a), right = at(scores, b, g, t, c);
-                   return left != right ? left > right : a < c;
-                 });
-                 first.insert(first.end(), others.begin(), others.end());
-                 if (takes_short_rows && int64_t(all.size()) <= k) first = all;
-                 if (int64_t(first.size()) > k) first.resize(size_t(k));
-                 std::ranges::sort(first);
-                 selection.rows.push_back(first);
-               });
+  for_each_row(
+      scores.shape[0], scores.shape[1], scores.shape[2], [&](int64_t b, int64_t g, int64_t t) {
+        std::vector<int32_t> first, others, all;
+        std::vector<double> row(static_cast<size_t>(scores.shape[3]));
+        for (int64_t s = 0; s < scores.shape[3]; ++s) {
+          if (visible && !visible(b, g, t, s)) continue;
+          all.push_back(int32_t(s));
+          if (always && always(b, g, t, s)) {
+            first.push_back(int32_t(s));
+          } else if (row[size_t(s)] = at(scores, b, g, t, s); row[size_t(s)] > -kInfinity) {
+            others.push_back(int32_t(s));
+          }
+        }
+        // A stable sort. std::stable_sort uses what is deprecated in C++20.
+        std::ranges::sort(others, [&](int32_t a, int32_t c) {
+          const double left = row[size_t(a)], right = row[size_t(c)];
+          return left != right ? left > right : a < c;
+        });
+        first.insert(first.end(), others.begin(), others.end());
+        if (takes_short_rows && int64_t(all.size()) <= k) first = all;
+        if (int64_t(first.size()) > k) first.resize(size_t(k));
+        std::ranges::sort(first);
+        selection.rows.push_back(first);
+      });
   return selection;
 }
 

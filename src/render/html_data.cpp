@@ -224,14 +224,13 @@ Json write_parts(const NodePtr& node, const Picture& picture) {
   return json;
 }
 
-// The second layer instead: what keeps weight has the colour of another part.
+// The second layer instead, in the colour of another part.
 Json write_kept(const Picture& picture) {
+  const KeptWords& words = words_of(picture.kept_as);
   BitPacker kept;
   for (const uint8_t share : picture.kept) kept.add(is_any(share));
-  return {{{"text", picture.weights + " keeps weight"}, {"ink", 1}, {"any", kept.base64()}},
-          {{"text", "attends without weight"},
-           {"ink", 0},
-           {"any", cells_of(picture, is_any).base64()}}};
+  return {{{"text", say(picture.weights, ": ", words.is)}, {"ink", 1}, {"any", kept.base64()}},
+          {{"text", words.is_not}, {"ink", 0}, {"any", cells_of(picture, is_any).base64()}}};
 }
 
 // What one head of one batch entry looks like.
@@ -276,8 +275,10 @@ std::string page_data(const Pattern& pattern, const Picture& picture) {
   add(picture);
   int64_t left_out = 0;
   if (picture.has_kept()) {
+    const KeptWords& words = words_of(picture.kept_as);
     data["weights"] = picture.weights;
-    left_out = shape.batch * shape.heads - 1;  // their weights were not computed
+    data["kept"] = {words.is, words.is_not};
+    left_out = shape.batch * shape.heads - 1;  // they have a second layer of their own
   } else if (pattern.node()->depends_on_heads(shape.q_len, shape.k_len)) {
     for (int64_t place = 0; place < shape.batch * shape.heads; ++place) {
       const int64_t batch = place / shape.heads, head = place % shape.heads;

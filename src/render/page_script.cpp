@@ -370,7 +370,7 @@ function tell(pair) {
     why.append(element('li', 'words', `the first of them, ${pairName(query, key)}:`));
   } else {
     verdict.append(element('span', 'mono', pairName(query, key)));
-    verdict.append(element('span', state === 'absent' ? 'no' : 'yes', state === 'absent' ? 'does not attend' : !DATA.weights ? 'attends' : partOf(pair.row, pair.col) === 0 ? 'keeps weight' : 'attends without weight'));
+    verdict.append(element('span', state === 'absent' ? 'no' : 'yes', state === 'absent' ? 'does not attend' : !DATA.weights ? 'attends' : DATA.kept[partOf(pair.row, pair.col) === 0 ? 0 : 1]));
     const keys = keysOf(query);
     sees.textContent = `query ${query}${DATA.offset ? ` (position ${query + DATA.offset})` : ''} sees ${keys.count} key${keys.count === 1 ? '' : 's'}` + (keys.count ? `: ${keys.text}` : '');
   }

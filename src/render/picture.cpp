@@ -180,9 +180,10 @@ Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t 
 
 void add_kept(Picture& picture, const KeptPairs& kept) {
   const Shape& shape = picture.shape;
-  KEYHOLE_ASSERT(int64_t(kept.keys.size()) == shape.q_len && !picture.is_estimate,
-                 "picture: kept pairs of ", kept.keys.size(), " queries for ", shape.q_len);
-  picture.weights = kept.weights, picture.numbers = kept.numbers, picture.kept_pairs = 0;
+  KEYHOLE_ASSERT(int64_t(kept.keys.size()) == shape.q_len, "picture: kept pairs of ",
+                 kept.keys.size(), " queries for ", shape.q_len);
+  picture.weights = kept.weights, picture.numbers = kept.numbers, picture.kept_as = kept.kept_as;
+  picture.kept_pairs = 0;
   std::vector<int64_t> counts(picture.share.size());
   for (int64_t query = 0; query < shape.q_len; ++query) {
     for (const int32_t key : kept.keys[size_t(query)]) {
@@ -209,6 +210,17 @@ void add_kept(Picture& picture, const KeptPairs& kept) {
   }
 }
 
+const KeptWords& words_of(KeptAs kept_as) {
+  static constexpr KeptWords kWords[] = {
+      {"keep weight", "keeps weight", "attends without weight",
+       "# keeps weight, - attends without, . does not attend",
+       "# all that attend keep weight, + some do, - none, . none attends"},
+      {"are chosen", "is chosen", "is visible, not chosen",
+       "# is chosen, - is visible, . is not visible",
+       "# all that are visible are chosen, + some are, - none, . none is visible"}};
+  return kWords[size_t(kept_as)];
+}
+
 namespace {
 
 // What the picture tells, without the pattern.
@@ -219,9 +231,13 @@ std::string facts_of(const Picture& picture) {
   // One digit behind the point, unless that would make something look like nothing.
   const std::string share =
       percents > 0 && percents < 0.05 ? significant_text(percents, 1) : fixed_text(percents, 1);
-  return say(picture.shape.q_len, " x ", picture.shape.k_len, ", ",
-             picture.is_estimate ? "about " : "", some, " of ", fixed_text(all, 0), " pairs ",
-             picture.has_kept() ? "keep weight (" : "(", share, "%)");
+  const char* const about = picture.is_estimate ? "about " : "";
+  if (picture.has_kept()) {
+    return say(picture.shape.q_len, " x ", picture.shape.k_len, ", ", some, " of ", about,
+               fixed_text(all, 0), " pairs ", words_of(picture.kept_as).are, " (", share, "%)");
+  }
+  return say(picture.shape.q_len, " x ", picture.shape.k_len, ", ", about, some, " of ",
+             fixed_text(all, 0), " pairs (", share, "%)");
 }
 
 }  // namespace

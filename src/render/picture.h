@@ -11,6 +11,10 @@
 
 namespace keyhole {
 
+// What the second layer of a picture is: the pairs that keep weight, or those that a selection has
+// chosen of what is visible.
+enum class KeptAs : uint8_t { weight, chosen };
+
 struct Picture {
   std::string pattern;  // its text
   Shape shape;
@@ -21,9 +25,10 @@ struct Picture {
   int64_t pairs = 0;           // how many attend
   bool is_estimate = false;    // pairs was sampled, because counting would take minutes
 
-  // A second layer, drawn over the first: the pairs that keep weight (add_kept). Empty: none.
-  std::string weights;        // "entmax(1.5)"
-  std::string numbers;        // whose weights: "normal q and k, head_dim 64, seed 1"
+  // A second layer, drawn over the first (add_kept). Empty: none.
+  std::string weights;  // "entmax(1.5)", "at most 16 keys"
+  std::string numbers;  // whose: "normal q and k, head_dim 64, seed 1", a file
+  KeptAs kept_as = KeptAs::weight;
   std::vector<uint8_t> kept;  // [rows][cols]  of the pairs that attend, as share
   int64_t kept_pairs = 0;
 
@@ -37,12 +42,21 @@ struct Picture {
 Picture look(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t head,
              int64_t most_cells);
 
-// The pairs that keep weight, for the one head that is drawn.
+// The second layer, for the one head that is drawn.
 struct KeptPairs {
   std::string weights, numbers;            // as in Picture
   std::vector<std::vector<int32_t>> keys;  // of each query, in ascending order
+  KeptAs kept_as = KeptAs::weight;
 };
 void add_kept(Picture& picture, const KeptPairs& kept);
+
+// How every kind of picture speaks of the second layer.
+struct KeptWords {
+  const char *are, *is;             // "keep weight", "keeps weight"
+  const char* is_not;               // of a pair of the first layer alone: "attends without weight"
+  const char *of_pairs, *of_cells;  // what the glyphs of a text mean
+};
+const KeptWords& words_of(KeptAs kept_as);
 
 // "causal   6 x 6, 21 of 36 pairs (58.3%)", and with a second layer
 // "causal, entmax(1.5)   6 x 6, 9 of 21 pairs keep weight (42.9%)"

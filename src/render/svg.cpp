@@ -126,7 +126,7 @@ std::string picture_svg(const Picture& picture) {
                  "\" width=\"", s.end - s.begin, "\" height=\"", s.rows, "\"/>\n");
     }
   };
-  if (picture.has_kept()) {  // the pattern pale, what keeps weight in another colour over it
+  if (picture.has_kept()) {  // the pattern pale, the second layer in another colour over it
     draw('c',
          stretches(picture, [&](int64_t r, int64_t c) { return picture.at(r, c) > 0 ? 1 : 0; }));
     draw('k',

@@ -17,9 +17,8 @@ std::string key_of(const Picture& picture) {
   std::string text;
   if (picture.cell > 1) text = say("each cell is ", picture.cell, " x ", picture.cell, " pairs: ");
   if (picture.has_kept()) {
-    const bool is_pair = picture.cell == 1;
-    text += is_pair ? "# keeps weight, - attends without, . does not attend"
-                    : "# all that attend keep weight, + some do, - none, . none attends";
+    const KeptWords& words = words_of(picture.kept_as);
+    text += picture.cell == 1 ? words.of_pairs : words.of_cells;
     return say("of ", picture.numbers, "; ", text, "\n");
   }
   return picture.cell > 1 ? text + "# all attend, + some do, . none\n" : "";

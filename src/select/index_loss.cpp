@@ -38,11 +38,10 @@ IndexLossArgs args_of(const IndexerView& indexer, const AttentionTarget& target,
 
 }  // namespace
 
-void run_index_loss_forward(const IndexerView& indexer, const AttentionTarget& target,
-                            const Lists& lists, const TensorView& loss, const TensorView& stats,
+void run_index_loss_forward(const SelectKernel& kernel, const IndexerView& indexer,
+                            const AttentionTarget& target, const Lists& lists,
+                            const TensorView& loss, const TensorView& stats,
                             const IndexLossOptions& options) {
-  const SelectKernel& kernel =
-      choose_select(select_table(), request_of(SelectOperation::loss, indexer, 0, options.backend));
   const auto site = call_site(indexer.q.device, options.threads, options.stream);
   const PlanView view = follow(*site, lists, kernel, indexer, "index_loss_forward");
   IndexLossArgs args = args_of(indexer, target, view, stats, options, site->launch());
@@ -54,13 +53,10 @@ void run_index_loss_forward(const IndexerView& indexer, const AttentionTarget& t
   });
 }
 
-void run_index_loss_backward(const TensorView& dloss, const IndexerView& indexer,
-                             const AttentionTarget& target, const Lists& lists,
-                             const TensorView& stats, const IndexGradients& gradients,
-                             const IndexLossOptions& options) {
-  SelectRequest request = request_of(SelectOperation::gradients, indexer, 0, options.backend);
-  request.deterministic = options.deterministic;
-  const SelectKernel& kernel = choose_select(select_table(), request);
+void run_index_loss_backward(const SelectKernel& kernel, const TensorView& dloss,
+                             const IndexerView& indexer, const AttentionTarget& target,
+                             const Lists& lists, const TensorView& stats,
+                             const IndexGradients& gradients, const IndexLossOptions& options) {
   const auto site = call_site(indexer.q.device, options.threads, options.stream);
   const PlanView view = follow(*site, lists, kernel, indexer, "index_loss_backward");
   IndexGradientArgs args = {.loss = args_of(indexer, target, view, stats, options, site->launch()),
@@ -74,6 +70,24 @@ void run_index_loss_backward(const TensorView& dloss, const IndexerView& indexer
     args.loss.launch.workspace = memory, args.loss.launch.workspace_bytes = bytes;
     kernel.gradients(args);
   });
+}
+
+void run_index_loss_forward(const IndexerView& indexer, const AttentionTarget& target,
+                            const Lists& lists, const TensorView& loss, const TensorView& stats,
+                            const IndexLossOptions& options) {
+  const SelectRequest request = request_of(SelectOperation::loss, indexer, 0, options.backend);
+  run_index_loss_forward(choose_select(select_table(), request), indexer, target, lists, loss,
+                         stats, options);
+}
+
+void run_index_loss_backward(const TensorView& dloss, const IndexerView& indexer,
+                             const AttentionTarget& target, const Lists& lists,
+                             const TensorView& stats, const IndexGradients& gradients,
+                             const IndexLossOptions& options) {
+  SelectRequest request = request_of(SelectOperation::gradients, indexer, 0, options.backend);
+  request.deterministic = options.deterministic;
+  run_index_loss_backward(choose_select(select_table(), request), dloss, indexer, target, lists,
+                          stats, gradients, options);
 }
 
 }  // namespace keyhole

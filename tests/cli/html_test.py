@@ -12,6 +12,7 @@ import json
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -197,14 +198,23 @@ def lengths_for(pattern):
     return ["--len", "40"]
 
 
+def write_chosen(path):
+    """A selection of the first key and the query's own, for each of 12 queries, as np.save writes it."""
+    header = "{'descr': '<i4', 'fortran_order': False, 'shape': (1, 1, 12, 2), }".ljust(117) + "\n"
+    keys = [key for query in range(12) for key in (0, query or -1)]
+    path.write_bytes(b"\x93NUMPY\x01\x00\x76\x00" + header.encode() + struct.pack("<24i", *keys))
+    return str(path)
+
+
 def make_pages(program, folder):
     patterns = json.loads(keyhole(program, "info", "--patterns", "--json"))
     subjects = [(p["example"], lengths_for(p)) for p in patterns] + MORE
+    subjects.append(("causal", ["--chosen", write_chosen(folder / "chosen.npy")]))
     pages = {}
     for number, (pattern, options) in enumerate(subjects):
         name = f"page{number}.html"
         told = json.loads(keyhole(program, "show", pattern, *options, "--html", str(folder / name), "--json"))
-        pages[name] = (pattern, options, told["pairs"], told.get("kept_pairs"))
+        pages[name] = (pattern, options, told["pairs"], told.get("kept_pairs", told.get("chosen_pairs")))
         add_script(folder / name, COMPARE)
     keyhole(program, "show", "causal & (window(2) | sinks(1))", "--len", "12", "--html", str(folder / "use.html"))
     add_script(folder / "use.html", USE)

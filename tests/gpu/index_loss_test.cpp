@@ -19,7 +19,7 @@ using GpuIndexLoss = GpuTest;
 
 void check_all(std::vector<LossCase> cases) {
   for (LossCase& c : cases) {
-    c.on_gpu = true;
+    c.device = kGpu;
     EXPECT_EQ(check_loss(c), "") << to_text(c);
   }
 }
@@ -38,7 +38,7 @@ TEST_F(GpuIndexLoss, OfSomeRows) { check_all(loss_cases_of_rows()); }
 TEST_F(GpuIndexLoss, OfRandomCases) {
   for (int64_t i = 0; i < scaled(150); ++i) {
     LossCase c = random_loss_case(uint64_t(9000 + i), {DType::f32, DType::f16, DType::bf16});
-    c.on_gpu = true;
+    c.device = kGpu;
     c.target_dtype = std::array{DType::f32, DType::f16, DType::bf16, DType::f64}[size_t(i % 4)];
     EXPECT_EQ(check_loss(c), "") << to_text(c);
   }
@@ -55,7 +55,7 @@ TEST_F(GpuIndexLoss, OfLongRows) {
                   .entries = 9000,
                   .dtype = DType::bf16,
                   .target_dtype = DType::bf16,
-                  .pattern = pattern,
+                  .pattern = parse(pattern),
                   .selected = selected}});
     }
   }
@@ -63,7 +63,7 @@ TEST_F(GpuIndexLoss, OfLongRows) {
 }
 
 TEST_F(GpuIndexLoss, NoRowAtAll) {
-  const LossCase c{.q_len = 4, .entries = 40, .on_gpu = true};
+  const LossCase c{.q_len = 4, .entries = 40, .device = kGpu};
   LossProblem p(c);
   LossTensors tensors(p);
   const GpuMemory unused(kGpu, 4);
@@ -71,7 +71,7 @@ TEST_F(GpuIndexLoss, NoRowAtAll) {
   tensors.options.rows.device = kGpu;
   tensors.forward();
   tensors.backward();
-  ASSERT_EQ(tensors.finish(), "");
+  tensors.finish();
   for (const PoisonedTensor* tensor : {&p.loss, &p.dq, &p.dk, &p.dw}) {
     for (const double x : tensor->values()) EXPECT_EQ(x, 0);
   }
@@ -80,8 +80,11 @@ TEST_F(GpuIndexLoss, NoRowAtAll) {
 // What is not listed is not read: neither beyond the lists nor between their keys.
 TEST_F(GpuIndexLoss, DoesNotReadWhatIsNotListed) {
   for (const int64_t selected : {0, 7}) {
-    const LossCase c{
-        .q_len = 3, .entries = 300, .pattern = "dilated(7)", .selected = selected, .on_gpu = true};
+    const LossCase c{.q_len = 3,
+                     .entries = 300,
+                     .pattern = parse("dilated(7)"),
+                     .selected = selected,
+                     .device = kGpu};
     LossProblem p(c);
     const EntryPredicate listed = p.listed();
     for (int64_t s = 0; s < c.entries; ++s) {
@@ -96,7 +99,7 @@ TEST_F(GpuIndexLoss, DoesNotReadWhatIsNotListed) {
     LossTensors tensors(p);
     tensors.forward();
     tensors.backward();
-    ASSERT_EQ(tensors.finish(), "");
+    tensors.finish();
     for (const PoisonedTensor* tensor : {&p.loss, &p.dq, &p.dk, &p.dw}) {
       for (const double x : tensor->values()) EXPECT_TRUE(std::isfinite(x));
     }
@@ -109,7 +112,7 @@ std::vector<std::vector<uint64_t>> bits_of(const LossProblem& p) {
 
 // Of 64 bits, in any order, with -1 between the keys.
 TEST_F(GpuIndexLoss, ListsMayBeWideAndHavePaddingAnywhere) {
-  const LossCase c{.groups = 2, .q_len = 30, .entries = 200, .selected = 9, .on_gpu = true};
+  const LossCase c{.groups = 2, .q_len = 30, .entries = 200, .selected = 9, .device = kGpu};
   LossProblem p(c), wide(c);
   LossTensors tensors(p), wide_tensors(wide);
   const IndexView lists = p.selected();
@@ -129,7 +132,7 @@ TEST_F(GpuIndexLoss, ListsMayBeWideAndHavePaddingAnywhere) {
   for (LossTensors* each : {&tensors, &wide_tensors}) {
     each->forward();
     each->backward();
-    ASSERT_EQ(each->finish(), "");
+    each->finish();
   }
   EXPECT_EQ(bits_of(wide), bits_of(p));
 }
@@ -147,7 +150,7 @@ TEST_F(GpuIndexLoss, TheSameBitsEveryTime) {
                      .dtype = DType::bf16,
                      .target_dtype = DType::bf16,
                      .selected = selected,
-                     .on_gpu = true};
+                     .device = kGpu};
     std::vector<std::vector<uint64_t>> first;
     for (int run = 0; run < 20; ++run) {
       LossProblem p(c);
@@ -155,7 +158,7 @@ TEST_F(GpuIndexLoss, TheSameBitsEveryTime) {
       tensors.options.deterministic = run % 2 == 1;  // it is either way
       tensors.forward();
       tensors.backward();
-      ASSERT_EQ(tensors.finish(), "");
+      tensors.finish();
       if (run == 0) first = bits_of(p);
       ASSERT_EQ(bits_of(p), first) << "run " << run;
     }
@@ -171,7 +174,7 @@ TEST_F(GpuIndexLoss, AGraphLearnsFromOtherData) {
                .q_len = 100,
                .entries = 100,
                .selected = selected,
-               .on_gpu = true};
+               .device = kGpu};
     LossProblem p(c);
     LossTensors tensors(p);
     const auto learn = [](const LossTensors& from) {
@@ -210,8 +213,8 @@ TEST_F(GpuIndexLoss, AGraphLearnsFromOtherData) {
     graph.launch(stream);
     synchronize(kGpu);
     learn(others);
-    ASSERT_EQ(tensors.finish(), "");
-    ASSERT_EQ(others.finish(), "");
+    tensors.finish();
+    others.finish();
     EXPECT_EQ(bits_of(p), bits_of(other));
   }
 }

@@ -5,7 +5,7 @@
 
 #include "gpu/gpu_problem.h"
 #include "gpu/graph.h"
-#include "support/select_problem.h"
+#include "support/select_checks.h"
 
 namespace keyhole::test {
 namespace {
@@ -25,7 +25,7 @@ TEST_F(GpuSelect, TopKOfEveryKindOfScores) {
                              .layout = entries == 500 ? Layout::padded : Layout::contiguous,
                              .kind = ScoreKind(kind),
                              .extra_columns = k == 7 ? 5 : 0,
-                             .on_gpu = true,
+                             .device = kGpu,
                              .seed = uint64_t(kind)};
           EXPECT_EQ(check_top_k(c), "") << to_text(c);
         }
@@ -43,7 +43,7 @@ TEST_F(GpuSelect, TopKOfLongRows) {
                            .k = k,
                            .dtype = dtype,
                            .kind = ScoreKind(kind),
-                           .on_gpu = true,
+                           .device = kGpu,
                            .seed = uint64_t(kind)};
         EXPECT_EQ(check_top_k(c), "") << to_text(c);
       }
@@ -55,7 +55,7 @@ TEST_F(GpuSelect, TopKOfRowsAsLongAsK) {
   for (const int64_t k : {1, 63, 64, 65}) {
     for (const int64_t entries : {int64_t{0}, int64_t{1}, k - 1, k, k + 1}) {
       for (const ScoreKind kind : {ScoreKind::normal, ScoreKind::special, ScoreKind::equal}) {
-        const SelectCase c{.entries = entries, .k = k, .kind = kind, .on_gpu = true};
+        const SelectCase c{.entries = entries, .k = k, .kind = kind, .device = kGpu};
         EXPECT_EQ(check_top_k(c), "") << to_text(c);
       }
     }
@@ -76,10 +76,10 @@ TEST_F(GpuSelect, TopKOfWhatIsVisible) {
                            .q_len = 150,
                            .entries = 150,
                            .k = 9,
-                           .visible = visible,
-                           .always = always,
+                           .visible = pattern_or_none(visible),
+                           .always = pattern_or_none(always),
                            .kind = kind,
-                           .on_gpu = true};
+                           .device = kGpu};
         EXPECT_EQ(check_top_k(c), "") << to_text(c);
       }
     }
@@ -92,10 +92,10 @@ TEST_F(GpuSelect, TopKOfPlansPerGroup) {
                      .q_len = 70,
                      .entries = 90,
                      .k = 6,
-                     .visible = "per_head(causal, window(9), dilated(4))",
-                     .always = "per_head(sinks(2), ~dense, window(1))",
+                     .visible = parse("per_head(causal, window(9), dilated(4))"),
+                     .always = parse("per_head(sinks(2), ~dense, window(1))"),
                      .one_plan_for_all = false,
-                     .on_gpu = true};
+                     .device = kGpu};
   EXPECT_EQ(check_top_k(c), "") << to_text(c);
 }
 
@@ -105,9 +105,9 @@ TEST_F(GpuSelect, TopKOfLongVisibleRows) {
     const SelectCase c{.q_len = 3,
                        .entries = 40000,
                        .k = 700,
-                       .visible = visible,
-                       .always = "window(20)",
-                       .on_gpu = true};
+                       .visible = pattern_or_none(visible),
+                       .always = window(20),
+                       .device = kGpu};
     EXPECT_EQ(check_top_k(c), "") << to_text(c);
   }
 }
@@ -125,9 +125,10 @@ TEST_F(GpuSelect, ScoresAreThoseOfTheDefinition) {
                            .dtype = dtype,
                            .has_w = heads != 16,
                            .has_scale = heads != 32,
-                           .visible = head_dim == 64 ? "" : kPatterns[(heads + head_dim / 8) % 10],
+                           .visible = pattern_or_none(
+                               head_dim == 64 ? "" : kPatterns[(heads + head_dim / 8) % 10]),
                            .layout = head_dim == 32 ? Layout::bshd : Layout::contiguous,
-                           .on_gpu = true};
+                           .device = kGpu};
         EXPECT_EQ(check_scores(c), "") << to_text(c);
       }
     }
@@ -145,9 +146,9 @@ TEST_F(GpuSelect, ScoresOfTensorsInAnyLayout) {
                          .head_dim = 64,
                          .dtype = dtype,
                          .has_scale = true,
-                         .visible = "causal",
+                         .visible = causal(),
                          .layout = Layout(layout),
-                         .on_gpu = true};
+                         .device = kGpu};
       EXPECT_EQ(check_scores(c), "") << to_text(c);
       EXPECT_EQ(check_select_keys(c), "") << to_text(c);
     }
@@ -167,9 +168,9 @@ TEST_F(GpuSelect, SelectedKeysAreTheBestOfTheScores) {
                            .k = k,
                            .dtype = dtype,
                            .has_scale = true,
-                           .visible = visible,
-                           .always = k == 20 ? "window(3)" : "",
-                           .on_gpu = true};
+                           .visible = pattern_or_none(visible),
+                           .always = pattern_or_none(k == 20 ? "window(3)" : ""),
+                           .device = kGpu};
         EXPECT_EQ(check_select_keys(c), "") << to_text(c);
       }
     }
@@ -183,14 +184,14 @@ TEST_F(GpuSelect, TheSameListsEveryTime) {
                      .head_dim = 128,
                      .k = 500,
                      .dtype = DType::e4m3,
-                     .visible = "causal",
-                     .on_gpu = true};
+                     .visible = causal(),
+                     .device = kGpu};
   std::vector<std::vector<int32_t>> first;
   for (int run = 0; run < 20; ++run) {
     SelectProblem p(c);
     SelectTensors tensors(p);
     select_keys(tensors.indexer, tensors.selection, p.options());
-    ASSERT_EQ(tensors.finish(), "");
+    tensors.finish();
     std::vector<std::vector<int32_t>> rows;
     for (int64_t i = 0; i < c.q_len; ++i) rows.push_back(p.indices.row(i));
     if (run == 0) first = rows;
@@ -206,9 +207,9 @@ TEST_F(GpuSelect, AGraphSelectsFromOtherData) {
                .head_dim = 64,
                .k = 20,
                .dtype = DType::bf16,
-               .visible = "causal",
-               .always = "window(1)",
-               .on_gpu = true};
+               .visible = causal(),
+               .always = window(1),
+               .device = kGpu};
   SelectProblem p(c);
   SelectTensors tensors(p);
   SelectOptions options = p.options();
@@ -228,13 +229,13 @@ TEST_F(GpuSelect, AGraphSelectsFromOtherData) {
   }
   graph.launch(stream);
   select_keys(others.indexer, others.selection, other.options());
-  ASSERT_EQ(tensors.finish(), "");
-  ASSERT_EQ(others.finish(), "");
+  tensors.finish();
+  others.finish();
   for (int64_t i = 0; i < c.q_len; ++i) ASSERT_EQ(p.indices.row(i), other.indices.row(i)) << i;
 }
 
 TEST_F(GpuSelect, FewQueriesAtATime) {
-  const SelectCase c{.heads = 2, .q_len = 500, .entries = 1000, .k = 30, .on_gpu = true};
+  const SelectCase c{.heads = 2, .q_len = 500, .entries = 1000, .k = 30, .device = kGpu};
   SelectProblem p(c);
   SelectTensors tensors(p);
   const SelectOptions options = p.options();

@@ -8,11 +8,11 @@
 
 #include "base/check.h"
 #include "gpu/gpu_problem.h"
+#include "judge/layout.h"
 #include "plan/plan_state.h"
 #include "plan/residues.h"
 #include "support/check_case.h"
 #include "support/gpu/box_probe.h"
-#include "support/placement.h"
 
 namespace keyhole::test {
 namespace {
@@ -58,7 +58,7 @@ class Marked {
   }
 
  private:
-  Placement placed_;
+  judge::Placement placed_;
   GpuMemory memory_;
 };
 

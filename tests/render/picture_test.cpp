@@ -96,6 +96,32 @@ TEST(Picture, WhatKeepsWeightIsDrawnOverThePattern) {
   EXPECT_EQ(plain.find("k4"), std::string::npos);
 }
 
+// What a selection chose is drawn the same way, in words of its own.
+TEST(Picture, WhatWasChosenIsDrawnOverWhatIsVisible) {
+  const Shape shape{.q_len = 4, .k_len = 4};
+  const KeptPairs chosen{"at most 2 keys", "c.npy", {{0}, {0, 1}, {0, 2}, {0, 3}}, KeptAs::chosen};
+  Picture picture = look(causal(), shape, 0, 0, kTextCells);
+  add_kept(picture, chosen);
+  EXPECT_EQ(picture_rows(picture), (std::vector<std::string>{"#...", "##..", "#-#.", "#--#"}));
+  EXPECT_EQ(headline(picture), "causal, at most 2 keys   4 x 4, 7 of 10 pairs are chosen (70.0%)");
+  EXPECT_NE(picture_text(picture).find("of c.npy; # is chosen, - is visible"), std::string::npos);
+  picture = look(causal(), shape, 0, 0, 2);
+  add_kept(picture, chosen);
+  EXPECT_NE(picture_text(picture).find("# all that are visible are chosen"), std::string::npos);
+  EXPECT_NE(picture_svg(picture).find("7 of 10 pairs are chosen"), std::string::npos);
+}
+
+// Where the pairs of the pattern were sampled, those of the second layer are still counted.
+TEST(Picture, CountsWhatWasChosenOfAnEstimate) {
+  constexpr int64_t kLength = 1 << 20;
+  KeptPairs chosen{"at most 1 keys", "c.npy", {}, KeptAs::chosen};
+  for (int32_t query = 0; query < kLength; ++query) chosen.keys.push_back({query});
+  Picture picture = look(dilated(7), {.q_len = kLength, .k_len = kLength}, 0, 0, kTextCells);
+  ASSERT_TRUE(picture.is_estimate);
+  add_kept(picture, chosen);
+  EXPECT_NE(headline(picture).find(" 1048576 of about "), std::string::npos) << headline(picture);
+}
+
 // Cells of any size: never "all" where a pair that attends has no weight, never "none" where one
 // has.
 TEST(Picture, CellsOfWhatKeepsWeightAreRight) {

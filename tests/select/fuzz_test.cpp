@@ -6,7 +6,7 @@
 
 #include "base/random.h"
 #include "support/scale.h"
-#include "support/select_problem.h"
+#include "support/select_checks.h"
 
 #if KEYHOLE_HAVE_RAPIDCHECK
 #include <rapidcheck/gtest.h>
@@ -20,9 +20,10 @@ using Check = std::string (*)(const SelectCase& c);
 SelectCase draw_case(uint64_t seed) {
   Random random(seed);
   const auto pattern = [&] {
-    return random.pick<std::string>({"", "", "causal", "window(4)", "window(30, 20)", "dilated(3)",
-                                     "causal & dilated(2)", "random(5, 1, 3)", "sinks(2)|window(3)",
-                                     "causal | dilated(6)", "blocks(17)", "~causal", "~dense"});
+    return pattern_or_none(
+        random.pick<std::string>({"", "", "causal", "window(4)", "window(30, 20)", "dilated(3)",
+                                  "causal & dilated(2)", "random(5, 1, 3)", "sinks(2)|window(3)",
+                                  "causal | dilated(6)", "blocks(17)", "~causal", "~dense"}));
   };
   return {.batch = random.between(0, 2) == 0 ? 2 : 1,
           .groups = random.between(1, 3),
@@ -54,8 +55,8 @@ std::vector<SelectCase> smaller(const SelectCase& c) {
     change(other);
     if (to_text(other) != to_text(c)) found.push_back(other);
   };
-  add([](SelectCase& x) { x.visible = ""; });
-  add([](SelectCase& x) { x.always = ""; });
+  add([](SelectCase& x) { x.visible.reset(); });
+  add([](SelectCase& x) { x.always.reset(); });
   add([](SelectCase& x) { x.layout = Layout::contiguous; });
   add([](SelectCase& x) { x.has_w = x.has_scale = false; });
   add([](SelectCase& x) { x.extra_columns = 0; });
@@ -104,11 +105,11 @@ TEST(SelectFuzz, FailuresAreMadeSmaller) {
     return c.entries >= 7 && c.k >= 3 ? "too many" : "";
   };
   const SelectCase small = shrink(
-      {.batch = 2, .groups = 3, .q_len = 70, .entries = 300, .k = 64, .visible = "causal"}, fails);
+      {.batch = 2, .groups = 3, .q_len = 70, .entries = 300, .k = 64, .visible = causal()}, fails);
   EXPECT_EQ(small.entries, 7);
   EXPECT_EQ(small.k, 3);
   EXPECT_EQ(small.batch * small.groups * small.q_len * small.head_dim * small.heads, 1);
-  EXPECT_EQ(small.visible, "");
+  EXPECT_FALSE(small.visible);
 }
 
 #if KEYHOLE_HAVE_RAPIDCHECK

@@ -47,7 +47,7 @@ TEST(IndexLoss, OfSomeRows) {
 
 // Where nobody chose, a gradient is exactly 0; queries without keys have neither loss nor gradient.
 TEST(IndexLoss, IsZeroWhereNothingIsListed) {
-  const LossCase c{.q_len = 30, .entries = 200, .pattern = "window(3)", .selected = 2};
+  const LossCase c{.q_len = 30, .entries = 200, .pattern = window(3), .selected = 2};
   LossProblem p(c);
   p.forward();
   p.backward();
@@ -59,7 +59,7 @@ TEST(IndexLoss, IsZeroWhereNothingIsListed) {
       EXPECT_EQ(p.dk.get(s * c.head_dim + x), 0) << s;
     }
   }
-  const LossCase empty{.q_len = 5, .entries = 8, .pattern = "~dense"};
+  const LossCase empty{.q_len = 5, .entries = 8, .pattern = ~dense()};
   EXPECT_EQ(check_loss(empty), "");
 }
 
@@ -68,7 +68,8 @@ TEST(IndexLoss, IsZeroWhereNothingIsListed) {
 TEST(IndexLoss, DoesNotReadWhatIsNotListed) {
   for (const int64_t selected : {0, 2}) {
     for (const double number : {std::nan(""), std::numeric_limits<double>::infinity()}) {
-      const LossCase c{.q_len = 3, .entries = 100, .pattern = "dilated(7)", .selected = selected};
+      const LossCase c{
+          .q_len = 3, .entries = 100, .pattern = parse("dilated(7)"), .selected = selected};
       LossProblem p(c), clean(c);
       const EntryPredicate listed = p.listed();
       int64_t num_spoilt = 0;
@@ -91,7 +92,7 @@ TEST(IndexLoss, DoesNotReadWhatIsNotListed) {
 // Query 1 holds NaN. It spoils its own loss and gradients, not those of other queries, and not dk
 // of entries that only others list.
 TEST(IndexLoss, AQueryIsNotSeenByEntriesThatItDoesNotList) {
-  const LossCase c{.q_len = 3, .entries = 100, .pattern = "dilated(7)"};
+  const LossCase c{.q_len = 3, .entries = 100, .pattern = parse("dilated(7)")};
   LossProblem p(c), clean(c);
   const EntryPredicate listed = p.listed();
   for (int64_t h = 0; h < c.heads; ++h) {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "support/select_problem.h"
+#include "support/select_checks.h"
 
 namespace keyhole::test {
 namespace {
@@ -57,7 +57,7 @@ TEST(IndexScores, AreMinusInfinityWhereNothingIsVisible) {
                          .q_len = q_len,
                          .entries = 150,
                          .has_scale = true,
-                         .visible = visible,
+                         .visible = pattern_or_none(visible),
                          .layout = Layout::padded};
       EXPECT_EQ(check_scores(c), "") << to_text(c);
     }

@@ -5,9 +5,8 @@
 
 #include <limits>
 
-#include "support/loss_problem.h"
 #include "support/message_of.h"
-#include "support/select_problem.h"
+#include "support/select_checks.h"
 
 namespace keyhole::test {
 namespace {

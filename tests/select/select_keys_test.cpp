@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "support/select_problem.h"
+#include "support/select_checks.h"
 
 namespace keyhole::test {
 namespace {
@@ -23,8 +23,8 @@ TEST(SelectKeys, ChoosesWhatItsTwoStepsChoose) {
                            .k = k,
                            .dtype = dtype,
                            .has_scale = k == 16,
-                           .visible = visible,
-                           .always = k == 16 ? "window(2)" : ""};
+                           .visible = pattern_or_none(visible),
+                           .always = pattern_or_none(k == 16 ? "window(2)" : "")};
         EXPECT_EQ(check_select_keys(c), "") << to_text(c);
       }
     }
@@ -33,12 +33,12 @@ TEST(SelectKeys, ChoosesWhatItsTwoStepsChoose) {
 
 TEST(SelectKeys, OfLongRows) {
   const SelectCase c{
-      .heads = 4, .q_len = 40, .entries = 9000, .head_dim = 16, .k = 512, .visible = "causal"};
+      .heads = 4, .q_len = 40, .entries = 9000, .head_dim = 16, .k = 512, .visible = causal()};
   EXPECT_EQ(check_select_keys(c), "");
 }
 
 TEST(SelectKeys, TakesShortRowsWhateverTheirScores) {
-  const SelectCase c{.q_len = 20, .entries = 20, .k = 8, .visible = "causal"};
+  const SelectCase c{.q_len = 20, .entries = 20, .k = 8, .visible = causal()};
   SelectProblem p(c);
   for (int64_t i = 0; i < p.k.num_elements(); ++i) p.k.set(i, std::nan(""));
   select_keys(p.indexer(), p.selection(), p.options());
@@ -50,7 +50,7 @@ TEST(SelectKeys, TakesShortRowsWhateverTheirScores) {
 }
 
 TEST(SelectKeys, IsTheSameForAnyNumberOfThreads) {
-  SelectCase c{.groups = 2, .heads = 8, .q_len = 130, .entries = 700, .k = 64, .visible = "causal"};
+  SelectCase c{.groups = 2, .heads = 8, .q_len = 130, .entries = 700, .k = 64, .visible = causal()};
   SelectProblem first(c);
   select_keys(first.indexer(), first.selection(), first.options());
   for (const int threads : {1, 2, 3, 7}) {
@@ -79,7 +79,7 @@ TEST(SelectKeys, OfNothingInNoMemory) {
 // What is chosen is what attention takes as its lists.
 TEST(SelectKeys, ListsGoToAttentionAsTheyAre) {
   const SelectCase c{
-      .groups = 2, .heads = 2, .q_len = 33, .entries = 33, .k = 5, .visible = "causal"};
+      .groups = 2, .heads = 2, .q_len = 33, .entries = 33, .k = 5, .visible = causal()};
   SelectProblem p(c);
   select_keys(p.indexer(), p.selection(), p.options());
   std::vector<float> out(size_t(4 * 33 * 8)), lse(size_t(4 * 33));

@@ -8,9 +8,8 @@
 #include "runtime/gpu.h"
 #include "runtime/select_registry.h"
 #include "select/requests.h"
-#include "support/loss_problem.h"
 #include "support/message_of.h"
-#include "support/select_problem.h"
+#include "support/select_checks.h"
 
 namespace keyhole::test {
 namespace {
@@ -31,46 +30,14 @@ TEST(SelectTable, EveryKernelIsWhatItsNameSays) {
   }
 }
 
-const SelectKernel* kernel_named(const std::string& name) {
-  for (const SelectKernel& kernel : select_table()) {
-    if (kernel.name == name) return &kernel;
-  }
-  return nullptr;
-}
-
 bool is_here(const SelectKernel& kernel) {
   return kernel.device == Device::Kind::cpu || !gpus().empty();
 }
 
-// Why a kernel does not take the tensors of a case; empty: it does.
-std::string refusal_of(const SelectKernel& kernel, const SelectCase& c) {
-  SelectProblem p(c);
-  SelectTensors tensors(p);
-  const SelectRequest request = kernel.operation == SelectOperation::top_k
-                                    ? request_of(tensors.given_scores, p.options())
-                                    : request_of(kernel.operation, tensors.indexer, c.k, "auto");
-  tensors.finish();
-  return refusal(kernel, request);
-}
-
-std::string check(const SelectKernel& kernel, const SelectCase& c) {
-  if (!refusal_of(kernel, c).empty()) return "";
-  switch (kernel.operation) {
-    case SelectOperation::scores:
-      return check_scores(c, kernel);
-    case SelectOperation::top_k:
-      return check_top_k(c, kernel);
-    case SelectOperation::select: {
-      std::string scores = kernel.name;
-      scores.replace(scores.find("select_keys"), 11, "index_scores");
-      if (kernel_named(scores) == nullptr) return scores + " is not in the table";
-      return check_select(c, kernel, *kernel_named(scores));
-    }
-    case SelectOperation::loss:
-    case SelectOperation::gradients:
-      break;
-  }
-  return "";
+// Empty, too, if the kernel does not take the case.
+std::string check(const SelectKernel& kernel, const auto& c) {
+  if (!judge::refusal_of(kernel, c).empty()) return "";
+  return judge::run_and_judge(kernel, c).complaint;
 }
 
 // Each kernel of this machine, also those that dispatch would pass over.
@@ -78,7 +45,20 @@ TEST(SelectTable, EveryKernelAgreesWithTheDefinition) {
   for (const SelectKernel& kernel : select_table()) {
     if (!is_here(kernel)) continue;
     SCOPED_TRACE(kernel.name);
-    const bool on_gpu = kernel.device == Device::Kind::cuda;
+    const Device device{kernel.device, 0};
+    if (kernel.operation == SelectOperation::loss ||
+        kernel.operation == SelectOperation::gradients) {
+      const LossCase c{.groups = 2,
+                       .target_heads = 4,
+                       .kv_heads = 2,
+                       .q_len = 20,
+                       .entries = 20,
+                       .dtype = kernel.dtype,
+                       .target_dtype = kernel.dtype == DType::e4m3 ? DType::f16 : kernel.dtype,
+                       .device = device};
+      EXPECT_EQ(check(kernel, c), "") << to_text(c);
+      continue;
+    }
     for (const int64_t heads : {1, 3, 33, 64}) {
       for (const int64_t head_dim : {1, 20, 64, 128, 130}) {
         const SelectCase c{.groups = 2,
@@ -89,24 +69,12 @@ TEST(SelectTable, EveryKernelAgreesWithTheDefinition) {
                            .k = 9,
                            .dtype = kernel.dtype,
                            .has_scale = heads == 3,
-                           .visible = head_dim == 64 ? "" : "causal",
+                           .visible = pattern_or_none(head_dim == 64 ? "" : "causal"),
                            .layout = Layout::bshd,
-                           .on_gpu = on_gpu};
+                           .device = device};
         EXPECT_EQ(check(kernel, c), "") << to_text(c);
       }
     }
-    const bool is_loss =
-        kernel.operation == SelectOperation::loss || kernel.operation == SelectOperation::gradients;
-    if (!is_loss) continue;
-    const LossCase loss{.groups = 2,
-                        .target_heads = 4,
-                        .kv_heads = 2,
-                        .q_len = 20,
-                        .entries = 20,
-                        .dtype = kernel.dtype,
-                        .target_dtype = kernel.dtype == DType::e4m3 ? DType::f16 : kernel.dtype,
-                        .on_gpu = on_gpu};
-    EXPECT_EQ(check_loss(loss), "") << to_text(loss);
   }
 }
 

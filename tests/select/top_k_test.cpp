@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "support/select_problem.h"
+#include "support/select_checks.h"
 
 namespace keyhole::test {
 namespace {
@@ -75,8 +75,8 @@ TEST(TopK, OfWhatIsVisible) {
                            .q_len = 150,
                            .entries = 150,
                            .k = 9,
-                           .visible = visible,
-                           .always = always,
+                           .visible = pattern_or_none(visible),
+                           .always = pattern_or_none(always),
                            .kind = kind};
         EXPECT_EQ(check_top_k(c), "") << to_text(c);
       }
@@ -91,8 +91,8 @@ TEST(TopK, OfPlansPerGroup) {
                        .q_len = 70,
                        .entries = 90,
                        .k = 6,
-                       .visible = "per_head(causal, window(9), dilated(4))",
-                       .always = "per_head(sinks(2), ~dense, window(1))",
+                       .visible = parse("per_head(causal, window(9), dilated(4))"),
+                       .always = parse("per_head(sinks(2), ~dense, window(1))"),
                        .one_plan_for_all = false,
                        .kind = kind};
     EXPECT_EQ(check_top_k(c), "") << to_text(c);
@@ -103,20 +103,23 @@ TEST(TopK, OfPlansPerGroup) {
 TEST(TopK, OfLongVisibleRows) {
   for (const char* visible :
        {"window(6000)", "causal", "dilated(3)", "window(9000) & dilated(2)"}) {
-    const SelectCase c{
-        .q_len = 3, .entries = 20000, .k = 700, .visible = visible, .always = "window(20)"};
+    const SelectCase c{.q_len = 3,
+                       .entries = 20000,
+                       .k = 700,
+                       .visible = pattern_or_none(visible),
+                       .always = window(20)};
     EXPECT_EQ(check_top_k(c), "") << to_text(c);
   }
 }
 
 // `always` is taken whatever its scores are; of more than k the lowest.
 TEST(TopK, TakesAlwaysFirst) {
-  SelectCase c{.q_len = 1, .entries = 100, .k = 5, .always = "window(2)"};
+  SelectCase c{.q_len = 1, .entries = 100, .k = 5, .always = window(2)};
   c.kind = ScoreKind::nothing;
   SelectProblem p(c);
   top_k(p.given_scores.view(), p.selection(), p.options());
   EXPECT_EQ(p.indices.row(0), (std::vector<int32_t>{97, 98, 99, -1, -1}));
-  c.always = "dense";
+  c.always = dense();
   SelectProblem all(c);
   top_k(all.given_scores.view(), all.selection(), all.options());
   EXPECT_EQ(all.indices.row(0), (std::vector<int32_t>{0, 1, 2, 3, 4}));

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/weight_rule.h"
+#include "judge/layout.h"
 #include "keyhole/normalizer.h"
 #include "keyhole/tensor.h"
 #include "plan/split_parts.h"
@@ -19,17 +20,7 @@
 
 namespace keyhole::test {
 
-// How a tensor lies in memory. Each class has broken somebody's kernel.
-enum class Layout : uint8_t {
-  contiguous,
-  bshd,            // heads inside length, as models keep them
-  padded,          // rows longer than head_dim by an odd count: rows are not aligned
-  sliced,          // every other row of a larger tensor
-  odd_offset,      // begins one element after an aligned address
-  expanded_heads,  // stride 0 over heads (inputs only)
-  expanded_batch,  // stride 0 over batch entries (inputs only)
-  odd_strides,     // dimensions of size 1 have meaningless strides
-};
+using judge::Layout, judge::kNumLayouts;
 
 // What the numbers are like.
 enum class Regime : uint8_t {
@@ -78,7 +69,6 @@ struct Case {
 const char* to_string(Layout layout);
 const char* to_string(Regime regime);
 const char* to_string(Tensor tensor);
-inline constexpr int kNumLayouts = 8;
 inline constexpr int kNumRegimes = 12;
 
 std::string to_text(const Case& c);      // key=value, blanks between; only what differs from Case{}

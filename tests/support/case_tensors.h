@@ -3,7 +3,7 @@
 #pragma once
 
 #include "judge/call_tensors.h"
-#include "support/placement.h"
+#include "support/case.h"
 
 namespace keyhole::test {
 

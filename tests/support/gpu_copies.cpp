@@ -11,12 +11,6 @@ constexpr int kPoison = 0xff;  // NaN in every dtype
 
 }  // namespace
 
-int32_t* GpuCopies::integers(std::vector<int32_t>& values) {
-  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(values));
-  const TensorView view(values.data(), DType::f32, {int64_t(values.size())});  // as wide as those
-  return static_cast<int32_t*>(copies_.output(bytes, view).data);
-}
-
 void* GpuCopies::workspace(int64_t bytes) {
   workspace_bytes_ = bytes;
   workspace_ = GpuMemory(device_, bytes + kCanaryBytes);

@@ -12,14 +12,10 @@ namespace keyhole::test {
 
 class GpuCopies {
  public:
-  TensorView input(const judge::PoisonedTensor& tensor) {
-    return copies_.input(tensor.memory(), tensor.view());
-  }
-  TensorView output(judge::PoisonedTensor& tensor) {
-    return copies_.output(tensor.memory(), tensor.view());
-  }
-  // Integers of a support; they come back too.
-  int32_t* integers(std::vector<int32_t>& values);
+  TensorView input(const judge::PoisonedTensor& tensor) { return copies_.input(tensor); }
+  TensorView output(judge::PoisonedTensor& tensor) { return copies_.output(tensor); }
+  // Those of a support.
+  int32_t* integers(std::vector<int32_t>& values) { return copies_.integers(values); }
   // Scratch memory full of NaN, as large as asked for, with a canary behind it.
   void* workspace(int64_t bytes);
   // Waits, and brings the outputs back. Says what is wrong with the workspace's canary, if

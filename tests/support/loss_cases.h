@@ -5,7 +5,7 @@
 #include <span>
 
 #include "base/random.h"
-#include "support/loss_problem.h"
+#include "support/select_checks.h"
 
 namespace keyhole::test {
 
@@ -24,7 +24,7 @@ inline std::vector<LossCase> loss_cases_of_plans(std::span<const DType> dtypes) 
                        .dtype = dtype,
                        .target_dtype = dtype,
                        .has_scale = true,
-                       .pattern = pattern,
+                       .pattern = parse(pattern),
                        .layout = Layout::padded});
     }
   }
@@ -45,7 +45,7 @@ inline std::vector<LossCase> loss_cases_of_selected_keys(std::span<const DType> 
                        .dtype = dtype,
                        .target_dtype = dtype == DType::e4m3 ? DType::bf16 : dtype,
                        .has_w = selected != 7,
-                       .pattern = "causal",
+                       .pattern = causal(),
                        .selected = selected});
     }
   }
@@ -118,7 +118,7 @@ inline LossCase random_loss_case(uint64_t seed, std::vector<DType> dtypes) {
           .dtype = dtypes[size_t(random.below(int64_t(dtypes.size())))],
           .has_w = random.chance(70),
           .has_scale = random.chance(40),
-          .pattern = random.pick<std::string>({"causal", "dense", "window(7)", "dilated(4)"}),
+          .pattern = random.pick<Pattern>({causal(), dense(), window(7), dilated(4)}),
           .selected = random.chance(50) ? random.between(1, 70) : 0,
           .softcap = random.chance(20) ? 2.0 : 0.0,
           .layout = random.pick({Layout::contiguous, Layout::bshd, Layout::padded}),

@@ -1,16 +1,13 @@
-// tests/support/loss_problem.cpp
-#include "support/loss_problem.h"
+// src/judge/loss_problem.cpp
+#include "judge/loss_problem.h"
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
+#include <numeric>
 
 #include "base/check.h"
-#include "base/dtype.h"
-#include "base/random.h"
-#include "support/allowed_pairs.h"
 
-namespace keyhole::test {
+namespace keyhole::judge {
 namespace {
 
 DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
@@ -22,9 +19,10 @@ std::string to_text(const LossCase& c) {
              ", target ", c.target_heads, ":", c.kv_heads, " of ", c.target_dim, ", q_len ",
              c.q_len, ", entries ", c.entries, ", ", to_string(c.dtype), ", target ",
              to_string(c.target_dtype), c.has_w ? ", w" : "", c.has_scale ? ", k_scale" : "", ", ",
-             c.pattern, ", selected ", c.selected, ", rows ", c.rows.size(), ", softcap ",
-             c.softcap, ", other weight ", c.other_weight, ", layout ", int(c.layout), ", threads ",
-             c.threads, c.on_gpu ? ", on a GPU" : "", ", seed ", c.seed);
+             c.pattern.text(), c.offset ? say(", offset ", *c.offset) : "", ", selected ",
+             c.selected, ", rows ", c.rows.size(), ", softcap ", c.softcap, ", other weight ",
+             c.other_weight, ", layout ", int(c.layout), ", threads ", c.threads,
+             c.device.kind == Device::Kind::cuda ? ", on a GPU" : "", ", seed ", c.seed);
 }
 
 LossProblem::LossProblem(const LossCase& of)
@@ -50,34 +48,70 @@ LossProblem::LossProblem(const LossCase& of)
     tensor->fill([&](int64_t) { return 0.7 * random.normal(); });
   }
   k_scale.fill([&](int64_t) { return 0.5 + random.uniform(); });
-  const Shape shape{c.batch, c.groups, c.q_len, c.entries};
-  const auto pairs = std::make_shared<AllowedPairs>(parse(c.pattern), shape);
-  allowed_ = [pairs](int64_t b, int64_t g, int64_t t, int64_t s) { return (*pairs)(b, g, t, s); };
-  if (c.selected == 0) {
-    plan_ = plan(parse(c.pattern), shape);
-  } else {
-    std::vector<uint8_t> is_listed(size_t(c.batch * c.groups * c.q_len * c.entries), 0);
-    for (int64_t row = 0; row < c.batch * c.groups * c.q_len; ++row) {
-      std::vector<int32_t> keys;
-      for (int32_t s = 0; s < c.entries; ++s) {
-        if ((*pairs)(row / c.q_len / c.groups, row / c.q_len % c.groups, row % c.q_len, s)) {
-          keys.push_back(s);
-        }
-      }
+  draw_lists(random);
+  spoil_what_is_not_listed();
+  compute_lse();
+  for (PoisonedTensor* tensor :
+       {&q, &k, &w, &k_scale, &target_q, &target_k, &lse, &dloss, &loss, &stats, &dq, &dk, &dw}) {
+    tensor->seal();
+  }
+}
+
+bool LossProblem::is_listed(int64_t b, int64_t g, int64_t t, int64_t s) const {
+  return is_listed_[size_t(((b * c.groups + g) * c.q_len + t) * c.entries + s)] != 0;
+}
+
+void LossProblem::draw_lists(Random& random) {
+  const Shape shape{c.batch, c.groups, c.q_len, c.entries, c.offset};
+  is_listed_.resize(size_t(c.batch * c.groups * c.q_len * c.entries));
+  if (c.selected == 0) plan_ = plan(c.pattern, shape);
+  std::vector<HeadPattern> patterns;
+  for (int64_t i = 0; i < c.batch * c.groups; ++i) {
+    patterns.push_back(c.pattern.for_head(shape, i / c.groups, i % c.groups));
+  }
+  for (int64_t row = 0; row < c.batch * c.groups * c.q_len; ++row) {
+    const HeadPattern& pattern = patterns[size_t(row / c.q_len)];
+    std::vector<int32_t> keys;
+    for (int32_t s = 0; s < c.entries; ++s) {
+      if (pattern.allows(row % c.q_len, s)) keys.push_back(s);
+    }
+    if (c.selected > 0) {
       for (size_t i = keys.size(); i > 1; --i) {  // in any order
         std::swap(keys[i - 1], keys[size_t(random.below(int64_t(i)))]);
       }
       keys.resize(std::min(keys.size(), size_t(c.selected)));
-      for (const int32_t key : keys) is_listed[size_t(row * c.entries + key)] = 1;
-      keys.resize(size_t(c.selected), -1);
-      selected_.insert(selected_.end(), keys.begin(), keys.end());
     }
-    allowed_ = [is_listed, n = c](int64_t b, int64_t g, int64_t t, int64_t s) {
-      return is_listed[size_t(((b * n.groups + g) * n.q_len + t) * n.entries + s)] != 0;
-    };
+    for (const int32_t key : keys) is_listed_[size_t(row * c.entries + key)] = 1;
+    if (c.selected == 0) continue;
+    keys.resize(size_t(c.selected), -1);
+    selected_.insert(selected_.end(), keys.begin(), keys.end());
   }
-  // lse over what the query of a head lists, and other_weight beside it.
+}
+
+// A key of the attention serves several groups: it is spoiled where none of its batch entry lists
+// it.
+void LossProblem::spoil_what_is_not_listed() {
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t s = 0; s < c.entries; ++s) {
+      bool is_seen = false;
+      for (int64_t row = 0; row < c.groups * c.q_len && !is_seen; ++row) {
+        is_seen = is_listed(b, row / c.q_len, row % c.q_len, s);
+      }
+      if (is_seen) continue;
+      const auto spoil = [&](PoisonedTensor& keys, int64_t heads, int64_t dim) {
+        for (int64_t i = 0; i < heads * dim; ++i) {
+          keys.set(((b * heads + i / dim) * c.entries + s) * dim + i % dim, NAN);
+        }
+      };
+      spoil(k, c.groups, c.head_dim), spoil(target_k, c.kv_heads, c.target_dim);
+    }
+  }
+}
+
+// Over what the query of a head lists, and other_weight beside it.
+void LossProblem::compute_lse() {
   const double scale = c.scale.value_or(1 / std::sqrt(double(c.target_dim)));
+  const std::vector<double> queries = target_q.values(), keys = target_k.values();
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.target_heads; ++h) {
       for (int64_t t = 0; t < c.q_len; ++t) {
@@ -85,22 +119,17 @@ LossProblem::LossProblem(const LossCase& of)
         const int64_t kv_head = h / (c.target_heads / c.kv_heads);
         double sum = c.other_weight;
         for (int64_t s = 0; s < c.entries; ++s) {
-          if (!allowed_(b, h / (c.target_heads / c.groups), t, s)) continue;
+          if (!is_listed(b, h / (c.target_heads / c.groups), t, s)) continue;
           const int64_t key = (b * c.kv_heads + kv_head) * c.entries + s;
-          double score = 0;
-          for (int64_t x = 0; x < c.target_dim; ++x) {
-            score += target_q.get(query * c.target_dim + x) * target_k.get(key * c.target_dim + x);
-          }
-          score *= scale;
+          const double score =
+              scale * std::inner_product(queries.begin() + query * c.target_dim,
+                                         queries.begin() + (query + 1) * c.target_dim,
+                                         keys.begin() + key * c.target_dim, 0.0);
           sum += std::exp(c.softcap > 0 ? c.softcap * std::tanh(score / c.softcap) : score);
         }
         lse.set(query, std::log(sum));
       }
     }
-  }
-  for (PoisonedTensor* tensor :
-       {&q, &k, &w, &k_scale, &target_q, &target_k, &lse, &dloss, &loss, &stats, &dq, &dk, &dw}) {
-    tensor->seal();
   }
 }
 
@@ -121,13 +150,19 @@ IndexView LossProblem::selected() const {
 EntryPredicate LossProblem::listed() const {
   return [this](int64_t b, int64_t g, int64_t t, int64_t s) {
     const bool counts = c.rows.empty() || std::ranges::find(c.rows, t) != c.rows.end();
-    return counts && allowed_(b, g, t, s);
+    return counts && is_listed(b, g, t, s);
   };
 }
 IndexLossOptions LossProblem::options() const {
   IndexLossOptions options{.threads = c.threads};
   if (!c.rows.empty()) options.rows = IndexView(c.rows.data(), {1, 1, 1, int64_t(c.rows.size())});
   return options;
+}
+std::string LossProblem::damage_of_inputs() const {
+  for (const PoisonedTensor* tensor : {&q, &k, &w, &k_scale, &target_q, &target_k, &lse, &dloss}) {
+    if (!tensor->damage().empty()) return tensor->damage();
+  }
+  return "";
 }
 void LossProblem::forward() {
   index_loss_forward(indexer(), target(), lists(), loss.view(), stats.view(), options());
@@ -137,36 +172,29 @@ void LossProblem::backward() {
                       {dq.view(), dk.view(), c.has_w ? dw.view() : TensorView()}, options());
 }
 
+// Inputs come back as well: a write to them shows.
 LossTensors::LossTensors(LossProblem& p)
-    : indexer(p.indexer()),
-      target(p.target()),
-      lists(p.lists()),
-      loss(p.loss.view()),
-      stats(p.stats.view()),
-      dloss(p.dloss.view()),
-      gradients{p.dq.view(), p.dk.view(), p.c.has_w ? p.dw.view() : TensorView()},
-      options(p.options()) {
-  if (!p.c.on_gpu) return;
-  copies_.emplace();
+    : lists(p.lists()), options(p.options()), copies_(p.c.device) {
   const auto integers_there = [&](std::vector<int32_t>& copy, IndexView view) {
     const auto* const here = static_cast<const int32_t*>(view.data);
     copy.assign(here, here + view.shape[0] * view.shape[1] * view.shape[2] * view.shape[3]);
-    view.data = copies_->integers(copy);
-    view.device = {Device::Kind::cuda, 0};
+    view.data = copies_.integers(copy);
+    view.device = p.c.device;
     return view;
   };
-  indexer = {copies_->input(p.q), copies_->input(p.k),
-             p.c.has_w ? copies_->input(p.w) : TensorView(),
-             p.c.has_scale ? copies_->input(p.k_scale) : TensorView()};
-  target.q = copies_->input(p.target_q);
-  target.k = copies_->input(p.target_k);
-  target.lse = copies_->input(p.lse);
+  indexer = {copies_.output(p.q), copies_.output(p.k),
+             p.c.has_w ? copies_.output(p.w) : TensorView(),
+             p.c.has_scale ? copies_.output(p.k_scale) : TensorView()};
+  target = p.target();
+  target.q = copies_.output(p.target_q);
+  target.k = copies_.output(p.target_k);
+  target.lse = copies_.output(p.lse);
   if (p.c.selected > 0) lists = integers_there(selected_, p.selected());
-  loss = copies_->output(p.loss);
-  stats = copies_->output(p.stats);
-  dloss = copies_->input(p.dloss);
-  gradients = {copies_->output(p.dq), copies_->output(p.dk),
-               p.c.has_w ? copies_->output(p.dw) : TensorView()};
+  loss = copies_.output(p.loss);
+  stats = copies_.output(p.stats);
+  dloss = copies_.output(p.dloss);
+  gradients = {copies_.output(p.dq), copies_.output(p.dk),
+               p.c.has_w ? copies_.output(p.dw) : TensorView()};
   if (options.rows.is_given()) options.rows = integers_there(rows_, options.rows);
 }
 void LossTensors::forward() const {
@@ -175,38 +203,5 @@ void LossTensors::forward() const {
 void LossTensors::backward() const {
   index_loss_backward(dloss, indexer, target, lists, stats, gradients, options);
 }
-std::string LossTensors::finish() { return copies_ ? copies_->finish() : ""; }
 
-std::string check_loss(const LossCase& c) {
-  LossProblem p(c);
-  LossTensors tensors(p);
-  tensors.forward();
-  const bool has_gradients = c.dtype != DType::e4m3;
-  if (has_gradients) tensors.backward();
-  if (const std::string wrong = tensors.finish(); !wrong.empty()) return wrong;
-  const auto want = reference_index_loss(p.indexer(), p.target(), p.listed(), p.dloss.values());
-  // Numbers are around 1; exp of scores that many terms enter is what costs digits.
-  const auto compare = [&](const char* name, const PoisonedTensor& got,
-                           const std::vector<double>& wanted, double share) -> std::string {
-    double size = 1e-3;
-    for (const double x : wanted) size = std::isfinite(x) ? std::max(size, std::abs(x)) : size;
-    for (int64_t i = 0; i < got.num_elements(); ++i) {
-      const double x = got.get(i), y = wanted[size_t(i)];
-      if (x == y || std::abs(x - y) <= share * size) continue;
-      return say(name, "[", i, "] is ", x, " instead of ", y);
-    }
-    return got.damage();
-  };
-  const double sums = c.dtype == DType::f64 && c.target_dtype == DType::f64 ? 1e-11 : 3e-5;
-  const double stored = sums + 2 * rounding_unit(c.dtype);
-  for (const std::string& found :
-       {compare("loss", p.loss, want.loss, sums), compare("stats", p.stats, want.stats, sums),
-        has_gradients ? compare("dq", p.dq, want.dq, stored) : "",
-        has_gradients ? compare("dk", p.dk, want.dk, stored) : "",
-        has_gradients && c.has_w ? compare("dw", p.dw, want.dw, sums) : ""}) {
-    if (!found.empty()) return found;
-  }
-  return "";
-}
-
-}  // namespace keyhole::test
+}  // namespace keyhole::judge

@@ -1,6 +1,6 @@
-// tests/support/loss_problem.h
-// Index losses for tests: a case in a few numbers, its tensors in poisoned memory, and how the
-// results differ from the definition.
+// src/judge/loss_problem.h
+// Index losses that kernels are judged by: a case in a few numbers, and its tensors in poisoned
+// memory. Keys that no query lists are NaN.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
+#include "judge/device_copies.h"
+#include "judge/layout.h"
+#include "judge/poisoned_tensor.h"
 #include "keyhole/select.h"
 #include "reference/select.h"
-#include "support/case_tensors.h"
-#include "support/select_problem.h"
 
-namespace keyhole::test {
+namespace keyhole::judge {
 
 struct LossCase {
   int64_t batch = 1, groups = 1, heads = 2, head_dim = 8;   // of the indexer; heads of a group
@@ -21,15 +23,16 @@ struct LossCase {
   int64_t q_len = 9, entries = 9;
   DType dtype = DType::f32, target_dtype = DType::f32;
   bool has_w = true, has_scale = false;
-  std::string pattern = "causal";  // of the plan, or what the selection is drawn from
-  int64_t selected = 0;            // keys in the list of each query; 0: the plan
-  std::vector<int32_t> rows = {};  // empty: all
+  Pattern pattern = causal();          // of the plan, or what the selection is drawn from
+  std::optional<int64_t> offset = {};  // the position of query 0
+  int64_t selected = 0;                // keys in the list of each query; 0: the plan
+  std::vector<int32_t> rows = {};      // empty: all
   double softcap = 0;
   std::optional<double> scale = {};
   double other_weight = 0;  // of each head, with keys that are not listed: sinks, a window
   Layout layout = Layout::contiguous;
   int threads = 0;
-  bool on_gpu = false;
+  Device device = {};
   uint64_t seed = 1;
 };
 std::string to_text(const LossCase& c);
@@ -50,17 +53,23 @@ class LossProblem {
   IndexView selected() const;     // if c.selected > 0
   EntryPredicate listed() const;  // in the lists, and of a query that counts
   IndexLossOptions options() const;
+  std::string damage_of_inputs() const;  // empty: none
 
   void forward();
   void backward();
 
  private:
-  EntryPredicate allowed_;
+  bool is_listed(int64_t b, int64_t g, int64_t t, int64_t s) const;
+  void draw_lists(Random& random);
+  void spoil_what_is_not_listed();
+  void compute_lse();
+
+  std::vector<uint8_t> is_listed_;  // [batch, groups, q_len, entries]
   std::optional<Plan> plan_;
   std::vector<int32_t> selected_;  // [batch, groups, q_len, c.selected]
 };
 
-// The tensors of a problem where a call takes them: as they are, or copied to the GPU.
+// The tensors of a problem where a call takes them: as they are, or copied to a GPU.
 class LossTensors {
  public:
   explicit LossTensors(LossProblem& p);
@@ -74,15 +83,11 @@ class LossTensors {
 
   void forward() const;
   void backward() const;
-  // Waits, and brings back what was written. Empty, or what is wrong.
-  std::string finish();
+  void finish() const { copies_.finish(); }  // waits, and brings back what was written
 
  private:
-  std::optional<GpuCopies> copies_;
+  DeviceCopies copies_;
   std::vector<int32_t> selected_, rows_;
 };
 
-// Runs both directions; empty, or how they differ from the definition.
-std::string check_loss(const LossCase& c);
-
-}  // namespace keyhole::test
+}  // namespace keyhole::judge

@@ -1,6 +1,6 @@
-// tests/support/select_problem.h
-// Selections for tests: a case in a few numbers, its tensors in poisoned memory, and what the
-// definitions say about it.
+// src/judge/select_problem.h
+// Selections that kernels are judged by: a case in a few numbers, and its tensors in poisoned
+// memory. What may not be read is NaN or infinite.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "kernels/select_contract.h"
+#include "judge/device_copies.h"
+#include "judge/layout.h"
+#include "judge/poisoned_tensor.h"
 #include "keyhole/select.h"
 #include "reference/select.h"
-#include "support/case_tensors.h"
-#include "support/gpu_copies.h"
 
-namespace keyhole::test {
+namespace keyhole::judge {
 
-// What the scores of a row are like, for top_k.
+// What the scores of a row are like. An indexer that gives such scores has small integers for
+// few_values, q = 0 for equal and zeros, a NaN and an infinity among its keys for special, and
+// normal numbers for the others.
 enum class ScoreKind : uint8_t {
   normal,
   few_values,  // many ties
@@ -38,13 +40,14 @@ struct SelectCase {
   int64_t q_len = 5, entries = 40, head_dim = 8, k = 4;
   DType dtype = DType::f32;  // of q and k, or of the scores
   bool has_w = true, has_scale = false, has_counts = true;
-  std::string visible = {}, always = {};  // patterns; empty: not given
+  std::optional<Pattern> visible = {}, always = {};
+  std::optional<int64_t> offset = {};  // the position of query 0
   bool one_plan_for_all = true;
   Layout layout = Layout::contiguous;
   ScoreKind kind = ScoreKind::normal;
   int64_t extra_columns = 0;  // of the lists
   int threads = 0;
-  bool on_gpu = false;
+  Device device = {};
   uint64_t seed = 1;
 };
 std::string to_text(const SelectCase& c);
@@ -72,21 +75,26 @@ class SelectProblem {
 
   const SelectCase& c;
   PoisonedTensor q, k, w, k_scale;  // of the indexer
-  PoisonedTensor given_scores;      // for top_k, of c.kind
+  PoisonedTensor given_scores;      // for top_k
   PoisonedTensor scores;            // that index_scores writes
   Lists32 indices, counts;
 
   IndexerView indexer() const;
   Selection selection() const;
   SelectOptions options() const;
-  EntryPredicate visible() const;  // empty: all
-  EntryPredicate always() const;   // empty: none
+  const EntryPredicate& visible() const { return sees_; }      // empty: all
+  const EntryPredicate& always() const { return has_first_; }  // empty: none
+  std::string damage() const;  // of the tensors and the lists; empty: none
 
  private:
+  void draw();
+  void spoil_what_is_not_visible();
+
+  EntryPredicate sees_, has_first_;
   std::optional<Plan> visible_, always_;
 };
 
-// The tensors of a problem where a call takes them: as they are, or copied to the GPU.
+// The tensors of a problem where a call takes them: as they are, or copied to a GPU.
 class SelectTensors {
  public:
   explicit SelectTensors(SelectProblem& p);
@@ -95,26 +103,10 @@ class SelectTensors {
   TensorView given_scores, scores;
   Selection selection;
 
-  // Waits, and brings back what was written. Empty, or what is wrong.
-  std::string finish();
+  void finish() const { copies_.finish(); }  // waits, and brings back what was written
 
  private:
-  std::optional<GpuCopies> copies_;
+  DeviceCopies copies_;
 };
 
-// Empty, or how the lists of a problem differ from these.
-std::string difference(const SelectProblem& p, const ReferenceSelection& want);
-
-// Runs index_scores, and gives how it differs from the definition. With a kernel: that one.
-std::string check_scores(const SelectCase& c);
-std::string check_scores(const SelectCase& c, const SelectKernel& kernel);
-// Whether a kernel of select_keys chooses what top_k chooses from the scores of another kernel.
-std::string check_select(const SelectCase& c, const SelectKernel& kernel,
-                         const SelectKernel& scores);
-std::string check_top_k(const SelectCase& c, const SelectKernel& kernel);
-// The same for top_k of given scores, and for select_keys against the scores of index_scores, in
-// one step and in two.
-std::string check_top_k(const SelectCase& c);
-std::string check_select_keys(const SelectCase& c);
-
-}  // namespace keyhole::test
+}  // namespace keyhole::judge

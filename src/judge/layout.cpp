@@ -1,9 +1,9 @@
-// tests/support/placement.cpp
-#include "support/placement.h"
+// src/judge/layout.cpp
+#include "judge/layout.h"
 
 #include <algorithm>
 
-namespace keyhole::test {
+namespace keyhole::judge {
 namespace {
 
 constexpr int64_t kOddStride =
@@ -42,7 +42,7 @@ Placement place(DType dtype, const std::vector<int64_t>& shape, Layout layout) {
     extent += (std::max<int64_t>(shape[size_t(i)], 1) - 1) * strides[i];
     if (layout == Layout::odd_strides && shape[size_t(i)] == 1) strides[i] = kOddStride;
   }
-  return judge::between_moats(view, extent, layout == Layout::odd_offset ? 1 : 0);
+  return between_moats(view, extent, layout == Layout::odd_offset ? 1 : 0);
 }
 
-}  // namespace keyhole::test
+}  // namespace keyhole::judge
