@@ -62,7 +62,8 @@ KeptPairs chosen_pairs(const ChosenLists& chosen, const Pattern& visible, const 
                        int64_t batch, int64_t head) {
   const HeadPattern pattern = visible.for_head(shape, batch, head);
   const int64_t group = head / (shape.heads / chosen.groups);
-  KeptPairs pairs{say("at most ", chosen.k, " keys"), chosen.path, {}, KeptAs::chosen};
+  KeptPairs pairs{
+      say("at most ", chosen.k, chosen.k == 1 ? " key" : " keys"), chosen.path, {}, KeptAs::chosen};
   for (int64_t query = 0; query < chosen.q_len; ++query) {
     const auto list =
         chosen.keys.begin() + ((batch * chosen.groups + group) * chosen.q_len + query) * chosen.k;

@@ -146,8 +146,8 @@ Runner add_show(CLI::App& app, Context& context) {
                  "write a web page with zoom; shows why a pair attends, tiles and cost")
       ->type_name("FILE");
   app.add_option("--chosen", options->chosen,
-                 "draws the keys that a selection chose: the .npy file of keyhole.select_keys' "
-                 "result, [batch, groups, q_len, k] or [q_len, k]; the pattern is what was visible")
+                 "what a selection chose: the result of keyhole.select_keys as a .npy file; the "
+                 "pattern is what was visible")
       ->type_name("FILE");
   options->normalizer.add_to(app);
   add_integer(app, "--head-dim", options->head_dim,

@@ -93,9 +93,12 @@ Finding judge_lists(const SelectProblem& p, const TensorView& scores, bool takes
 
 namespace {
 
-// Numbers are around 1; exp of scores that many terms enter is what costs digits.
+// Numbers are around 1; exp of scores that many terms enter is what costs digits. Scores grow with
+// the root of head_dim, and so does what their rounding does to exp.
 double sum_error(const LossCase& c) {
-  return c.dtype == DType::f64 && c.target_dtype == DType::f64 ? 1e-11 : 3e-5;
+  const bool is_wide = c.dtype == DType::f64 && c.target_dtype == DType::f64;
+  const double head_dim = double(std::max(c.head_dim, c.target_dim));
+  return (is_wide ? 1e-11 : 3e-5) * std::max(1.0, std::sqrt(head_dim / 64));
 }
 
 void compare(Finding& finding, const char* name, const PoisonedTensor& got,

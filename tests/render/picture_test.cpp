@@ -114,7 +114,7 @@ TEST(Picture, WhatWasChosenIsDrawnOverWhatIsVisible) {
 // Where the pairs of the pattern were sampled, those of the second layer are still counted.
 TEST(Picture, CountsWhatWasChosenOfAnEstimate) {
   constexpr int64_t kLength = 1 << 20;
-  KeptPairs chosen{"at most 1 keys", "c.npy", {}, KeptAs::chosen};
+  KeptPairs chosen{"at most 1 key", "c.npy", {}, KeptAs::chosen};
   for (int32_t query = 0; query < kLength; ++query) chosen.keys.push_back({query});
   Picture picture = look(dilated(7), {.q_len = kLength, .k_len = kLength}, 0, 0, kTextCells);
   ASSERT_TRUE(picture.is_estimate);
