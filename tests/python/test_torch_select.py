@@ -389,6 +389,18 @@ def test_one_compiled_graph_serves_every_pattern(device):
     assert counter.frame_count <= 2  # a plan in place of a pattern may be another graph
 
 
+@pytest.mark.parametrize("length", ["number", "size"])
+def test_top_k_may_change_under_a_compiler(length):
+    def choose(q, k, n):
+        return keyhole.select_keys(q, k, top_k=n if length == "number" else q.shape[2] // 4, visible="causal")
+
+    torch._dynamo.reset()
+    compiled = torch.compile(choose, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (8, 16, 24):
+        q, k = draw(1, 2, 4 * n, 16), draw(1, 1, 4 * n, 16)
+        assert torch.equal(compiled(q, k, n), choose(q, k, n))
+
+
 def test_texts_compile():
     check_step(torch.compile(step, fullgraph=True, backend="aot_eager"), "causal", "sinks(2)")
     check_step(torch.compile(step, fullgraph=True, backend="aot_eager"), None, None)
