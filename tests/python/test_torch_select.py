@@ -632,3 +632,11 @@ def test_checkpointing():
 def test_autocast_leaves_the_dtypes_of_an_indexer():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(scores(), keyhole.index_scores(Q, K, W))
+def test_autocast_leaves_the_hadamard_transform():
+    x = draw(3, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        turned = keyhole.hadamard(x)
+    assert torch.equal(turned, keyhole.hadamard(x))
+    assert keyhole.hadamard(x.to("meta")).dtype == torch.float32
+
+
