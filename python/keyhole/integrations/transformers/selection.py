@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -14,13 +13,10 @@ from ...heads import GroupedHeads
 from ...indexer import LightningIndexer
 from ...torch_attention.encoded import Restricted
 from .attention import NAME, is_self_attention, lists_of_layer, plan_without_trace, refuse_unsupported
+from .layer_parts import refuse_other_layer, rotary_dims, rotation_of
 from .layout import Layout
 
 __all__ = ["indexer_loss", "use_selection"]
-
-_NEEDED = ("q_proj", "k_proj", "v_proj", "o_proj", "head_dim", "scaling")
-# Parts of attention layers that are computed otherwise than by q, k, v, norms of the heads and rotary positions.
-_FOREIGN = ("sinks", "attn_logit_softcapping", "gate_proj", "q_a_proj", "rel_pos")
 
 
 class SelectedAttention(DeepSeekSparseAttention):
@@ -29,6 +25,18 @@ class SelectedAttention(DeepSeekSparseAttention):
     config: Any
     layer_idx: int
     loss: torch.Tensor | None  # of the last forward pass
+
+    def set(self, **settings: Any) -> None:
+        """As in DeepSeekSparseAttention, but for visible: the model's own mask, or the pattern of set_pattern."""
+        if "visible" in settings and hasattr(self, "visible"):  # it is set once, when the layer is made
+            raise ValueError(
+                f"keyhole: visible is {settings['visible']!r}, and layer {self.layer_idx} takes its mask from the "
+                "model; call keyhole.integrations.transformers.set_pattern(model, pattern) to replace it"
+            )
+        super().set(**settings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "loss": None}
 
     def forward(  # type: ignore[override]
         self,
@@ -100,11 +108,12 @@ def use_selection(
                 "keyhole" (`register`, `model.set_attn_implementation`)
     layers      which, by their index; all by default
     stage       "dense" computes what the model computed before. Change it later with keyhole.nn.set_selection
-    rope_dim    how many dimensions of the indexer carry positions; by default as many as the model's heads have, up to
-                64 and index_dim
+    rope_dim    how many dimensions of the indexer carry positions; by default as many as of the model's heads, up to 64
+                and index_dim
     others      as in keyhole.nn.DeepSeekSparseAttention
 
-    The model's own masks are the visible keys: causal, windows, padding, packed sequences.
+    The model's own masks are the visible keys: causal, windows, padding, packed sequences; or the pattern of
+    `set_pattern`, which a layer keeps.
     """
     implementation = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if implementation != NAME:
@@ -117,48 +126,53 @@ def use_selection(
     missing = sorted(set(layers or ()) - indices)
     if missing or not found:
         raise ValueError(f"use_selection: no attention layers {missing}; {type(model).__name__} has {sorted(indices)}")
+    indexer_options = {"groups": groups, "hadamard": hadamard, "quantize": quantize}
+    replaced = {}
     for name, module in found:
-        if layers is not None and module.layer_idx not in layers:
-            continue
-        indexer_options = {"groups": groups, "hadamard": hadamard, "quantize": quantize}
-        made = _selected(module, index_heads, index_dim, rope_dim, indexer_options)
-        made.set(top_k=top_k, stage=stage, always=always, rows=rows)
-        made.train(module.training)
+        if layers is None or module.layer_idx in layers:
+            made = _selected(module, index_heads, index_dim, rope_dim, indexer_options)
+            made.set(top_k=top_k, stage=stage, always=always, rows=rows)
+            replaced[name] = made.train(module.training)
+    for name, made in replaced.items():  # after all of them were made: an error leaves the model as it was
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, made)
 
 
 def indexer_loss(model: torch.nn.Module) -> torch.Tensor:
     """The sum of the losses of all indexers in the last forward pass; add it to the loss of the model."""
-    losses = [module.loss for module in model.modules() if isinstance(module, SelectedAttention)]
-    given = [loss for loss in losses if loss is not None]
-    if not given:
+    layers = [m for m in model.modules() if isinstance(m, SelectedAttention) and m.loss is not None]
+    if not layers:
         raise ValueError(
             "indexer_loss: no layer has a loss; use_selection with stage 'warmup' or 'sparse', call model.train(), and "
             "run the model first"
         )
-    return torch.stack(given).sum()
+    for layer in layers:
+        is_trained = any(parameter.requires_grad for parameter in layer.indexer.parameters())
+        if torch.is_grad_enabled() and is_trained and not layer.loss.requires_grad:
+            raise RuntimeError(
+                f"indexer_loss: the loss of layer {layer.layer_idx} has no gradient, because the layer ran without "
+                'gradients. If the model uses gradient checkpointing, enable it with {"use_reentrant": False}; to read '
+                "the loss alone, call indexer_loss under torch.no_grad()"
+            )
+    return torch.stack([layer.loss for layer in layers]).sum()
 
 
 def _selected(
     module: Any, index_heads: int, index_dim: int, rope_dim: int | None, options: dict[str, Any]
 ) -> SelectedAttention:
-    kind = type(module).__name__
-    missing = [name for name in _NEEDED if not hasattr(module, name)]
-    foreign = [name for name in _FOREIGN if getattr(module, name, None) is not None]
-    apply_rope = getattr(sys.modules[type(module).__module__], "apply_rotary_pos_emb", None)
-    if missing or foreign or apply_rope is None:
-        what = f"has no {missing[0]}" if missing else f"has {foreign[0]}" if foreign else "has no rotary positions"
-        raise NotImplementedError(
-            f"use_selection: {kind} {what}; accepted are grouped-query layers such as those of Llama and Qwen. Build "
-            "keyhole.nn.DeepSeekSparseAttention into the model yourself"
-        )
-    weight = module.q_proj.weight
-    rope_dim = min(64, index_dim, module.head_dim) if rope_dim is None else rope_dim
-    if rope_dim < 2 or module.head_dim % rope_dim != 0:
+    if isinstance(module, SelectedAttention):
         raise ValueError(
-            f"use_selection: rope_dim is {rope_dim}, and the heads of {kind} have {module.head_dim} dimensions; pass a "
-            "divisor of that"
+            f"use_selection: layer {module.layer_idx} has a selection already; change it with "
+            "keyhole.nn.set_selection, or pass layers="
+        )
+    refuse_other_layer(module)
+    weight = module.q_proj.weight
+    rotary = rotary_dims(module)
+    rope_dim = min(64, index_dim, rotary) if rope_dim is None else rope_dim
+    if rope_dim < 2 or rotary % rope_dim != 0:
+        raise ValueError(
+            f"use_selection: rope_dim is {rope_dim}, and {rotary} dimensions of a head of {type(module).__name__} "
+            "carry positions; pass a divisor of that"
         )
     indexer = LightningIndexer(
         module.q_proj.in_features, index_heads, index_dim, rope_dim=rope_dim, rope_layout="half",
@@ -174,7 +188,8 @@ def _selected(
     made.config, made.layer_idx, made.loss = module.config, module.layer_idx, None
     made.is_causal = getattr(module, "is_causal", True)
     made.attention_dropout = getattr(module, "attention_dropout", 0.0)
-    made.apply_rope = apply_rope
+    made.apply_rope = rotation_of(module)
+    made.keyhole_pattern = getattr(module, "keyhole_pattern", None)
     return made
 
 
