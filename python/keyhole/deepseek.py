@@ -124,7 +124,7 @@ class DeepSeekSparseAttention(nn.Module):
         heads: GroupedHeads | LatentHeads
         if latent_dim is None:
             _refuse_latent(rope_head_dim=rope_head_dim, v_head_dim=v_head_dim)
-            heads = GroupedHeads.made(dim, of_context, num_heads, kv_heads, head_dim, scale, bias=bias, **placed)
+            heads = GroupedHeads(dim, of_context, num_heads, kv_heads, head_dim, scale, bias=bias, **placed)
         else:
             heads = LatentHeads(
                 dim, of_context, num_heads, head_dim, latent_dim=latent_dim,
@@ -138,23 +138,16 @@ class DeepSeekSparseAttention(nn.Module):
         )  # fmt: skip
         # A logit of 0 weighs as much as a key with score 0.
         logits = nn.Parameter(torch.zeros(num_heads, **placed)) if sink else None
-        self._build(
-            heads, indexer, logits, top_k=top_k, stage=stage, visible=visible, always=always, rows=rows,
-            softcap=softcap, deterministic=deterministic,
-        )  # fmt: skip
-
-    def _build(
-        self,
-        heads: GroupedHeads | LatentHeads,
-        indexer: LightningIndexer,
-        sink: Tensor | None,
-        *,
-        softcap: float,
-        deterministic: bool,
-        **settings: Any,
-    ) -> None:
         super().__init__()
         self.heads = heads
+        self._begin(
+            indexer, logits, softcap, deterministic, top_k=top_k, stage=stage, visible=visible, always=always, rows=rows
+        )
+
+    def _begin(
+        self, indexer: LightningIndexer, sink: Tensor | None, softcap: float, deterministic: bool, **settings: Any
+    ) -> None:
+        """All that a layer has besides its heads."""
         self.indexer = indexer
         self.sink = sink
         self.softcap = softcap
@@ -167,23 +160,6 @@ class DeepSeekSparseAttention(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: without what the last forward pass left."""
         return {**self.__dict__, "last_indices": None}
-
-    @classmethod
-    def around(
-        cls,
-        heads: GroupedHeads | LatentHeads,
-        indexer: LightningIndexer,
-        *,
-        sink: Tensor | None = None,
-        softcap: float = 0.0,
-        deterministic: bool = False,
-        **settings: Any,
-    ) -> DeepSeekSparseAttention:
-        """A layer of existing projections and an indexer. `settings` are those of `set`; top_k is needed."""
-        self = cls.__new__(cls)
-        settings = {"stage": "sparse", "visible": "causal", "always": None, "rows": None, **settings}
-        self._build(heads, indexer, sink, softcap=softcap, deterministic=deterministic, **settings)
-        return self
 
     def set(self, **settings: Any) -> None:
         """Changes stage, top_k, visible, always, rows or source. `source` is another layer, whose lists this one uses

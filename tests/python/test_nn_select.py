@@ -92,9 +92,7 @@ def test_rope_of_the_indexer(layout, twice):
 def test_there_is_no_default_layout_of_rope():
     with pytest.raises(ValueError, match="without a rope_layout; make it with rope_layout='interleaved' or 'half'"):
         LightningIndexer(32, 2, 64)(draw(1, 5, 32), rope=rope_of(5, 64))
-    with pytest.raises(
-        ValueError, match=r"cosines and sines have shape \[5, 16\]; .* 4, or 8 .*in two halves"
-    ):
+    with pytest.raises(ValueError, match=r"cosines and sines have shape \[5, 16\]; .* 4, or 8 .*in two halves"):
         LightningIndexer(32, 2, 16, rope_dim=8, rope_layout="half")(draw(1, 5, 32), rope=rope_of(5, 32))
 
 

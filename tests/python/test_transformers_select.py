@@ -123,9 +123,7 @@ def test_a_layer_keeps_its_pattern(pattern):
 
 def test_the_mask_of_a_layer_is_changed_by_set_pattern():
     model = selected()
-    with pytest.raises(
-        ValueError, match="layer 0 takes its mask from the model; .*set_pattern"
-    ):
+    with pytest.raises(ValueError, match="layer 0 takes its mask from the model; .*set_pattern"):
         set_selection(model, lambda _: {"visible": "causal"})
     before = logits(model)
     keyhole_hf.set_pattern(model, "causal & window(2)")
@@ -173,12 +171,29 @@ def test_copies_after_a_forward_pass():
     torch.testing.assert_close(keyhole_hf.indexer_loss(twin), keyhole_hf.indexer_loss(model))
 
 
-def test_weights_after_a_reload(tmp_path):
-    """The order that docs/huggingface.md gives: a new model, use_selection, then the weights."""
+def test_weights_keep_their_names(tmp_path):
+    """A saved model loads into the model without indexers, whose attention is that of stage dense; and again with."""
+    plain = set(model_of("llama", "keyhole").state_dict())
     model = selected(stage="sparse")
-    torch.save(model.state_dict(), tmp_path / "weights.pt")
-    torch.manual_seed(7)
-    again = transformers.LlamaForCausalLM._from_config(model.config, attn_implementation="keyhole").eval()
+    assert {name for name in model.state_dict() if ".indexer." not in name} == plain
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.1)  # training
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="keyhole").eval()
+    want = logits(model)
+    set_selection(model, lambda _: {"stage": "dense"})
+    torch.testing.assert_close(logits(again), logits(model))
     keyhole_hf.use_selection(again, stage="sparse", **INDEX)
-    again.load_state_dict(torch.load(tmp_path / "weights.pt"))
-    assert torch.equal(logits(again), logits(model))
+    again.load_state_dict(model.state_dict())
+    torch.testing.assert_close(logits(again), want)
+
+
+def test_a_replaced_projection_is_used():
+    """As adapters replace them."""
+    model = selected()
+    before = logits(model)
+    layers_of(model)[0].q_proj = torch.nn.Sequential(layers_of(model)[0].q_proj, torch.nn.Dropout(0.0))
+    torch.testing.assert_close(logits(model), before)
+    layers_of(model)[0].q_proj[0].weight.data.zero_()
+    assert not torch.allclose(logits(model), before)
