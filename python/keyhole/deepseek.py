@@ -1,11 +1,9 @@
 # python/keyhole/deepseek.py
-"""DeepSeekSparseAttention: an attention layer that attends to the keys its indexer chooses; and what sets such layers
-up in a model.
-"""
+"""DeepSeekSparseAttention: an attention layer that attends to the keys its indexer chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +17,7 @@ from .plan import Plan
 from .select import index_loss, select_keys
 from .torch_attention.refusals import refuse_learned
 
-__all__ = ["DeepSeekSparseAttention", "SparseResult", "indexer_parameters", "set_selection"]
+__all__ = ["DeepSeekSparseAttention", "SparseResult"]
 
 Tensor = torch.Tensor
 Extend = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
@@ -332,49 +330,6 @@ class DeepSeekSparseAttention(nn.Module):
             if former._readers == 0:
                 former.last_indices = None
         self._source = () if source is None else (source,)
-
-
-def set_selection(model: nn.Module, settings: Callable[[int], dict[str, Any] | int | None]) -> None:
-    """Sets up the DeepSeekSparseAttention layers of a model, in the order of `model.modules()`.
-
-    settings    a function of the layer's index, counted over these layers. It returns what to change: a dict with any
-                of stage, top_k, visible, always, rows and source; a number, which is top_k; or None. `source` is the
-                index of an earlier layer, whose lists this layer then uses, or None for its own
-
-    >>> import torch
-    >>> import keyhole
-    >>> model = torch.nn.ModuleList(
-    ...     keyhole.nn.DeepSeekSparseAttention(32, 2, top_k=8, index_heads=2, index_dim=16) for _ in range(4))
-    >>> keyhole.nn.set_selection(model, lambda i: {"top_k": 4} if i % 2 == 0 else {"source": i - 1})
-    >>> x = torch.randn(1, 50, 32)
-    >>> lists = [layer(x).indices for layer in model]
-    >>> lists[0].shape, lists[1] is lists[0], lists[2] is lists[0]
-    (torch.Size([1, 1, 50, 4]), True, False)
-    """
-    layers = [module for module in model.modules() if isinstance(module, DeepSeekSparseAttention)]
-    if not layers:
-        raise ValueError(f"set_selection: {type(model).__name__} has no DeepSeekSparseAttention layers")
-    for index, layer in enumerate(layers):
-        chosen = settings(index)
-        if chosen is None:
-            continue
-        changes = dict(chosen) if isinstance(chosen, dict) else {"top_k": chosen}
-        if changes.get("source") is not None:
-            source = as_integer(changes["source"], f"set_selection: the source of layer {index}")
-            if not 0 <= source < index:
-                raise ValueError(
-                    f"set_selection: the source of layer {index} is {source}; expected an earlier layer, 0 to "
-                    f"{index - 1}, which has chosen when this one runs"
-                )
-            changes["source"] = layers[source]
-        layer.set(**changes)
-
-
-def indexer_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters of all LightningIndexers of a model: what the warm-up trains."""
-    for module in model.modules():
-        if isinstance(module, LightningIndexer):
-            yield from module.parameters()
 
 
 def _checked_rows(rows: Any) -> Any:
