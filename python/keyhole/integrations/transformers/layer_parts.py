@@ -97,6 +97,5 @@ def _other_order(module: Any, names: tuple[str, ...]) -> str | None:
 
 def _is_own(module: Any, name: str) -> bool:
     """Whether it is an attribute of the layer or a value of its config, and not a method or flag of every module."""
-    return (hasattr(module, name) and not hasattr(torch.nn.Module, name) and name != "training") or name in vars(
-        module.config
-    )
+    of_layer = hasattr(module, name) and not hasattr(torch.nn.Module, name) and name != "training"
+    return of_layer or (name in vars(module.config) and not name.startswith("_"))
