@@ -1,11 +1,9 @@
 # python/keyhole/deepseek.py
-"""DeepSeekSparseAttention: an attention layer that attends to the keys its indexer chooses; and what sets such layers
-up in a model.
-"""
+"""DeepSeekSparseAttention: an attention layer that attends to the keys its indexer chooses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +17,7 @@ from .plan import Plan
 from .select import index_loss, select_keys
 from .torch_attention.refusals import refuse_learned
 
-__all__ = ["DeepSeekSparseAttention", "SparseResult", "indexer_parameters", "set_selection"]
+__all__ = ["DeepSeekSparseAttention", "SparseResult"]
 
 Tensor = torch.Tensor
 Extend = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
@@ -47,11 +45,13 @@ class DeepSeekSparseAttention(nn.Module):
     latent_dim      None, or the size of the latent vector of multi-head latent attention, such as 512. Then
                     num_kv_heads is not given, and keys have rope_head_dim more dimensions, which carry the positions
     rope_head_dim, v_head_dim
-                    of latent heads; v_head_dim is head_dim by default
+                    of latent heads; 64 and head_dim by default
     stage           "dense": plain attention over all visible keys, without the indexer
                     "warmup": the same, and the loss of the indexer over all visible keys
                     "sparse": attention over the chosen keys, and the loss of the indexer over them
-    visible         which keys a query may see: a pattern, its text, or a plan; "causal" by default
+    visible         which keys a query may see: a pattern, its text, or a plan; "causal" by default. A pattern that
+                    differs between heads (per_head) counts query heads in stage "dense", and the groups of the indexer
+                    in stage "sparse"; "warmup" needs as many of both
     always          a pattern whose keys are chosen before all others, such as "sinks(4) | window(63)"
     rows            None, or how many queries of a call the loss is computed for, drawn at random
     index_heads, index_dim, groups, rope_dim, rope_layout, hadamard, quantize
@@ -87,7 +87,7 @@ class DeepSeekSparseAttention(nn.Module):
         num_kv_heads: int | None = None,
         head_dim: int | None = None,
         latent_dim: int | None = None,
-        rope_head_dim: int = 64,
+        rope_head_dim: int | None = None,
         v_head_dim: int | None = None,
         stage: str = "sparse",
         visible: Pattern | Plan | str = "causal",
@@ -121,10 +121,12 @@ class DeepSeekSparseAttention(nn.Module):
         of_context = dim if context_dim is None else context_dim
         heads: GroupedHeads | LatentHeads
         if latent_dim is None:
-            heads = GroupedHeads.made(dim, of_context, num_heads, kv_heads, head_dim, scale, bias=bias, **placed)
+            _refuse_latent(rope_head_dim=rope_head_dim, v_head_dim=v_head_dim)
+            heads = GroupedHeads(dim, of_context, num_heads, kv_heads, head_dim, scale, bias=bias, **placed)
         else:
             heads = LatentHeads(
-                dim, of_context, num_heads, head_dim, latent_dim=latent_dim, rope_head_dim=rope_head_dim,
+                dim, of_context, num_heads, head_dim, latent_dim=latent_dim,
+                rope_head_dim=64 if rope_head_dim is None else rope_head_dim,
                 v_head_dim=head_dim if v_head_dim is None else v_head_dim, rope_layout=rope_layout, scale=scale,
                 bias=bias, **placed,
             )  # fmt: skip
@@ -134,52 +136,37 @@ class DeepSeekSparseAttention(nn.Module):
         )  # fmt: skip
         # A logit of 0 weighs as much as a key with score 0.
         logits = nn.Parameter(torch.zeros(num_heads, **placed)) if sink else None
-        self._build(
-            heads, indexer, logits, top_k=top_k, stage=stage, visible=visible, always=always, rows=rows,
-            softcap=softcap, deterministic=deterministic,
-        )  # fmt: skip
-
-    def _build(
-        self,
-        heads: GroupedHeads | LatentHeads,
-        indexer: LightningIndexer,
-        sink: Tensor | None,
-        *,
-        softcap: float,
-        deterministic: bool,
-        **settings: Any,
-    ) -> None:
         super().__init__()
         self.heads = heads
+        self._begin(
+            indexer, logits, softcap, deterministic, top_k=top_k, stage=stage, visible=visible, always=always, rows=rows
+        )
+
+    def _begin(
+        self, indexer: LightningIndexer, sink: Tensor | None, softcap: float, deterministic: bool, **settings: Any
+    ) -> None:
+        """All that a layer has besides its heads."""
         self.indexer = indexer
         self.sink = sink
         self.softcap = softcap
         self.deterministic = deterministic
         self.last_indices = None  # kept for layers that have this one as their source
         self._source: tuple[DeepSeekSparseAttention, ...] = ()  # in a tuple it is no submodule
-        self._is_source = False
+        self._readers = 0  # how many layers have this one as their source
         self.set(**settings)
 
-    @classmethod
-    def around(
-        cls,
-        heads: GroupedHeads | LatentHeads,
-        indexer: LightningIndexer,
-        *,
-        sink: Tensor | None = None,
-        softcap: float = 0.0,
-        deterministic: bool = False,
-        **settings: Any,
-    ) -> DeepSeekSparseAttention:
-        """A layer of existing projections and an indexer. `settings` are those of `set`; top_k is needed."""
-        self = cls.__new__(cls)
-        settings = {"stage": "sparse", "visible": "causal", "always": None, "rows": None, **settings}
-        self._build(heads, indexer, sink, softcap=softcap, deterministic=deterministic, **settings)
-        return self
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: without what the last forward pass left."""
+        return {**self.__dict__, "last_indices": None}
 
     def set(self, **settings: Any) -> None:
         """Changes stage, top_k, visible, always, rows or source. `source` is another layer, whose lists this one uses
-        instead of its own indexer, or None."""
+        instead of its own indexer, or None. In stage "sparse", top_k, visible and always are then those of the source.
+
+        A layer with a source takes the lists of the last forward pass of the source, whatever they were chosen for. So
+        run the source on the same input before it, and run the backward pass before the next forward pass if
+        checkpointing computes layers again. Where that is not so, pass `indices` to the call instead.
+        """
         for name, value in settings.items():
             if name not in _SETTINGS:
                 raise TypeError(f"DeepSeekSparseAttention: no setting {name!r}; accepted are {', '.join(_SETTINGS)}")
@@ -199,33 +186,43 @@ class DeepSeekSparseAttention(nn.Module):
     ) -> SparseResult:
         """Attention from x [batch, q_len, dim] to context [batch, k_len, dim], or to x itself.
 
-        rope        (cos, sin), see LightningIndexer.forward: for the indexer, and for latent heads
+        rope        (cos, sin), see LightningIndexer.forward: for the indexer, and for latent heads. Other heads get no
+                    positions from it: pass rotate as well
         rotate      for other heads: rotate(q, k) returns them with their positions encoded, as in SparseAttention
-        indices     lists of another layer, used instead of the indexer of this one, which then has no loss
+        indices     lists of another layer, in stage "sparse": used instead of the indexer of this one, which then has
+                    no loss
         visible, rows
                     in place of those of the layer. visible may also be a function that returns a plan for a number of
-                    heads, and rows the numbers of the queries, in ascending order
+                    heads, and rows a tensor with the numbers of the queries, in ascending order
         extend      for caches: extend(k, v) returns them with the keys and values of earlier tokens in front. Both are
-                    [batch, length, heads, head_dim]. The indexer has no cache: in other stages than "dense" it needs
-                    all tokens as context, or `indices`
+                    [batch, length, heads, head_dim]. The indexer has no cache: where it runs, pass all tokens as
+                    context in place of extend, or `indices`
         returns     SparseResult: output, loss and indices. The last two are None where there are none
         """
         seen: Any = self.visible if visible is None else visible
-        for_groups = seen(self.indexer.groups) if callable(seen) else seen
+        rows = self.rows if rows is None else _checked_rows(rows)
         is_sparse = self.stage == "sparse"
+        if indices is not None and not is_sparse:
+            raise ValueError(
+                f"DeepSeekSparseAttention: indices were passed in stage {self.stage!r}, which attends to all visible "
+                "keys; pass none, or call set(stage='sparse')"
+            )
         indices = self._given(indices) if is_sparse else None
         # A layer that uses the lists of another one does not choose, and its indexer has nothing to learn.
         has_loss = self.training and self.stage != "dense" and indices is None and not self._source
-        learned = None
+        learned = for_groups = None
         if has_loss or (is_sparse and indices is None):
+            for_groups = self._for_groups(seen, self.indexer.groups) if callable(seen) else seen
             learned = self._indexed(x, context, rope, has_loss)
         if is_sparse and indices is None:
             indices = self._chosen(learned, for_groups)
-        if self._is_source:
+        if self._readers:
             self.last_indices = indices
         q, k, v = self.heads.project(x, x if context is None else context, rope, rotate, is_dense=not is_sparse)
         if extend is not None:
             k, v = extend(k, v)
+            if learned is not None:
+                _check_extended(k.shape[1], learned.k.shape[2], self.stage)
         for_heads = seen(q.shape[2]) if callable(seen) else seen
         out, lse = attention(
             q, k, v, indices if is_sparse else for_heads, scale=self.heads.scale, layout="bshd", softcap=self.softcap,
@@ -251,8 +248,8 @@ class DeepSeekSparseAttention(nn.Module):
     def _chosen(self, learned: Any, visible: Any) -> Tensor:
         with torch.no_grad():
             q, k, w, k_scale = self.indexer.quantized(learned)
-            return select_keys(  # type: ignore[no-any-return]
-                q, k, w, k_scale=k_scale, top_k=self.top_k, visible=visible, always=self.always
+            return self._for_groups(  # type: ignore[no-any-return]
+                select_keys, q, k, w, k_scale=k_scale, top_k=self.top_k, visible=visible, always=self.always
             )
 
     def _given(self, indices: Tensor | None) -> Tensor | None:
@@ -267,17 +264,30 @@ class DeepSeekSparseAttention(nn.Module):
         return found
 
     def _loss(self, learned: Any, q: Tensor, k: Tensor, lse: Tensor, lists: Any, rows: Any) -> Tensor:
-        rows = self.rows if rows is None else rows
         q_len = q.shape[1]
         if isinstance(rows, int):
             drawn = min(rows, q_len)
             rows = torch.randperm(q_len, device=q.device)[:drawn].sort().values
-        loss = index_loss(
-            learned.q, learned.k, learned.w, q.transpose(1, 2), k.transpose(1, 2), lse, lists, rows=rows,
+        loss = self._for_groups(
+            index_loss, learned.q, learned.k, learned.w, q.transpose(1, 2), k.transpose(1, 2), lse, lists, rows=rows,
             scale=self.heads.scale, softcap=self.softcap, deterministic=self.deterministic,
         )  # fmt: skip
         compared = loss.shape[0] * loss.shape[1] * (q_len if rows is None else rows.shape[0])
         return loss.sum() / max(compared, 1)
+
+    def _for_groups(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Calls a function for which patterns differ between groups, and says so where per_head does not fit."""
+        try:
+            return function(*arguments, **options)
+        except ValueError as error:
+            if "per_head" not in str(error):
+                raise
+            groups = self.indexer.groups
+            raise ValueError(
+                f"DeepSeekSparseAttention: {error}. In stage {self.stage!r} visible and always have a pattern for each "
+                f"group of the indexer, not for each head, and it has {groups} group{'s' if groups > 1 else ''}; pass "
+                "groups=..., or a pattern that all heads share"
+            ) from None
 
     def _set_stage(self, stage: Any) -> None:
         if stage not in STAGES:
@@ -299,65 +309,54 @@ class DeepSeekSparseAttention(nn.Module):
         self.always = always if is_kept else as_pattern(always, "DeepSeekSparseAttention: always")
 
     def _set_rows(self, rows: Any) -> None:
-        self.rows = None if rows is None else as_integer(rows, "DeepSeekSparseAttention: rows")
-        if self.rows is not None and self.rows < 1:
-            raise ValueError(f"DeepSeekSparseAttention: rows is {rows}; expected 1 or more, or None for all")
+        if isinstance(rows, Tensor):
+            raise TypeError(
+                "DeepSeekSparseAttention: rows is a torch tensor; a layer keeps a number, or None for all: pass a "
+                "tensor of rows to the call"
+            )
+        self.rows = None if rows is None else _checked_rows(rows)
 
     def _set_source(self, source: Any) -> None:
-        if source is None:
-            self._source = ()
-            return
-        if not isinstance(source, DeepSeekSparseAttention) or source is self:
-            raise TypeError("DeepSeekSparseAttention: source is another DeepSeekSparseAttention layer, or None")
-        if source._source:
-            raise ValueError(
-                "DeepSeekSparseAttention: the source of a layer has a source of its own; use the layer that chooses"
-            )
-        source._is_source = True
-        self._source = (source,)
-
-
-def set_selection(model: nn.Module, settings: Callable[[int], dict[str, Any] | int | None]) -> None:
-    """Sets up the DeepSeekSparseAttention layers of a model, in the order of `model.modules()`.
-
-    settings    a function of the layer's index, counted over these layers. It returns what to change: a dict with any
-                of stage, top_k, visible, always, rows and source; a number, which is top_k; or None. `source` is the
-                index of an earlier layer, whose lists this layer then uses, or None for its own
-
-    >>> import torch
-    >>> import keyhole
-    >>> model = torch.nn.ModuleList(
-    ...     keyhole.nn.DeepSeekSparseAttention(32, 2, top_k=8, index_heads=2, index_dim=16) for _ in range(4))
-    >>> keyhole.nn.set_selection(model, lambda i: {"top_k": 4} if i % 2 == 0 else {"source": i - 1})
-    >>> x = torch.randn(1, 50, 32)
-    >>> lists = [layer(x).indices for layer in model]
-    >>> lists[0].shape, lists[1] is lists[0], lists[2] is lists[0]
-    (torch.Size([1, 1, 50, 4]), True, False)
-    """
-    layers = [module for module in model.modules() if isinstance(module, DeepSeekSparseAttention)]
-    if not layers:
-        raise ValueError(f"set_selection: {type(model).__name__} has no DeepSeekSparseAttention layers")
-    for index, layer in enumerate(layers):
-        chosen = settings(index)
-        if chosen is None:
-            continue
-        changes = dict(chosen) if isinstance(chosen, dict) else {"top_k": chosen}
-        if changes.get("source") is not None:
-            source = as_integer(changes["source"], f"set_selection: the source of layer {index}")
-            if not 0 <= source < index:
+        if source is not None:
+            if not isinstance(source, DeepSeekSparseAttention) or source is self:
+                raise TypeError("DeepSeekSparseAttention: source is another DeepSeekSparseAttention layer, or None")
+            if source._source:
                 raise ValueError(
-                    f"set_selection: the source of layer {index} is {source}; expected an earlier layer, 0 to "
-                    f"{index - 1}, which has chosen when this one runs"
+                    "DeepSeekSparseAttention: the source of a layer has a source of its own; use the layer that chooses"
                 )
-            changes["source"] = layers[source]
-        layer.set(**changes)
+            source._readers += 1
+        for former in self._source:
+            former._readers -= 1
+            if former._readers == 0:
+                former.last_indices = None
+        self._source = () if source is None else (source,)
 
 
-def indexer_parameters(model: nn.Module) -> Iterator[nn.Parameter]:
-    """The parameters of all LightningIndexers of a model: what the warm-up trains."""
-    for module in model.modules():
-        if isinstance(module, LightningIndexer):
-            yield from module.parameters()
+def _checked_rows(rows: Any) -> Any:
+    """A number of queries as an int, or the numbers of the queries, which `index_loss` checks."""
+    if isinstance(rows, Tensor):
+        return rows
+    rows = as_integer(rows, "DeepSeekSparseAttention: rows")
+    if rows < 1:
+        raise ValueError(f"DeepSeekSparseAttention: rows is {rows}; expected 1 or more, or None for all")
+    return rows
+
+
+def _refuse_latent(**given: int | None) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"DeepSeekSparseAttention: {name} is {value}, which only latent heads have; pass latent_dim as well, "
+                f"or leave {name} out"
+            )
+
+
+def _check_extended(k_len: int, indexed: int, stage: str) -> None:
+    if k_len != indexed:
+        raise ValueError(
+            f"DeepSeekSparseAttention: extend returned {k_len} keys, and in stage {stage!r} the indexer, which has no "
+            f"cache, has seen {indexed} tokens; pass all tokens as context without extend, or indices="
+        )
 
 
 def _checked_heads(num_heads: int, num_kv_heads: int | None, latent_dim: int | None, groups: int) -> int:

@@ -13,55 +13,25 @@ from torch import nn
 
 from .indexer import LAYOUTS, Rope, rotated
 
-__all__ = ["GroupedHeads", "LatentHeads", "Rotate"]
+__all__ = ["Grouped", "GroupedHeads", "LatentHeads", "Rotate"]
 
 Tensor = torch.Tensor
 Rotate: TypeAlias = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
 Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
-class GroupedHeads(nn.Module):
-    """num_heads query heads and num_kv_heads key and value heads. q_norm and k_norm, where given, are applied to each
-    head before positions are encoded."""
+class Grouped:
+    """The arithmetic of grouped-query heads, for a module that has their projections. q_norm and k_norm, where given,
+    are applied to each head before positions are encoded."""
 
-    def __init__(
-        self,
-        q_proj: nn.Module,
-        k_proj: nn.Module,
-        v_proj: nn.Module,
-        o_proj: nn.Module,
-        *,
-        head_dim: int,
-        scale: float | None,
-        q_norm: nn.Module | None = None,
-        k_norm: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = q_proj, k_proj, v_proj, o_proj
-        self.q_norm, self.k_norm = q_norm, k_norm
-        self.head_dim = head_dim
-        self.scale = scale
-
-    @classmethod
-    def made(
-        cls,
-        dim: int,
-        context_dim: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        scale: float | None,
-        **options: Any,
-    ) -> GroupedHeads:
-        """With projections of their own; options are those of nn.Linear."""
-        return cls(
-            nn.Linear(dim, num_heads * head_dim, **options),
-            nn.Linear(context_dim, num_kv_heads * head_dim, **options),
-            nn.Linear(context_dim, num_kv_heads * head_dim, **options),
-            nn.Linear(num_heads * head_dim, dim, **options),
-            head_dim=head_dim,
-            scale=scale,
-        )
+    q_proj: nn.Module
+    k_proj: nn.Module
+    v_proj: nn.Module
+    o_proj: nn.Module
+    q_norm: nn.Module | None
+    k_norm: nn.Module | None
+    head_dim: int
+    scale: float | None
 
     def project(self, x: Tensor, context: Tensor, rope: Rope | None, rotate: Rotate | None, *, is_dense: bool) -> Three:
         """q, k and v. `rope` is for indexers: what encodes positions here is `rotate`."""
@@ -78,7 +48,31 @@ class GroupedHeads(nn.Module):
         return q, k, v
 
     def output(self, out: Tensor, *, is_dense: bool) -> Tensor:
-        return self.o_proj(out.flatten(-2))
+        return self.o_proj(out.flatten(-2))  # type: ignore[no-any-return]
+
+
+class GroupedHeads(Grouped, nn.Module):
+    """num_heads query heads and num_kv_heads key and value heads, with projections of their own."""
+
+    def __init__(
+        self,
+        dim: int,
+        context_dim: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        scale: float | None,
+        **options: Any,
+    ) -> None:
+        """options are those of nn.Linear."""
+        super().__init__()
+        self.q_proj = nn.Linear(dim, num_heads * head_dim, **options)
+        self.k_proj = nn.Linear(context_dim, num_kv_heads * head_dim, **options)
+        self.v_proj = nn.Linear(context_dim, num_kv_heads * head_dim, **options)
+        self.o_proj = nn.Linear(num_heads * head_dim, dim, **options)
+        self.q_norm = self.k_norm = None
+        self.head_dim = head_dim
+        self.scale = scale
 
 
 class LatentHeads(nn.Module):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any
 
@@ -40,7 +41,8 @@ def hadamard(x: Any) -> Any:
             raise TypeError(f"hadamard: x is {x.dtype}; accepted are float16, bfloat16, float32 and float64")
         places = torch.arange(dim, device=x.device)
         signs = 1 - 2 * _parity(places[:, None] & places, dim)
-        return (x @ signs.to(x.dtype)) * dim**-0.5
+        with contextlib.nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False):
+            return (x @ signs.to(x.dtype)) * dim**-0.5
     import numpy as np
 
     if x.dtype.kind != "f":

@@ -141,7 +141,9 @@ class LightningIndexer(nn.Module):
         x           [batch, q_len, dim]
         context     [batch, k_len, dim]: what the keys are made of; x by default
         rope        (cos, sin) of the positions of the keys, [k_len, n] or [batch, k_len, n]; n is rope_dim / 2, or
-                    rope_dim with each number twice. With fewer queries than keys, they are the last ones
+                    rope_dim with each number twice: side by side for "interleaved", in two halves for "half". Tables
+                    of transformers have two halves: pass table[..., : rope_dim // 2], which is right for both layouts.
+                    With fewer queries than keys, the queries are the last positions
         """
         inputs = self.inputs(x, context, rope=rope)
         return inputs if self.quantize is None else self.quantized(inputs)
@@ -187,10 +189,12 @@ def rotated(x: Tensor, rope: Rope, rope_dim: int, layout: str) -> Tensor:
 def _of_pairs(table: Tensor, length: int, rope_dim: int, layout: str) -> Tensor:
     """One number for each pair, [batch or 1, length, 1, rope_dim / 2], of the last `length` positions."""
     pairs = rope_dim // 2
+    twice = "side by side" if layout == "interleaved" else "in two halves"
     if table.dim() not in (2, 3) or table.shape[-1] not in (pairs, rope_dim) or table.shape[-2] < length:
         raise ValueError(
             f"rope: cosines and sines have shape {list(table.shape)}; expected [k_len, n] or [batch, k_len, n] for "
-            f"{length} positions or more, where n is rope_dim / 2 = {pairs}, or {rope_dim} with each number twice"
+            f"{length} positions or more, where n is rope_dim / 2 = {pairs}, or {rope_dim} with each number twice, "
+            f"{twice}, as the layout is {layout!r}"
         )
     if table.shape[-1] == rope_dim:
         table = table[..., ::2] if layout == "interleaved" else table[..., :pairs]

@@ -1,6 +1,6 @@
 # python/keyhole/nn.py
 """Modules: SparseAttention, an attention layer that follows a pattern; SplashAttention (splash.py); and layers that
-choose their keys (deepseek.py, indexer.py).
+choose their keys (deepseek.py, indexer.py, selecting_layers.py).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from .deepseek import DeepSeekSparseAttention, SparseResult, indexer_parameters, set_selection
+from .deepseek import DeepSeekSparseAttention, SparseResult
 from .functional import attention
 from .indexer import IndexerInputs, LightningIndexer
 from .pattern import Pattern, as_pattern
 from .plan import Plan
+from .selecting_layers import indexer_parameters, set_selection
 from .splash import SplashAttention
 from .torch_attention.refusals import refuse_learned
 

@@ -89,6 +89,7 @@ def index_loss_backward(
 
 def _indexer(function: str, q: Any, k: Any, w: Any, k_scale: Any, prefix: str = "") -> tuple[Any, Any, Any, Any]:
     q, k = (_checked(function, prefix + name, x, 4, may_be_e4m3=True) for name, x in (("q", q), ("k", k)))
+    _check_dtype(function, prefix + "k", k, q.dtype, f"{prefix}q is {q.dtype}")
     return q, k, _weights(function, "w", w, q), _weights(function, "k_scale", k_scale, q)
 
 
@@ -113,12 +114,22 @@ def _loss_arguments(
     indexer = _indexer(function, index_q, index_k, w, k_scale, "index_")
     q, k = (_checked(function, name, x, 4) for name, x in (("q", q), ("k", k)))
     lse = _checked(function, "lse", lse, 3)
+    _check_dtype(function, "k", k, q.dtype, f"q is {q.dtype}")
+    _check_dtype(function, "lse", lse, _lse_dtype(q), f"q is {q.dtype}")
     if isinstance(keys, np.ndarray):
         lists: Any = _checked(function, "keys", keys, 4)
     else:
         shape = (indexer[0].shape[0], indexer[1].shape[1], q.shape[2], k.shape[2])
         lists = _plan(function, "keys", keys, shape)
     return indexer, (q, k, lse), lists, None if rows is None else _rows(function, rows)
+
+
+def _check_dtype(function: str, name: str, array: Array, dtype: Any, reason: str) -> None:
+    if array.dtype != dtype:
+        raise ValueError(
+            f"{function}: {name} has dtype {array.dtype}; expected {np.dtype(dtype)}, as {reason}: pass "
+            f"{name}.astype(...)"
+        )
 
 
 def _tensors(q: Array, k: Array, w: Array | None, k_scale: Array | None) -> tuple[Any, Any, Any, Any]:

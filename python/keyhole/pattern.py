@@ -268,6 +268,8 @@ def as_pattern(value: PatternLike, name: str = "pattern") -> Pattern:
 
 def as_integer(value: int, name: str) -> int:
     """`value` as a Python int. NumPy integers are accepted, bools are not."""
+    if isinstance(value, int) and not isinstance(value, bool):  # also what torch.compile traces a changing size as
+        return value
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
     return value.__index__()

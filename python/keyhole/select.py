@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .lists import KeyLists, is_tensor
+from .index_keys import check_keys
+from .lists import is_tensor
 from .pattern import as_integer
 from .plan import PlanLike
 
@@ -180,7 +181,7 @@ def index_loss(
     >>> loss.shape, bool((loss > -1e-12).all())
     ((1, 1, 100), True)
     """
-    _refuse_key_lists("index_loss", keys)
+    check_keys("index_loss", keys, index_q)
     if is_tensor(index_q):
         from .torch_select import call
 
@@ -227,20 +228,12 @@ def index_loss_backward(
     """
     if is_tensor(index_q):
         raise TypeError("index_loss_backward takes NumPy arrays; for torch tensors call backward() on the loss")
-    _refuse_key_lists("index_loss_backward", keys)
+    check_keys("index_loss_backward", keys, index_q)
     from . import numpy_select
 
     return numpy_select.index_loss_backward(
         dloss, index_q, index_k, w, k_scale, q, k, lse, keys, rows, scale, softcap, backend
     )
-
-
-def _refuse_key_lists(function: str, keys: Any) -> None:
-    if isinstance(keys, KeyLists):
-        raise TypeError(
-            f"{function}: keys are {keys!r}; accepted are a pattern, its text, a plan and key indices: pass its "
-            "indices, each of which is one key here, with -1 for padding"
-        )
 
 
 def _count(function: str, name: str, number: Any) -> int:

@@ -12,6 +12,7 @@ import sys
 
 import pytest
 
+numpy = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
 import keyhole  # noqa: E402
@@ -91,8 +92,17 @@ def test_rope_of_the_indexer(layout, twice):
 def test_there_is_no_default_layout_of_rope():
     with pytest.raises(ValueError, match="without a rope_layout; make it with rope_layout='interleaved' or 'half'"):
         LightningIndexer(32, 2, 64)(draw(1, 5, 32), rope=rope_of(5, 64))
-    with pytest.raises(ValueError, match=r"cosines and sines have shape \[5, 16\]; expected .* 4, or 8"):
+    with pytest.raises(ValueError, match=r"cosines and sines have shape \[5, 16\]; .* 4, or 8 .*in two halves"):
         LightningIndexer(32, 2, 16, rope_dim=8, rope_layout="half")(draw(1, 5, 32), rope=rope_of(5, 32))
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "half"])
+def test_rope_tables_of_transformers(layout):
+    """They hold each number twice, in two halves; their first half serves both layouts."""
+    indexer = LightningIndexer(32, 2, 16, rope_dim=8, rope_layout=layout, hadamard=False)
+    x, rope = draw(1, 10, 32), rope_of(10, 8)
+    tables = tuple(torch.cat((t, t), -1) for t in rope)
+    torch.testing.assert_close(indexer(x, rope=tuple(t[..., : 8 // 2] for t in tables)), indexer(x, rope=rope))
 
 
 def test_hadamard_changes_no_choice():
@@ -265,6 +275,80 @@ def test_rows_are_a_sample():
     assert torch.equal(layer(x).loss, first)
 
 
+@pytest.mark.parametrize(
+    ("rows", "error", "match"),
+    [
+        (-5, ValueError, "rows is -5; expected 1 or more"),
+        (0, ValueError, "rows is 0"),
+        (2.0, TypeError, "rows: expected an int, found float"),
+        (True, TypeError, "rows: expected an int, found bool"),
+        ([1, 2], TypeError, "rows: expected an int, found list"),
+        (torch.tensor([[1]]), ValueError, r"rows is torch.int64 \[1, 1\]"),
+    ],
+)
+def test_rows_of_a_call_are_checked(rows, error, match):
+    with pytest.raises(error, match=match):
+        layer_of(stage="warmup")(draw(1, 40, 32), rows=rows)
+
+
+def test_rows_may_be_an_integer_of_numpy():
+    layer, x, losses = layer_of(stage="warmup"), draw(1, 40, 32), []
+    for rows in (5, numpy.int64(5)):
+        torch.manual_seed(1)
+        losses.append(layer(x, rows=rows).loss)
+    assert torch.equal(*losses)
+    with pytest.raises(TypeError, match="rows is a torch tensor; .*pass a tensor of rows to the call"):
+        layer.set(rows=torch.tensor([1, 2]))
+
+
+def test_a_cache_beside_an_indexer():
+    """extend is for layers whose indexer does not run: the indexer has no cache."""
+    layer, x, kept = layer_of(top_k=4), draw(1, 10, 32), []
+
+    def extend(k, v):
+        kept.append((k, v))
+        return tuple(torch.cat(parts, 1) for parts in zip(*kept, strict=True))
+
+    layer.set(stage="dense")
+    whole = layer(x).output[:, -1:]
+    layer(x[:, :-1], extend=extend)
+    cached = kept[:]
+    torch.testing.assert_close(layer(x[:, -1:], extend=extend).output, whole)
+    for stage in ("warmup", "sparse"):
+        layer.set(stage=stage)
+        for context in (None, x):
+            kept[:] = cached
+            with pytest.raises(ValueError, match="extend returned .* keys.*pass all tokens as context without extend"):
+                layer(x[:, -1:], context, extend=extend)
+    want = layer(x[:, -1:], x)
+    kept[:] = cached
+    torch.testing.assert_close(layer(x[:, -1:], extend=extend, indices=want.indices).output, want.output)
+    kept.clear()
+    torch.testing.assert_close(layer(x, extend=extend).output, layer(x).output)  # an empty cache
+
+
+@pytest.mark.parametrize("stage", ["dense", "warmup"])
+def test_lists_are_for_the_sparse_stage(stage):
+    layer, x = layer_of(), draw(1, 40, 32)
+    chosen = layer(x).indices
+    layer.set(stage=stage)
+    with pytest.raises(ValueError, match=rf"indices were passed in stage '{stage}'.*set\(stage='sparse'\)"):
+        layer(x, indices=chosen)
+
+
+def test_patterns_of_heads_and_groups():
+    x = draw(1, 40, 32)
+    visible = keyhole.per_head(*["causal & window(9)", "causal"] * 2)
+    layer = layer_of(stage="dense", visible=visible)
+    assert layer(x).output.shape == x.shape
+    for stage in ("warmup", "sparse"):
+        layer.set(stage=stage)
+        with pytest.raises(ValueError, match="got 4 patterns for 1 .*it has 1 group; pass groups=..., or a pattern"):
+            layer(x)
+    layer = layer_of(groups=2, visible=keyhole.per_head("causal & window(9)", "causal"))
+    assert not torch.equal(*layer(x).indices.unbind(1))
+
+
 def test_cross_attention():
     layer = layer_of(visible="dense", context_dim=24, groups=2)
     result = layer(draw(2, 7, 32), draw(2, 50, 24))
@@ -314,6 +398,21 @@ def test_copies_have_their_own_source():
     assert torch.equal(twin[1](b).indices, twin[0](b).indices)
 
 
+def test_lists_are_kept_only_for_readers_and_never_copied():
+    first, second, third = (layer_of(seed=i) for i in range(3))
+    x = draw(1, 40, 32)
+    for layer in (second, third):
+        layer.set(source=first)
+    first(x)
+    assert copy.deepcopy(first).last_indices is None
+    second.set(source=None)
+    assert third(x).indices is first.last_indices is not None
+    third.set(source=second)
+    assert first.last_indices is None
+    first(x)
+    assert first.last_indices is None
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "match"),
     [
@@ -350,6 +449,8 @@ def test_a_source_must_have_chosen():
         ({"num_kv_heads": 2, "latent_dim": 16}, "latent heads share one key"),
         ({"num_kv_heads": 2, "groups": 4, "index_heads": 4}, "groups is 4; expected 1, one list for all heads, or 2"),
         ({"num_heads": 5}, "pass head_dim"),
+        ({"v_head_dim": 4}, "v_head_dim is 4, which only latent heads have; pass latent_dim as well"),
+        ({"rope_head_dim": 64}, "rope_head_dim is 64, which only latent heads have"),
     ],
 )
 def test_layers_that_cannot_be_made(options, match):

@@ -401,7 +401,11 @@ REFUSED = [
     (scores, {"k_scale": W}, ValueError, "k_scale"),
     (scores, {"q": np.repeat(Q, 2, 1)[:, :3], "k": np.repeat(K, 2, 1), "w": None}, ValueError, "groups|multiple"),
     (select, {"w": W[..., :7]}, ValueError, "w"),
-    (loss, {"keys": None}, TypeError, "index_loss: keys: expected a pattern or its text, found NoneType"),
+    (loss, {"keys": None}, TypeError, "index_loss: keys is None; accepted are a pattern, its text, a plan, and key"),
+    (loss, {"keys": keyhole.causal}, TypeError, r"Call it: keyhole.causal\(\)"),
+    (loss, {"lse": TARGET[2].astype(np.float32)}, ValueError, "index_loss: lse has dtype float32; expected float64"),
+    (loss, {"k": TARGET[1].astype(np.float32)}, ValueError, "index_loss: k has dtype float32; expected float64"),
+    (loss, {"index_k": K.astype(np.float32)}, ValueError, "index_k has dtype float32; expected .*as index_q is"),
     (loss, {"keys": "causl"}, ValueError, 'did you mean "causal"'),
     (
         loss,
@@ -425,6 +429,12 @@ REFUSED = [
 def test_what_is_refused(call, options, error, match):
     with pytest.raises(error, match=match):
         call(**options)
+
+
+def test_lists_of_torch_beside_arrays():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"index_loss: keys is a torch tensor .*index_q a NumPy array.*keys.numpy\("):
+        loss(keys=torch.zeros(1, 1, 40, 3, dtype=torch.int32))
 
 
 @pytest.mark.parametrize(

@@ -389,6 +389,18 @@ def test_one_compiled_graph_serves_every_pattern(device):
     assert counter.frame_count <= 2  # a plan in place of a pattern may be another graph
 
 
+@pytest.mark.parametrize("length", ["number", "size"])
+def test_top_k_may_change_under_a_compiler(length):
+    def choose(q, k, n):
+        return keyhole.select_keys(q, k, top_k=n if length == "number" else q.shape[2] // 4, visible="causal")
+
+    torch._dynamo.reset()
+    compiled = torch.compile(choose, fullgraph=True, dynamic=True, backend="aot_eager")
+    for n in (8, 16, 24):
+        q, k = draw(1, 2, 4 * n, 16), draw(1, 1, 4 * n, 16)
+        assert torch.equal(compiled(q, k, n), choose(q, k, n))
+
+
 def test_texts_compile():
     check_step(torch.compile(step, fullgraph=True, backend="aot_eager"), "causal", "sinks(2)")
     check_step(torch.compile(step, fullgraph=True, backend="aot_eager"), None, None)
@@ -472,6 +484,7 @@ def test_streams():
 Q, K, W = indexer()
 SCORES = draw(1, 1, 40, 40)
 TARGET = target_of()
+LISTS = torch.zeros(1, 1, 40, 3, dtype=torch.int32)
 
 
 def scores(q=Q, k=K, w=W, **options):
@@ -509,11 +522,30 @@ REFUSED = [
     (select, {"w": W[0]}, ValueError, r"select_keys: w has 2 dimensions; expected 3: \[batch, index_heads, q_len\]"),
     (select, {"w": W.long()}, TypeError, "select_keys: w is torch.int64"),
     (select, {"k": K.numpy()}, TypeError, "select_keys: k is a ndarray; pass torch tensors only"),
-    (select, {"k": K.bfloat16()}, ValueError, "bf16|dtype"),
     (scores, {"q": Q.long()}, TypeError, "index_scores: q is torch.int64"),
     (scores, {"k_scale": W}, ValueError, "k_scale"),
     (scores, {"k": K.to("meta")}, TypeError, "k is on meta"),
-    (loss, {"keys": None}, TypeError, "index_loss: keys: expected a pattern"),
+    (select, {"k": K.half()}, ValueError, r"select_keys: k is torch.float16 and q torch.float32; .*k.to\(q.dtype\)"),
+    (loss, {"keys": None}, TypeError, "index_loss: keys is None; accepted are a pattern, its text, a plan, and key"),
+    (loss, {"keys": keyhole.causal}, TypeError, r"Call it: keyhole.causal\(\)"),
+    (
+        loss,
+        {"keys": np.zeros((1, 1, 40, 3), np.int32)},
+        TypeError,
+        r"index_loss: keys is a NumPy array of int32, .*index_q a torch tensor.*pass torch.from_numpy\(keys\)",
+    ),
+    (
+        loss,
+        {"keys": keyhole.TileLists(torch.zeros(1, 1, 1, 1, dtype=torch.int32), tile=(64, 64))},
+        TypeError,
+        "keys is a TileLists; accepted are .* List single keys, with -1 in place of unused entries",
+    ),
+    (loss, {"keys": keyhole.KeyLists(LISTS, keys_per_entry=4)}, TypeError, "a KeyLists.*List single keys, with -1"),
+    (loss, {"keys": keyhole.KeyLists(LISTS, counts=LISTS[..., 0])}, TypeError, "a KeyLists.*List single keys"),
+    (loss, {"keys": keyhole.KeyLists(LISTS)}, TypeError, "a KeyLists.*Pass its indices"),
+    (loss, {"lse": TARGET[2].bfloat16()}, ValueError, "index_loss: lse is torch.bfloat16 .*expected torch.float32"),
+    (loss, {"k": TARGET[1].half()}, ValueError, "index_loss: k is torch.float16 and q torch.float32"),
+    (loss, {"index_k": K.half()}, ValueError, "index_loss: index_k is torch.float16 and index_q torch.float32"),
     (
         loss,
         {"keys": torch.zeros(1, 1, 40, 3)},
@@ -541,6 +573,12 @@ REFUSED = [
 def test_what_is_refused(call, options, error, match):
     with pytest.raises(error, match=match):
         call(**options)
+
+
+def test_scales_may_require_a_gradient_where_none_is_computed():
+    scale = torch.ones(1, 1, 40, requires_grad=True)
+    with torch.no_grad():
+        torch.testing.assert_close(loss(k_scale=scale), loss())
 
 
 @needs_gpu
@@ -615,6 +653,14 @@ def test_checkpointing():
     out, found, _ = torch.utils.checkpoint.checkpoint(step, *inputs, "causal", None, use_reentrant=False)
     for a, b in zip(torch.autograd.grad(out.sum() + found.sum(), inputs), want, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_autocast_leaves_the_hadamard_transform():
+    x = draw(3, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        turned = keyhole.hadamard(x)
+    assert torch.equal(turned, keyhole.hadamard(x))
+    assert keyhole.hadamard(x.to("meta")).dtype == torch.float32
 
 
 def test_autocast_leaves_the_dtypes_of_an_indexer():

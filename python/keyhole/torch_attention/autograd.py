@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class Attention(torch.autograd.Function):
-    """(out, lse) of (q, k, v, sink), for a plan, an index tensor, or tile lists."""
+    """(out, lse) of (q, k, v, sink), for a plan, an index tensor, key lists or tile lists."""
 
     @staticmethod
     def forward(

@@ -108,7 +108,7 @@ def index_loss(
     """See keyhole.index_loss."""
     function = "index_loss"
     w, k_scale = _indexer(function, index_q, index_k, w, k_scale, "index_")
-    if k_scale is not None and k_scale.requires_grad:
+    if k_scale is not None and k_scale.requires_grad and torch.is_grad_enabled():
         raise ValueError(
             f"{function}: k_scale requires a gradient, and gets none here; pass k_scale.detach(), or multiply index_k "
             "by it if it is not negative"
@@ -116,6 +116,8 @@ def index_loss(
     _check(function, "q", q, "[batch, q_heads, q_len, head_dim]", _FLOATS)
     _check(function, "k", k, "[batch, kv_heads, k_len, head_dim]", _FLOATS)
     _check(function, "lse", lse, "[batch, q_heads, q_len]", _FLOATS)
+    _check_dtypes(function, "k", k, "q", q)
+    _check_lse(function, lse, q)
     refuse_learned(function, scale=scale, softcap=softcap)
     rows = _rows(function, rows, index_q)
     q, k, lse = q.detach(), k.detach(), lse.detach()
@@ -123,8 +125,6 @@ def index_loss(
     if isinstance(keys, Tensor):
         _check(function, "keys", keys, "[batch, heads, q_len, entries]", tuple(INDEX_DTYPES))
         named["keys"] = keys
-    else:
-        keys = _pattern(function, "keys", keys, is_optional=False)
     tensors = (index_q, index_k, w, k_scale, q, k, lse)
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     options = (rows, scale, softcap, deterministic, backend)
@@ -148,6 +148,7 @@ def _indexer(
     dtypes = (*_FLOATS, kernels.E4M3)
     _check(function, f"{prefix}q", q, _QUERIES, dtypes)
     _check(function, f"{prefix}k", k, _ENTRIES, dtypes)
+    _check_dtypes(function, f"{prefix}k", k, f"{prefix}q", q)
     sums = torch.float64 if q.dtype == torch.float64 else torch.float32
     found = []
     for name, tensor, shape in (
@@ -173,6 +174,23 @@ def _check(function: str, name: str, tensor: Any, shape: str, dtypes: tuple[torc
         raise TypeError(f"{function}: {name} is {tensor.dtype}; accepted are {', '.join(names)}")
 
 
+def _check_dtypes(function: str, name: str, tensor: Tensor, beside: str, other: Tensor) -> None:
+    if tensor.dtype != other.dtype:
+        raise ValueError(
+            f"{function}: {name} is {tensor.dtype} and {beside} {other.dtype}; expected the same dtype: pass "
+            f"{name}.to({beside}.dtype)"
+        )
+
+
+def _check_lse(function: str, lse: Tensor, q: Tensor) -> None:
+    expected = torch.float64 if q.dtype == torch.float64 else torch.float32
+    if lse.dtype != expected:
+        raise ValueError(
+            f"{function}: lse is {lse.dtype} and q {q.dtype}; expected {expected}, which keyhole.attention(..., "
+            "return_lse=True) returns"
+        )
+
+
 def _rows(function: str, rows: Any, like: Tensor) -> Tensor | None:
     """int32 [n] on the device of `like`."""
     if rows is None:
@@ -189,8 +207,8 @@ def _rows(function: str, rows: Any, like: Tensor) -> Tensor | None:
     return rows.to(torch.int32).contiguous()
 
 
-def _pattern(function: str, name: str, what: Any, is_optional: bool = True) -> Any:
-    if (what is None and is_optional) or isinstance(what, (Pattern, Plan, str)):
+def _pattern(function: str, name: str, what: Any) -> Any:
+    if what is None or isinstance(what, (Pattern, Plan, str)):
         return what
     return as_pattern(what, f"{function}: {name}")  # raises
 
