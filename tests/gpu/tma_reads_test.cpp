@@ -210,7 +210,7 @@ TEST_F(TmaReads, WhatTmaCannotReadGoesToAnotherKernelWithAReason) {
   TensorView shared = p.v.view();  // both kv heads read the values of the first
   shared.strides[1] = 0;
   EXPECT_EQ(kernel_for_forward(q, shared, made).find("sm80.forward"), 0u);
-  expect_refusal("sm90: reads tensors whose strides are positive, not 0 for heads",
+  expect_refusal("reads tensors whose strides are positive, not 0 for heads",
                  [&] { attention_forward(q, k, shared, made, out, lse, by_backend("sm90")); });
   attention_forward(q, k, shared, made, out, lse);
   const auto got = p.results(Operation::forward);

@@ -127,7 +127,8 @@ def test_e4m3(device):
     assert (q8.dtype, k8.dtype) == (E4M3, E4M3)
     got = keyhole.index_scores(q8, k8, w * q_scale, k_scale=k_scale)
     want = scores_of(q8.double(), k8.double(), (w * q_scale).double(), k_scale.double())
-    check_close("scores", got, want, torch.float32)
+    # Hopper's tensor cores add up 8-bit products with about 13 bits.
+    check_close("scores", got, want, torch.float32 if device == "cpu" else torch.float16)
     chosen = keyhole.select_keys(q8, k8, w * q_scale, k_scale=k_scale, top_k=16, visible="causal")
     assert torch.equal(chosen, keyhole.top_k(got, 16, visible="causal"))
     by_length = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q8, k8)]

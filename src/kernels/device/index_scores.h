@@ -11,11 +11,11 @@
 namespace keyhole::device {
 
 struct IndexScoreParams {
-  DeviceTensor q;  // (batch, head, query)
-  DeviceTensor k;  // (batch, group, entry)
-  DeviceVector w;  // element (batch, head, query); data null: all are 1
-  DeviceVector k_scale;  // element (batch, group, entry); data null: all are 1
-  DeviceTensor scores;   // (batch, group, query - first_query)
+  DeviceTensor q;                            // (batch, head, query)
+  DeviceTensor k;                            // (batch, group, entry)
+  DeviceVector w;                            // element (batch, head, query); data null: all are 1
+  DeviceVector k_scale;                      // element (batch, group, entry); data null: all are 1
+  DeviceTensor scores;                       // (batch, group, query - first_query)
   int32_t batch = 0, groups = 0, heads = 0;  // heads: of a group
   int32_t head_dim = 0;
   int64_t first_query = 0, num_queries = 0, q_len = 0, entries = 0;

@@ -1,6 +1,6 @@
 // src/kernels/device/top_k_by_digits.h
-// top_k of any rows: a CTA finds the k-th score of its row by digits, and reads the row once more to
-// write what is above it. Five passes over a row, whatever its scores are.
+// top_k of any rows: a CTA finds the k-th score of its row by digits, and reads the row once more
+// to write what is above it. Five passes over a row, whatever its scores are.
 #pragma once
 
 #include <cuda_runtime_api.h>

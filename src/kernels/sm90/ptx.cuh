@@ -21,9 +21,9 @@ using mma::is_over_now;
 inline constexpr int kWarpgroup = 128;  // threads
 
 // ---- Matrix products ----
-// sum (+)= a . b over 16 terms (32 of 8 bits), 64 rows, by a warpgroup. Asynchronous: issued now, awaited later.
-// Element 4 j + 2 h + e of thread t's accumulator is in row 16 (t / 32) + t % 32 / 4 + 8 h, column
-// 8 j + 2 (t % 4) + e. Registers of a product in flight must not be touched.
+// sum (+)= a . b over 16 terms (32 of 8 bits), 64 rows, by a warpgroup. Asynchronous: issued now,
+// awaited later. Element 4 j + 2 h + e of thread t's accumulator is in row 16 (t / 32) + t % 32 / 4
+// + 8 h, column 8 j + 2 (t % 4) + e. Registers of a product in flight must not be touched.
 
 // The descriptor of an operand in shared memory: panels of 64 columns (128 bytes a row) in the
 // 128-byte swizzle, where chunk c (16 bytes) of row r is stored at chunk c ^ r % 8. A panel is
