@@ -210,6 +210,7 @@ TEST_F(GpuIndexLoss, AGraphLearnsFromOtherData) {
       };
       copy(lists_of(tensors), lists_of(others));
     }
+    synchronize(kGpu);  // a copy on the device does not wait, and the stream does not wait for it
     graph.launch(stream);
     synchronize(kGpu);
     learn(others);

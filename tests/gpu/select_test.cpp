@@ -227,6 +227,7 @@ TEST_F(GpuSelect, AGraphSelectsFromOtherData) {
     const int64_t bytes = from.num_elements() * bytes_of(from.dtype);
     ASSERT_EQ(cudaMemcpy(to.data, from.data, size_t(bytes), cudaMemcpyDeviceToDevice), cudaSuccess);
   }
+  synchronize(kGpu);  // a copy on the device does not wait, and the stream does not wait for it
   graph.launch(stream);
   select_keys(others.indexer, others.selection, other.options());
   tensors.finish();
