@@ -223,9 +223,10 @@ class _Beside:
         if not _is_of(array, "int32", "int64"):
             raise TypeError(f"{self.owner}: {name} is {_described(array)}; accepted are int32 and int64")
         first = self.first
-        if array.ndim != rank or (array is not first and array.shape != first.shape[:rank]):
+        is_first = name == self.name
+        if array.ndim != rank or (not is_first and array.shape != first.shape[:rank]):
             expected = self.shape
-            if array is not first:
+            if not is_first:
                 expected = f"{list(first.shape[:rank])}, as {self.name} is {list(first.shape)}"
             raise ValueError(f"{self.owner}: {name} has shape {list(array.shape)}; expected {expected}")
 

@@ -321,7 +321,8 @@ ARRAY = np.ones((1, 1, 64, 16), np.float32)
 GOOD, TILES, COUNTS = _tensor(ARRAY), np.zeros((1, 1, 1, 2), np.int32), np.ones((1, 1, 1), np.int32)
 BITMAPS = np.zeros((2, 64, 1), np.int64)
 CORE_LISTS = {
-    "four items": ((1, 2, 3, 4), TypeError, "lists: expected a _core.Plan, a tuple of indices .*, found tuple"),
+    "three items": ((1, 2, 3), TypeError, "lists: expected a _core.Plan, a tuple of indices .*, found tuple"),
+    "four items": ((1, 2, 3, 4), TypeError, "indices: expected a tuple .pointer"),
     "no tensor": ((64, 64, None, None, None, None), TypeError, "tiles: expected a tuple .pointer"),
     "tile": ((0, 64, _tensor(TILES), None, None, None), ValueError, "tiles of 0x64"),
     "huge tile": ((1 << 40, 64, _tensor(TILES), None, None, None), ValueError, "tile"),

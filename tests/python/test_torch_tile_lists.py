@@ -387,7 +387,7 @@ def test_tensors_that_no_op_can_follow(name):
     q, k, v = draw_qkv(**SIZES)
     with pytest.raises(
         ValueError,
-        match=r"expected \[plan\], \[plan, kept, sequences\] or \[indices\] and no tile \(\[0, 0\]\), or \[tiles",
+        match=r"expected \[plan\], \[plan, kept, sequences\] or \[indices\] and no tile \(\[0, 0\]\), \[indices",
     ):
         ops.attention_forward(q, k, v, *PARTS[name], None, None, 0.0, 1.0, 0, False, "auto")
 
