@@ -119,6 +119,10 @@ HWY_INLINE MaskOf<T> Lt(VecOf<T> a, VecOf<T> b) {
   return {a.raw < b.raw};
 }
 template <class T>
+HWY_INLINE MaskOf<T> Ne(VecOf<T> a, VecOf<T> b) {
+  return {a.raw != b.raw};
+}
+template <class T>
 HWY_INLINE MaskOf<T> Not(MaskOf<T> mask) {
   return {~mask.raw};
 }
