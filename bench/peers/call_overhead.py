@@ -64,7 +64,7 @@ def calls_of(device):
     leaf = q.clone().requires_grad_()
     pattern = keyhole.causal() & keyhole.window(7)
     plan = keyhole.plan(pattern, 16)
-    encoded = pattern.tensor()
+    options = ([pattern.tensor()], [], None, None, 0.0, 1.0, 0, False, "auto")
     out = torch.empty_like(q)
     ready = (q, k, v, plan.core, out, None, None, None, None, 0.0, 1.0, 0, "auto", *place_of(q))
     loss = keyhole.attention(leaf, k, v, plan)
@@ -78,8 +78,8 @@ def calls_of(device):
         "_core": lambda: _core.forward(*ready),
         "gradient": lambda: keyhole.attention(leaf, k, v, plan),
         "backward": lambda: torch.autograd.grad(loss, leaf, gradient, retain_graph=True),
-        "op": lambda: ops.attention_forward(q, k, v, encoded, None, None, 0.0, False, "auto"),
-        "op gradient": lambda: ops.attention_forward(leaf, k, v, encoded, None, None, 0.0, False, "auto"),
+        "op": lambda: ops.attention_forward(q, k, v, *options),
+        "op gradient": lambda: ops.attention_forward(leaf, k, v, *options),
     }
 
 

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -350,6 +351,27 @@ class Program(unittest.TestCase):
         self.assertEqual(status, 0, told)
         self.assertEqual([who for _, who in self.timed()].count("keyhole"), 4)
         self.assertIn("Keyhole", (self.folder / "tables.txt").read_text())
+
+
+@unittest.skipUnless(KEYHOLE_IS_HERE, "the Python package keyhole is not installed")
+class OtherScripts(unittest.TestCase):
+    """Those that need no list of cases, at small sizes."""
+
+    def run_it(self, script, *words):
+        command = [sys.executable, ROOT / "bench/peers" / script, "--device", "cpu", *words]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_every_kind_of_call_is_timed(self):
+        told = self.run_it("call_overhead.py", "--runs", "1", "--calls", "1")
+        self.assertEqual(told.count(" us, CPU "), 10)
+
+    def test_entmax_is_right_before_it_is_timed(self):
+        names = ["softmax", "1.5", "1.5 in order", "1.5 sharp", "1.5 adversarial", "1.5 top 8", "1.25", "1.5 window 1023", "1.5 fp32"]
+        told = self.run_it("splash.py", "--len", "256", "--cases", ",".join(names))
+        self.assertNotIn("WRONG", told)
+        self.assertTrue(all(f"\n{name} " in told for name in names), told)
 
 
 @unittest.skipUnless(is_here("matplotlib"), "matplotlib is not installed")

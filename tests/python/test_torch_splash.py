@@ -168,14 +168,6 @@ def test_values_without_weight_are_not_read():
     assert torch.equal(keyhole.attention(q, k, v, "causal", alpha=2.0), want)
 
 
-def test_later_keys_change_no_earlier_row():
-    q, k, v = (torch.from_numpy(draw(1, 2, 100, 16, seed=i, dtype=np.float32)) for i in range(3))
-    before = keyhole.attention(q, k, v, "causal", alpha=1.5, top_k=8)
-    k[:, :, 60:], v[:, :, 60:] = 100.0, -5.0
-    after = keyhole.attention(q, k, v, "causal", alpha=1.5, top_k=8)
-    assert torch.equal(before[:, :, :60], after[:, :, :60])
-
-
 @pytest.mark.parametrize("top_k", [None, 4])
 def test_compiled_in_one_graph(top_k):
     def step(q, k, v):
@@ -312,17 +304,6 @@ def test_refusals(name, kind):
 
 
 # ---- SplashAttention
-
-
-def test_the_example_of_the_original():
-    attention = keyhole.nn.SplashAttention(head_dim=64, alpha=1.5, k_keep=8, sm_scale=0.125)
-    batch_size, num_heads, seq_len, head_dim = 2, 8, 512, 64
-    Q, K, V = (torch.randn(batch_size, num_heads, seq_len, head_dim) for _ in range(3))  # noqa: N806
-    Q_idx = torch.arange(seq_len).unsqueeze(0).unsqueeze(0).expand(batch_size, num_heads, -1)  # noqa: N806
-    K_idx = torch.arange(seq_len).unsqueeze(0).unsqueeze(0).expand(batch_size, num_heads, -1)  # noqa: N806
-    output = attention(Q, K, V, Q_idx, K_idx)
-    assert torch.equal(output, attention(Q, K, V))
-    assert torch.equal(output, keyhole.attention(Q, K, V, "causal", alpha=1.5, top_k=8))
 
 
 @pytest.mark.parametrize("shape", ["length", "batch", "heads", "flat"])
