@@ -25,6 +25,7 @@ class Definition:
     def __init__(self, q, k, v, alpha, top_k):
         self.q, self.k, self.v = (x.detach().double() for x in (q, k, v))
         self.alpha, self.top_k = alpha, top_k
+        self.lambdas = {}  # by the first row
 
     def chunks(self, at_once=1 << 25):
         rows = max(1, at_once // self.k.shape[-2])
@@ -44,18 +45,25 @@ class Definition:
         if self.alpha == 1:
             weights = scores.softmax(-1)
             return weights, weights, undecided
-        bend, power = self.alpha - 1, 1 / (self.alpha - 1)
-        low = scores.amax(-1, keepdim=True)
-        high = low + power + math.log(scores.shape[-1])
-        for _ in range(60):
-            middle = (low + high) / 2
-            is_low = (1 + bend * (scores - middle)).clamp(min=0).pow(power).sum(-1, keepdim=True) > 1
-            low, high = torch.where(is_low, middle, low), torch.where(is_low, high, middle)
-        x = 1 + bend * (scores - low)
+        power = 1 / (self.alpha - 1)
+        if rows.start not in self.lambdas:
+            self.lambdas[rows.start] = self.solved(scores, power)
+        x = 1 + (scores - self.lambdas[rows.start]) / power
         if self.alpha == 2:
             undecided |= (x.abs() < UNDECIDED).any(-1)
         x = x.clamp(min=0)
         return x**power, torch.where(x > 0, x ** (power - 1), 0), undecided
+
+    @staticmethod
+    def solved(scores, power):
+        """lambda, by bisection."""
+        low = scores.amax(-1, keepdim=True)
+        high = low + power + math.log(scores.shape[-1])
+        for _ in range(45):
+            middle = (low + high) / 2
+            is_low = (1 + (scores - middle) / power).clamp(min=0).pow(power).sum(-1, keepdim=True) > 1
+            low, high = torch.where(is_low, middle, low), torch.where(is_low, high, middle)
+        return low
 
     def out(self):
         """(out, which rows rounding decides)."""
@@ -84,19 +92,18 @@ def expect_definition(alpha, k_keep, length, head_dim, device, dtype, heads=2):
     inputs = [draw(1, heads, length, head_dim, device=device, dtype=dtype, seed=i).requires_grad_() for i in range(3)]
     definition = Definition(*inputs, alpha, top_k)
     want, undecided = definition.out()
-    assert undecided.double().mean() < 1e-3
+    assert undecided.sum() <= 1 + 1e-3 * undecided.numel()
     dout = draw(1, heads, length, head_dim, device=device, dtype=dtype, seed=3).masked_fill(undecided[..., None], 0)
     out = keyhole.nn.SplashAttention(head_dim, alpha=alpha, k_keep=top_k)(*inputs)
     grads = torch.autograd.grad(out, inputs, dout)
-    # Tensor cores take weights in 16 bits where rows are long, and in two parts of them elsewhere.
-    allowed = (2e-5 if dtype == torch.float32 else 1e-4) + 2 * (torch.finfo(dtype).eps if dtype != torch.float32 else 0)
+    # 16 bits: results are rounded to them, and weights too where rows are long.
+    allowed = 5e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     wanted = (want, *definition.gradients(dout))
     for name, got, expected in zip(("out", "dq", "dk", "dv"), (out, *grads), wanted, strict=True):
         error = (got.double() - expected).abs()
         if name == "out":
             error = error.masked_fill(undecided[..., None], 0)
-        # One key alone has no gradient of its score: there is nothing to be a part of.
-        error = error.max() / max(1e-3, expected.abs().max())
+        error = error.max() / max(1e-3, expected.abs().max())  # one key alone: its score has no gradient
         assert error < allowed, f"{name} is off by {error:.1e} of its largest"
 
 
