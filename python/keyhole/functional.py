@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _core
 from .lists import KeyLists, TileLists, is_tensor
-from .normalizer import ALL_KEYS, normalizer_of
+from .normalizer import ALL_KEYS, normalizer_of, refuse_to_merge
 from .plan import PlanLike
 
 if TYPE_CHECKING:
@@ -254,9 +254,20 @@ def _key_lists(indices: Any, counts: Any, keys_per_entry: int, causal: bool) -> 
     return KeyLists(indices, counts=counts, keys_per_entry=keys_per_entry, causal=causal)
 
 
-def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "bhsd") -> Any:
+def merge(
+    out: Any,
+    lse: Any,
+    other_out: Any,
+    other_lse: Any,
+    *,
+    layout: str = "bhsd",
+    alpha: float = 1.0,
+    top_k: int | None = None,
+) -> Any:
     """Attention over the union of two disjoint sets of keys, computed from the results over each. A row that attends to
     nothing in one set takes the other set's result.
+
+    alpha, top_k  those of the two calls. Only the results of softmax can be joined; others are refused
 
     >>> import numpy as np
     >>> import keyhole
@@ -267,6 +278,8 @@ def merge(out: Any, lse: Any, other_out: Any, other_lse: Any, *, layout: str = "
     >>> bool(np.allclose(out, keyhole.attention(q, k, v, "causal")))
     True
     """
+    if alpha != 1.0 or top_k is not None:
+        refuse_to_merge(alpha, top_k)
     if is_tensor(out):
         from .torch_attention import call
 

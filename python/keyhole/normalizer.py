@@ -8,7 +8,7 @@ import operator
 from numbers import Real
 from typing import Any
 
-__all__ = ["ALL_KEYS", "normalizer_of"]
+__all__ = ["ALL_KEYS", "normalizer_of", "refuse_to_merge"]
 
 ALL_KEYS = 0  # as top_k, in the form that the library takes
 
@@ -29,6 +29,15 @@ def normalizer_of(function: str, alpha: Any, top_k: Any) -> tuple[float, int]:
             f"{function}: alpha is {alpha}; accepted are numbers from 1 (softmax) to 2 (sparsemax), such as 1.5"
         )
     return number, ALL_KEYS if top_k is None else _count(function, top_k)
+
+
+def refuse_to_merge(alpha: Any, top_k: Any) -> None:
+    """The error of results that are not those of softmax: their sums over disjoint sets of keys do not add up."""
+    number, _ = normalizer_of("merge", alpha, top_k)
+    raise NotImplementedError(
+        f"merge: results of alpha={number:g}, top_k={top_k} over different keys cannot be joined; attend to all keys "
+        "in one call"
+    )
 
 
 def _count(function: str, top_k: Any) -> int:

@@ -69,6 +69,18 @@ def test_vectors(name):
     assert np.allclose(out.ravel(), expected, rtol=0, atol=2e-12)
 
 
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # bf16 cannot hold 1000.5
+@pytest.mark.parametrize("name", VECTORS)
+def test_gpu_vectors(name, dtype):
+    scores, alpha, expected = VECTORS[name]
+    k = torch.zeros(1, 1, len(scores), 64, dtype=dtype, device="cuda")
+    v, q = torch.eye(len(scores), 64, dtype=dtype, device="cuda")[None, None], torch.zeros_like(k[:, :, :1])
+    k[0, 0, :, 0], q[..., 0] = torch.tensor(scores, dtype=dtype), 1
+    out = keyhole.attention(q, k, v, "dense", scale=1.0, alpha=alpha)[0, 0, 0, : len(scores)].double().cpu().numpy()
+    assert np.allclose(out, expected, rtol=0, atol=1e-6 if dtype == torch.float32 else 5e-4)
+
+
 @pytest.mark.parametrize("top_k", [None, 1, 3, 1000])
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("pattern", ["causal", "dense", "causal & window(9)", "strided(8)", "blocks(16) | sinks(2)"])
@@ -301,6 +313,19 @@ def test_refusals(name, kind):
     q = torch.from_numpy(x) if kind == "torch" else x
     with pytest.raises(error, match=text):
         keyhole.attention(q, q, q, "causal", **options)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("options", [{"alpha": 1.5}, {"top_k": 8}, {"alpha": 2.0, "top_k": 1}], ids=str)
+def test_merge_refuses_what_does_not_add_up(options, kind):
+    results = [np.ones((1, 1, 4, 2), np.float32), np.zeros((1, 1, 4), np.float32)] * 2
+    if kind == "torch":
+        results = [torch.from_numpy(x) for x in results]
+    with pytest.raises(NotImplementedError, match=r"merge: .*cannot be joined; attend to all keys in one call"):
+        keyhole.merge(*results, **options)
+    with pytest.raises(ValueError, match="merge: alpha is 3"):
+        keyhole.merge(*results, alpha=3.0)
+    keyhole.merge(*results, alpha=1.0, top_k=None)
 
 
 # ---- SplashAttention
