@@ -34,27 +34,27 @@ class Case(NamedTuple):
 
 CASES = [
     Case("softmax", alpha=1.0),
-    Case("1.5", (0.40, 0.60)),
+    Case("alpha 1.5", (0.40, 0.60)),
     Case("adasplash"),
-    Case("1.5 in order", (None, ("1.5", 1.1)), options={"deterministic": True}),
-    Case("1.5 sharp", (("1.5", 1), ("1.5", 1)), scores="sharp"),
-    Case("1.5 recency", (("1.5", 1), ("1.5", 1)), scores="recency"),
-    Case("1.5 adversarial", (("1.5", 3), ("1.5", 3)), scores="adversarial"),
-    Case("1.5 top 8", (0.36, 0.35), top_k=8),
-    Case("1.25", (0.85, 1.1), alpha=1.25),
-    Case("2", alpha=2.0),
-    Case("1.5 d128", (1.8 * 0.40, 1.8 * 0.60), head_dim=128),
-    Case("1.5 top 8 d128", (1.8 * 0.36, 1.8 * 0.35), top_k=8, head_dim=128),
-    Case("1.25 d128", (1.8 * 0.85, 1.8 * 1.1), alpha=1.25, head_dim=128),
-    Case("1.5 sm80", (0.60, 0.60), options={"backend": "sm80"}),
+    Case("alpha 1.5 in order", (None, ("alpha 1.5", 1.1)), options={"deterministic": True}),
+    Case("alpha 1.5 sharp", (("alpha 1.5", 1), ("alpha 1.5", 1)), scores="sharp"),
+    Case("alpha 1.5 recency", (("alpha 1.5", 1), ("alpha 1.5", 1)), scores="recency"),
+    Case("alpha 1.5 adversarial", (("alpha 1.5", 3), ("alpha 1.5", 3)), scores="adversarial"),
+    Case("alpha 1.5 top 8", (0.36, 0.35), top_k=8),
+    Case("alpha 1.25", (0.85, 1.1), alpha=1.25),
+    Case("alpha 2", alpha=2.0),
+    Case("alpha 1.5 d128", (1.8 * 0.40, 1.8 * 0.60), head_dim=128),
+    Case("alpha 1.5 top 8 d128", (1.8 * 0.36, 1.8 * 0.35), top_k=8, head_dim=128),
+    Case("alpha 1.25 d128", (1.8 * 0.85, 1.8 * 1.1), alpha=1.25, head_dim=128),
+    Case("alpha 1.5 sm80", (0.60, 0.60), options={"backend": "sm80"}),
     Case("softmax 32k", alpha=1.0, length=32768),
-    Case("1.5 32k", (3.4, 3.0), length=32768),
-    Case("1.5 d128 32k", (1.8 * 3.4, 1.8 * 3.0), length=32768, head_dim=128),
+    Case("alpha 1.5 32k", (3.4, 3.0), length=32768),
+    Case("alpha 1.5 d128 32k", (1.8 * 3.4, 1.8 * 3.0), length=32768, head_dim=128),
     Case("adasplash 32k", length=32768),
     Case("softmax fp32", alpha=1.0, dtype="f32"),
-    Case("1.5 fp32", (("softmax fp32", 1), ("softmax fp32", 0.5)), dtype="f32"),
-    Case("1.5 window 4095", pattern="causal & window(4095)"),
-    Case("1.5 window 1023", pattern="causal & window(1023)"),
+    Case("alpha 1.5 fp32", (("softmax fp32", 1), ("softmax fp32", 0.5)), dtype="f32"),
+    Case("alpha 1.5 window 4095", pattern="causal & window(4095)"),
+    Case("alpha 1.5 window 1023", pattern="causal & window(1023)"),
 ]
 
 
@@ -141,8 +141,8 @@ def main():
         try:
             known[case.name] = measure(case, timer)
             rows.append(row_of(case, known[case.name], known))
-        except ImportError as error:
-            rows.append([case.name, "not run", "-", str(error), "-", "-", ""])
+        except (ImportError, NotImplementedError) as error:
+            rows.append([case.name, "not run", "-", str(error).splitlines()[0], "-", "-", ""])
         except ValueError as error:
             rows.append([case.name, "WRONG", "-", str(error), "-", "-", ""])
             status = 1

@@ -368,7 +368,7 @@ class OtherScripts(unittest.TestCase):
         self.assertEqual(told.count(" us, CPU "), 10)
 
     def test_entmax_is_right_before_it_is_timed(self):
-        names = ["softmax", "1.5", "1.5 in order", "1.5 sharp", "1.5 adversarial", "1.5 top 8", "1.25", "1.5 window 1023", "1.5 fp32"]
+        names = ["softmax", "alpha 1.5", "alpha 1.5 in order", "alpha 1.5 adversarial", "alpha 1.5 top 8", "alpha 1.25", "alpha 1.5 fp32"]
         told = self.run_it("splash.py", "--len", "256", "--cases", ",".join(names))
         self.assertNotIn("WRONG", told)
         self.assertTrue(all(f"\n{name} " in told for name in names), told)
