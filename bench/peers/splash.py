@@ -13,7 +13,6 @@ import torch
 from agreement import sampled_rows
 from attention import DTYPES
 from cases import OPERATIONS
-from tables import aligned
 from timing import Timer
 
 HEADS = 16
@@ -50,11 +49,11 @@ CASES = [
     Case("softmax 32k", alpha=1.0, length=32768),
     Case("alpha 1.5 32k", (3.4, 3.0), length=32768),
     Case("alpha 1.5 d128 32k", (1.8 * 3.4, 1.8 * 3.0), length=32768, head_dim=128),
-    Case("adasplash 32k", length=32768),
     Case("softmax fp32", alpha=1.0, dtype="f32"),
     Case("alpha 1.5 fp32", (("softmax fp32", 1), ("softmax fp32", 0.5)), dtype="f32"),
     Case("alpha 1.5 window 4095", pattern="causal & window(4095)"),
     Case("alpha 1.5 window 1023", pattern="causal & window(1023)"),
+    Case("adasplash 32k", length=32768),  # it tunes its kernels for minutes
 ]
 
 
@@ -116,14 +115,15 @@ def measure(case, timer):
     return {"case": case.name, "forward_ms": forward["ms"], "backward_ms": backward["ms"], "error": error}
 
 
-def row_of(case, record, known):
-    cells = [case.name]
+def line_of(case, record, known):
+    """Times, bars and verdicts; a bar that is so many times another case's time needs that case."""
+    line = f"{case.name:22}"
     for operation, bar in zip(OPERATIONS, case.bars):
         time = record[f"{operation}_ms"]
         if isinstance(bar, tuple):
             bar = bar[1] * known[bar[0]][f"{operation}_ms"] if bar[0] in known else None
-        cells += [f"{time:.3f}", "-" if bar is None else f"{bar:.3f}", "-" if bar is None else "met" if time <= bar else "MISSED"]
-    return cells
+        line += f"{time:10.3f}" + (" " * 16 if bar is None else f"{bar:8.3f} {'met' if time <= bar else 'MISSED':7}")
+    return f"{line}   error {record['error']:.1e}"
 
 
 def main():
@@ -134,24 +134,24 @@ def main():
     parser.add_argument("--len", type=int, help="instead of the lengths of the cases")
     arguments = parser.parse_args()
     names = arguments.cases.split(",") if arguments.cases else [case.name for case in CASES]
+    place = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
+    print(f"{place}, torch {torch.__version__}, keyhole {keyhole.__version__}; {HEADS} heads; ms, queued, medians; bars")
+    print(f"{'case':22}   forward     bar            backward     bar")
     timer, known, status = Timer(arguments.device, pause_s=0), {}, 0
-    rows = [["case", "forward ms", "bar", "", "backward ms", "bar", ""]]
     for case in [case for case in CASES if case.name in names]:
         case = case._replace(length=arguments.len or case.length)
         try:
             known[case.name] = measure(case, timer)
-            rows.append(row_of(case, known[case.name], known))
+            print(line_of(case, known[case.name], known), flush=True)
         except (ImportError, NotImplementedError) as error:
-            rows.append([case.name, "not run", "-", str(error).splitlines()[0], "-", "-", ""])
+            print(f"{case.name:22} not run: {str(error).splitlines()[0]}", flush=True)
         except ValueError as error:
-            rows.append([case.name, "WRONG", "-", str(error), "-", "-", ""])
+            print(f"{case.name:22} WRONG: {error}", flush=True)
             status = 1
         torch.cuda.empty_cache()
-    place = torch.cuda.get_device_name() if arguments.device == "cuda" else "cpu"
-    print(f"{place}, torch {torch.__version__}, keyhole {keyhole.__version__}; {HEADS} heads; ms, queued, medians\n{aligned(rows)}")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            file.writelines(json.dumps(record) + "\n" for record in known.values())
+        if arguments.json:
+            with open(arguments.json, "w") as file:
+                file.writelines(json.dumps(record) + "\n" for record in known.values())
     return status
 
 
