@@ -7,7 +7,7 @@ import keyhole
 import numpy as np
 import pytest
 import torch
-from torch_reference import captured, needs_gpu
+from torch_reference import DEVICES, captured, needs_gpu
 
 ALPHAS = [1.0, 1.1, 1.25, 1.5, 1.75, 2.0]
 
@@ -169,15 +169,20 @@ def test_softmax_keeps_its_bits():
     assert torch.equal(keyhole.attention(q, k, v, "causal", alpha=1), keyhole.attention(q, k, v, "causal"))
 
 
-def test_values_without_weight_are_not_read():
-    q, k, v = (torch.from_numpy(draw(1, 1, 64, 16, seed=i, dtype=np.float32)) for i in range(3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("device", DEVICES)
+def test_values_without_weight_are_not_read(device, dtype):
+    q, k, v = (torch.from_numpy(draw(1, 1, 64, 16, seed=i)).to(device, dtype) for i in range(3))
     q = 8 * q
     want = keyhole.attention(q, k, v, "causal", alpha=2.0)
-    weights = keyhole.attention(q, k, torch.eye(64)[None, None], "causal", alpha=2.0)[0, 0]
-    unused = (weights == 0).all(0)
+    eye = torch.eye(64, device=device, dtype=dtype)[None, None]
+    unused = (keyhole.attention(q, k, eye, "causal", alpha=2.0)[0, 0] == 0).all(0)
     assert unused.any()
     v[0, 0, unused] = torch.nan
-    assert torch.equal(keyhole.attention(q, k, v, "causal", alpha=2.0), want)
+    got = keyhole.attention(q, k, v, "causal", alpha=2.0)
+    if device == "cpu":
+        assert torch.equal(got, want)
+    assert torch.allclose(got, want, atol=torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("top_k", [None, 4])

@@ -160,6 +160,60 @@ def test_later_keys_change_no_earlier_row(alpha, k_keep, dtype, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+class TestLaws:
+    """What holds without a reference: results that are equal but for rounding."""
+
+    rules = pytest.mark.parametrize(
+        "rule",
+        [{"alpha": 1.25}, {"alpha": 1.5}, {"alpha": 1.5, "top_k": 8}, {"alpha": 2.0}, {"top_k": 8}],
+        ids=str,
+    )
+
+    def inputs(self, dtype, device):
+        return [draw(1, 2, 700, 64, device=device, dtype=dtype, seed=i) for i in range(3)]
+
+    def expect_near(self, a, b, dtype, more=2e-5):
+        unit = 0 if dtype == torch.float32 else 8 * torch.finfo(dtype).eps
+        assert (a.double() - b.double()).abs().max() < more + unit
+
+    @rules
+    def test_a_shift_of_all_scores_moves_lambda_alone(self, rule, dtype, device):
+        q, k, v = self.inputs(dtype, device)
+        q[..., 0], k[..., 0] = 1, 0
+        out, lse = keyhole.attention(q, k, v, "dense", return_lse=True, **rule)
+        k[..., 0] = 32  # times head_dim ** -0.5: 4
+        shifted, shifted_lse = keyhole.attention(q, k, v, "dense", return_lse=True, **rule)
+        self.expect_near(shifted, out, dtype)
+        assert (shifted_lse - lse - 4).abs().max() < 1e-5
+
+    @rules
+    def test_keys_may_come_in_any_order(self, rule, dtype, device):
+        q, k, v = self.inputs(dtype, device)
+        order = torch.randperm(700, generator=torch.Generator().manual_seed(1)).to(device)
+        turned = keyhole.attention(q, k[:, :, order], v[:, :, order], "dense", **rule)
+        self.expect_near(turned, keyhole.attention(q, k, v, "dense", **rule), dtype)
+
+    @rules
+    def test_a_plan_of_parts_is_one_list(self, rule, dtype, device):
+        q, k, v = self.inputs(dtype, device)
+        parts = "window(20) | dilated(9) | random(1, 16, 3)"
+        whole = keyhole.from_dense(keyhole.parse(parts).mask(700, 700))
+        self.expect_near(keyhole.attention(q, k, v, parts, **rule), keyhole.attention(q, k, v, whole, **rule), dtype)
+
+    def test_a_top_k_above_the_support_changes_nothing(self, dtype, device):
+        q, k, v = self.inputs(dtype, device)
+        want = keyhole.attention(q, k, v, "causal", alpha=2.0)
+        self.expect_near(keyhole.attention(q, k, v, "causal", alpha=2.0, top_k=60), want, dtype)
+
+    @pytest.mark.parametrize("top_k", [None, 8])
+    def test_alpha_tends_to_1(self, top_k, dtype, device):
+        q, k, v = self.inputs(dtype, device)
+        want = keyhole.attention(q, k, v, "causal", top_k=top_k)
+        self.expect_near(keyhole.attention(q, k, v, "causal", alpha=1.001, top_k=top_k), want, dtype, more=0.01)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("alpha", "k_keep"), [(1.25, None), (1.5, None), (1.5, 8), (1.0, 8)])
 def test_what_is_kept_between_the_passes(alpha, k_keep, device):
     """At most 300 bytes a row besides q, k, v and the result, at any length."""
