@@ -213,6 +213,51 @@ class TestLaws:
         self.expect_near(keyhole.attention(q, k, v, "causal", alpha=1.001, top_k=top_k), want, dtype, more=0.01)
 
 
+def key_lists(causal):
+    """60 queries that list some groups of four keys, and the pairs that this means."""
+    generator = torch.Generator().manual_seed(7)
+    groups = torch.stack([torch.randperm(15, generator=generator)[:6] for _ in range(60)]).to(torch.int32)
+    counts = torch.randint(0, 7, (60,), generator=generator, dtype=torch.int32)
+    pairs = torch.zeros(60, 60, dtype=torch.bool)
+    for query, (group, count) in enumerate(zip(groups, counts, strict=True)):
+        for first in 4 * group[:count]:
+            pairs[query, first : first + 4] = True
+    options = {"keys_per_entry": 4, "causal": causal}
+    return lambda device: keyhole.KeyLists(
+        groups[None, None].to(device), counts=counts[None, None].to(device), **options
+    ), pairs.tril() if causal else pairs
+
+
+def tile_lists():
+    tiles = torch.tensor([[0, 2], [1, 0], [3, 1], [2, -1]], dtype=torch.int32)
+    pairs = torch.zeros(64, 64, dtype=torch.bool)
+    for row, listed in enumerate(tiles):
+        for tile in listed[listed >= 0]:
+            pairs[16 * row : 16 * row + 16, 16 * tile : 16 * tile + 16] = True
+    return lambda device: keyhole.TileLists(tiles[None, None].to(device), tile=(16, 16)), pairs
+
+
+LISTS = {"keys": key_lists(False), "keys up to the query": key_lists(True), "tiles": tile_lists()}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rule", [{"alpha": 1.5}, {"alpha": 1.25}, {"alpha": 2.0, "top_k": 3}, {"top_k": 5}], ids=str)
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_are_their_pairs(name, rule, dtype, device):
+    make, pairs = LISTS[name]
+    length = len(pairs)
+    inputs = [draw(1, 2, length, 64, device=device, dtype=dtype, seed=i).requires_grad_() for i in range(3)]
+    dout = draw(1, 2, length, 64, device=device, dtype=dtype, seed=3)
+    results = []
+    for lists in (make(device), keyhole.from_dense(pairs)):
+        out = keyhole.attention(*inputs, lists, **rule)
+        results.append((out, *torch.autograd.grad(out, inputs, dout)))
+    for what, got, want in zip(("out", "dq", "dk", "dv"), *results, strict=True):
+        allowed = (2e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps) * want.abs().max()
+        assert (got - want).abs().max() <= allowed, what
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("alpha", "k_keep"), [(1.25, None), (1.5, None), (1.5, 8), (1.0, 8)])
 def test_what_is_kept_between_the_passes(alpha, k_keep, device):
