@@ -97,7 +97,7 @@ def expect_definition(alpha, k_keep, length, head_dim, device, dtype, heads=2):
     out = keyhole.nn.SplashAttention(head_dim, alpha=alpha, k_keep=top_k)(*inputs)
     grads = torch.autograd.grad(out, inputs, dout)
     # 16 bits: results are rounded to them, and weights too where rows are long.
-    allowed = 5e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+    allowed = 1e-4 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     wanted = (want, *definition.gradients(dout))
     for name, got, expected in zip(("out", "dq", "dk", "dv"), (out, *grads), wanted, strict=True):
         error = (got.double() - expected).abs()
