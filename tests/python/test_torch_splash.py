@@ -78,7 +78,7 @@ def test_gpu_vectors(name, dtype):
     v, q = torch.eye(len(scores), 64, dtype=dtype, device="cuda")[None, None], torch.zeros_like(k[:, :, :1])
     k[0, 0, :, 0], q[..., 0] = torch.tensor(scores, dtype=dtype), 1
     out = keyhole.attention(q, k, v, "dense", scale=1.0, alpha=alpha)[0, 0, 0, : len(scores)].double().cpu().numpy()
-    assert np.allclose(out, expected, rtol=0, atol=1e-6 if dtype == torch.float32 else 5e-4)
+    assert np.allclose(out, expected, rtol=0, atol=2e-6 if dtype == torch.float32 else 5e-4)
 
 
 @pytest.mark.parametrize("top_k", [None, 1, 3, 1000])
@@ -182,7 +182,7 @@ def test_values_without_weight_are_not_read(device, dtype):
     got = keyhole.attention(q, k, v, "causal", alpha=2.0)
     if device == "cpu":
         assert torch.equal(got, want)
-    assert torch.allclose(got, want, atol=torch.finfo(dtype).eps)
+    assert torch.allclose(got, want, rtol=4 * torch.finfo(dtype).eps, atol=max(1e-5, torch.finfo(dtype).eps))
 
 
 @pytest.mark.parametrize("top_k", [None, 4])

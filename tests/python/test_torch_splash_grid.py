@@ -185,7 +185,7 @@ class TestLaws:
         k[..., 0] = 32  # times head_dim ** -0.5: 4
         shifted, shifted_lse = keyhole.attention(q, k, v, "dense", return_lse=True, **rule)
         self.expect_near(shifted, out, dtype)
-        assert (shifted_lse - lse - 4).abs().max() < 1e-5
+        assert ((shifted_lse - lse - 4).abs() < 4e-5 * (1 + lse.abs())).all()
 
     @rules
     def test_keys_may_come_in_any_order(self, rule, dtype, device):
@@ -254,7 +254,7 @@ def test_lists_are_their_pairs(name, rule, dtype, device):
         out = keyhole.attention(*inputs, lists, **rule)
         results.append((out, *torch.autograd.grad(out, inputs, dout)))
     for what, got, want in zip(("out", "dq", "dk", "dv"), *results, strict=True):
-        allowed = (2e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps) * want.abs().max()
+        allowed = (1e-4 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps) * want.abs().max()
         assert (got - want).abs().max() <= allowed, what
 
 
