@@ -36,7 +36,7 @@ __device__ inline LatentBackwardWork latent_backward_work(const device::Sizes& s
           cluster_rank()};
 }
 
-template <class T>
+template <class T, bool kTogether>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(LatentBackward::kThreads, 1)
     latent_backward(const __grid_constant__ device::BackwardParams p,
                     const __grid_constant__ GatherView view,
@@ -60,7 +60,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(LatentBackward::kThr
     device::await_copies<0>();
   } else if (warpgroup == 2) {
     shrink_registers<L::kKeyRegisters>();
-    LatentBackwardKeys<T>(p, work, shared).run(num_blocks);
+    LatentBackwardKeys<T, kTogether>(p, work, shared).run(num_blocks);
   } else {
     grow_registers<L::kRowRegisters>();
     if (warpgroup == 0) {
@@ -73,7 +73,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(LatentBackward::kThr
   meet_cluster();  // the other CTA has stored all that it stores here
 }
 
-template <class T>
+template <class T, bool kTogether>
 void launch_latent_backward(const device::BackwardParams& p, const GatherView& view,
                             cudaStream_t stream) {
   constexpr int kBytes = int(kLatentBackwardSharedBytes);
@@ -85,8 +85,8 @@ void launch_latent_backward(const device::BackwardParams& p, const GatherView& v
                   2 * grid.head_blocks, "attention: CTAs");
   if (ctas == 0) return;
   static device::OncePerGpu reserve;
-  device::reserve_shared_memory(reserve, latent_backward<T>, kBytes, "sm90.backward in latent form");
-  device::launch("sm90.backward in latent form", latent_backward<T>,
+  device::reserve_shared_memory(reserve, latent_backward<T, kTogether>, kBytes, "sm90.backward in latent form");
+  device::launch("sm90.backward in latent form", latent_backward<T, kTogether>,
                  {unsigned(narrow(ctas, "attention: CTAs")), unsigned(LatentBackward::kThreads),
                   size_t{kBytes}},
                  stream, p, view, grid);
@@ -94,7 +94,7 @@ void launch_latent_backward(const device::BackwardParams& p, const GatherView& v
 
 template <DType kType>
 void run_latent_backward(const BackwardArgs& args) {
-  device::run_backward_parts(args, {.gather = launch_latent_backward<device::Storage<kType>>});
+  device::run_backward_parts(args, {.gather = launch_latent_backward<device::Storage<kType>, false>});
 }
 
 }  // namespace keyhole::sm90

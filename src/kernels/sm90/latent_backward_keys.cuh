@@ -10,7 +10,8 @@
 
 namespace keyhole::sm90 {
 
-template <class T>
+// kTogether: one gradient, dk plus dv in its first columns.
+template <class T, bool kTogether>
 class LatentBackwardKeys {
   using L = LatentBackward;
   static constexpr int kPairs = L::kPanels / 2;
@@ -45,21 +46,21 @@ class LatentBackwardKeys {
 #pragma unroll 1
     for (int block = 0; block < num_blocks; ++block) {
       const int side = block % 2;
-      shared_.waits.await(shared_.weights_full[side], block / 2 % 2);
-      publish_stores();
+      shared_.waits.await(shared_.weights_ready[side], block / 2 % 2);
       const int32_t* const keys = shared_.keys[block % L::kListSlots];
       const int p = offset_of(shared_, shared_.weights[0]) + side * int(sizeof(shared_.weights[0]));
       const int ds = p + 64;
       Pair sums;
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
-        begin_pair<kGroups>(sums, shared_.dout[2 * pair], shared_.dout[2 * pair + 1], p);
-        await_products<0>();
-        add_pair(sums, keys, dv_, p_.sizes.v_head_dim, pair);
-      }
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        begin_pair<kGroups>(sums, shared_.q[2 * pair], shared_.q[2 * pair + 1], ds);
+        if constexpr (!kTogether) {
+          begin_pair<kGroups, true>(sums, shared_.dout[2 * pair], shared_.dout[2 * pair + 1], p);
+          await_products<0>();
+          add_pair(sums, keys, dv_, p_.sizes.v_head_dim, pair);
+        } else {
+          begin_pair<kGroups, true>(sums, shared_.dout[2 * pair], shared_.dout[2 * pair + 1], p);
+        }
+        begin_pair<kGroups, !kTogether>(sums, shared_.q[2 * pair], shared_.q[2 * pair + 1], ds);
         await_products<0>();
         add_pair(sums, keys, dk_, p_.sizes.head_dim, pair);
       }
@@ -73,11 +74,11 @@ class LatentBackwardKeys {
     }
   }
 
-  template <int kGroups>
+  template <int kGroups, bool kBegins>
   __device__ __forceinline__ void multiply(float (&sum)[16], uint64_t left, uint64_t right) {
 #pragma unroll
     for (int step = 0; step < 4 * kGroups; ++step) {
-      if (step == 0) {
+      if (kBegins && step == 0) {
         Product<T>::template of_shared<true, true, true>(sum, left, right);
       } else {
         Product<T>::template of_shared<false, true, true>(sum, further(left, 16 * 128 * step),
@@ -87,13 +88,15 @@ class LatentBackwardKeys {
   }
 
   // Starts the sums of two panels. weights: where p or ds are in shared memory.
-  template <int kGroups>
+  template <int kGroups, bool kBegins>
   __device__ __forceinline__ void begin_pair(Pair& sums, const unsigned char* first,
                                              const unsigned char* second, int weights) {
     const uint64_t here = shared_operand(shared_);
     begin_products();
-    multiply<kGroups>(sums[0], further(here, offset_of(shared_, first)), further(here, weights));
-    multiply<kGroups>(sums[1], further(here, offset_of(shared_, second)), further(here, weights));
+    multiply<kGroups, kBegins>(sums[0], further(here, offset_of(shared_, first)),
+                               further(here, weights));
+    multiply<kGroups, kBegins>(sums[1], further(here, offset_of(shared_, second)),
+                               further(here, weights));
     commit_products();
   }
   // The rest of the columns. Heads from 64 on are in the right half of the panel; a product takes

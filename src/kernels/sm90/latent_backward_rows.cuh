@@ -17,7 +17,7 @@ class LatentBackwardRows {
   using L = LatentBackward;
   using Rule = SoftmaxRule<device::FastMath, Bend::none>;
   static constexpr int kPanelBytes = L::kKeys * 128;  // of k
-  static constexpr uint32_t kOthersBytes = sizeof(uint4[4][kWarpgroup]);
+  static constexpr uint32_t kOthersStep = sizeof(uint4[kWarpgroup]), kOthersBytes = 2 * kOthersStep;
   static constexpr uint32_t kWeightBytes = 32 * 2 * 16;  // that a warp stores in the other CTA
 
  public:
@@ -65,42 +65,38 @@ class LatentBackwardRows {
   __device__ __forceinline__ void follow(int num_blocks) {
     meet<1 + kOwn, kWarpgroup>();  // the numbers of its rows are there
     shared_.waits.await(shared_.q_full, 0);
+    await_keys(0);
+    publish_stores();
+    begin_products();
     begin_scores(0);
-    await_products<0>();
-    is_ready(s_), is_ready(dp_);
+    make_p(0);
 #pragma unroll 1
     for (int block = 0; block + 1 < num_blocks; ++block) {
+      make_ds(block);
+      share_weights(block);
+      await_keys(block + 1);
       begin_dq(block);
       begin_scores(block + 1);
-      await_products<1>();
-      arrive_as_warp(shared_.k_empty[block % L::kStages]);
-      await_products<0>();
-      is_ready(s_), is_ready(dp_), is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
+      make_p(block + 1);
     }
+    make_ds(num_blocks - 1);
+    share_weights(num_blocks - 1);
     begin_dq(num_blocks - 1);
     await_products<0>();
     is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
   }
 
-  // From the products of a block, which are complete.
-  __device__ __forceinline__ void begin_dq(int block) {
-    uint32_t weights[2][4];
-    make_weights(block, weights);
-    share_weights(block, weights);
-    shared_.waits.await(shared_.weights_full[block % 2], block / 2 % 2);
-    publish_stores();
-    begin_products();
-    add_to_dq(block);
-    commit_products();
+  __device__ __forceinline__ void await_keys(int block) {
+    shared_.waits.await(shared_.k_full[block % L::kStages], block / L::kStages % 2);
   }
 
-  // Starts the products over this CTA's columns.
+  // Starts the products over this CTA's columns: two groups.
   __device__ __forceinline__ void begin_scores(int block) {
     const int stage = block % L::kStages;
-    if (threadIdx.x % kWarpgroup == 0) arrive_and_expect(shared_.others_full[kOwn], kOthersBytes);
-    shared_.waits.await(shared_.k_full[stage], block / L::kStages % 2);
-    publish_stores();
-    begin_products();
+    if (thread() == 0) {
+      arrive_and_expect(shared_.others_full[kOwn][0], kOthersBytes);
+      arrive_and_expect(shared_.others_full[kOwn][1], kOthersBytes);
+    }
     const uint64_t here = shared_operand(shared_);
     const int rows_at = kOwn * L::kRowHeads * 128;
     const int keys_at = stage * int(sizeof(shared_.k[0]));
@@ -125,6 +121,7 @@ class LatentBackwardRows {
       Product<T>::template of_shared<false, false, false>(s_, further(q, 32 * step),
                                                           further(k, 32 * step));
     }
+    commit_products();
 #pragma unroll
     for (int panel = 0; panel < L::kPanels; ++panel) {
       const uint64_t dout = further(here, offset_of(shared_, shared_.dout[panel]) + rows_at);
@@ -148,57 +145,87 @@ class LatentBackwardRows {
             __float_as_uint(sum[4 * j + 2]), __float_as_uint(sum[4 * j + 3])};
   }
 
-  // Exchanges sums with the other CTA, and makes p and ds of its first 16 keys. Out: lane 4 g + m has 16
-  // bytes of rows g and g + 8: p of 8 keys, p of the others, ds of 8 keys, ds of the others.
-  __device__ __forceinline__ void make_weights(int block, uint32_t (&words)[2][4]) {
-    constexpr uint32_t kStep = sizeof(shared_.others[0][0]);
-    const uint4* const slot = &shared_.others[kOwn][0][thread()];
-    const uint32_t to = there(slot), barrier = there(&shared_.others_full[kOwn]);
+  // Where this thread finds the sums of its fellow in the other CTA, and where that one does.
+  __device__ __forceinline__ const uint4* others(int product) const {
+    return &shared_.others[kOwn][product][0][thread()];
+  }
+  __device__ __forceinline__ void send(const float (&sum)[16], int product) const {
+    const uint32_t to = there(others(product));
+    const uint32_t barrier = there(&shared_.others_full[kOwn][product]);
+    store_there(to, barrier, four(sum, 2));
+    store_there(to + kOthersStep, barrier, four(sum, 3));
+  }
+  // Keys 8 i + 2 (lane % 4) and the next one.
+  __device__ __forceinline__ int2 keys_of(int block, int i) const {
+    return *reinterpret_cast<const int2*>(
+        &shared_.keys[block % L::kListSlots][8 * i + int(lane() % 4 * 2)]);
+  }
+
+  // p of the first 16 keys, once q . k is complete, and with it dq of the block before.
+  __device__ __forceinline__ void make_p(int block) {
+    await_products<1>();
+    is_ready(s_);
+    if (block > 0) arrive_as_warp(shared_.k_empty[(block - 1) % L::kStages]);
+    send(s_, 0);
+    const float low = shared_.rows[own_row(0)].x, high = shared_.rows[own_row(1)].x;
+    const Rule rule = this->rule();
+    shared_.waits.await(shared_.others_full[kOwn][0], block % 2);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      store_there(to + i * kStep, barrier, four(s_, 2 + i));
-      store_there(to + (2 + i) * kStep, barrier, four(dp_, 2 + i));
+      const uint4 other = device::load_shared_vector(smem_address(others(0)) + i * kOthersStep);
+      const int2 keys = keys_of(block, i);
+      const auto weight = [&](float own, uint32_t other, int32_t key, float minus_lse2) {
+        return key >= 0 ? rule.weight_of_bent(own + __uint_as_float(other), minus_lse2) : 0.f;
+      };
+      p_of_[4 * i] = weight(s_[4 * i], other.x, keys.x, low);
+      p_of_[4 * i + 1] = weight(s_[4 * i + 1], other.y, keys.y, low);
+      p_of_[4 * i + 2] = weight(s_[4 * i + 2], other.z, keys.x, high);
+      p_of_[4 * i + 3] = weight(s_[4 * i + 3], other.w, keys.y, high);
     }
+    await_products<0>();
+    is_ready(dp_);
+    is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
+    send(dp_, 1);
+  }
+
+  // Afterwards lane 4 g + m has 16 bytes of rows g and g + 8: p of 8 keys, p of the others, ds of 8
+  // keys, ds of the others.
+  __device__ __forceinline__ void make_ds(int block) {
+    const float low = shared_.rows[own_row(0)].y, high = shared_.rows[own_row(1)].y;
+    const Rule rule = this->rule();
+    shared_.waits.await(shared_.others_full[kOwn][1], block % 2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4 other = device::load_shared_vector(smem_address(others(1)) + i * kOthersStep);
+      const int2 keys = keys_of(block, i);
+      const auto gradient = [&](int at, uint32_t other, int32_t key, float delta) {
+        const float dp = dp_[4 * i + at] + __uint_as_float(other);
+        return key >= 0 ? rule.slope(p_of_[4 * i + at]) * (dp - delta) * rule.scale : 0.f;
+      };
+      const float ds[4] = {
+          gradient(0, other.x, keys.x, low), gradient(1, other.y, keys.y, low),
+          gradient(2, other.z, keys.x, high), gradient(3, other.w, keys.y, high)};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        words_[half][i] =
+            mma::Element<T>::pack(p_of_[4 * i + 2 * half], p_of_[4 * i + 2 * half + 1]);
+        words_[half][2 + i] = mma::Element<T>::pack(ds[2 * half], ds[2 * half + 1]);
+      }
+    }
+    transpose_four<1>(words_[0]);
+    transpose_four<1>(words_[1]);
+  }
+
+  __device__ __forceinline__ Rule rule() const {
     Rule rule;
     static_cast<RuleNumbers<float>&>(rule) = p_.rule;
-    const float2 low = shared_.rows[own_row(0)], high = shared_.rows[own_row(1)];
-    shared_.waits.await(shared_.others_full[kOwn], block % 2);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 s_own = four(s_, i), dp_own = four(dp_, i);
-      const uint4 s_other = device::load_shared_vector(smem_address(slot) + i * kStep);
-      const uint4 dp_other = device::load_shared_vector(smem_address(slot) + (2 + i) * kStep);
-      const int2 keys = *reinterpret_cast<const int2*>(
-          &shared_.keys[block % L::kListSlots][8 * i + lane() % 4 * 2]);
-      const auto weight = [&](uint32_t own, uint32_t other, int32_t key, const float2& row) {
-        const float product = __uint_as_float(own) + __uint_as_float(other);
-        return key >= 0 ? rule.weight_of_bent(product, row.x) : 0.f;
-      };
-      const auto gradient = [&](float p, uint32_t own, uint32_t other, int32_t key,
-                                const float2& row) {
-        const float dp = __uint_as_float(own) + __uint_as_float(other);
-        return key >= 0 ? rule.slope(p) * (dp - row.y) * rule.scale : 0.f;
-      };
-      const float p[4] = {
-          weight(s_own.x, s_other.x, keys.x, low), weight(s_own.y, s_other.y, keys.y, low),
-          weight(s_own.z, s_other.z, keys.x, high), weight(s_own.w, s_other.w, keys.y, high)};
-      words[0][i] = mma::Element<T>::pack(p[0], p[1]);
-      words[1][i] = mma::Element<T>::pack(p[2], p[3]);
-      words[0][2 + i] =
-          mma::Element<T>::pack(gradient(p[0], dp_own.x, dp_other.x, keys.x, low),
-                                gradient(p[1], dp_own.y, dp_other.y, keys.y, low));
-      words[1][2 + i] =
-          mma::Element<T>::pack(gradient(p[2], dp_own.z, dp_other.z, keys.x, high),
-                                gradient(p[3], dp_own.w, dp_other.w, keys.y, high));
-    }
-    transpose_four<1>(words[0]);
-    transpose_four<1>(words[1]);
+    return rule;
   }
 
   // To both CTAs, once neither needs what was there two blocks ago.
-  __device__ __forceinline__ void share_weights(int block, const uint32_t (&words)[2][4]) {
+  __device__ __forceinline__ void share_weights(int block) {
     const int side = block % 2;
-    const uint32_t barrier = there(&shared_.weights_full[side]);
+    const uint32_t barrier = there(&shared_.weights_full[side][kOwn]);
     shared_.waits.await(shared_.weights_empty[side], block / 2 % 2 ^ 1);
     // Chunks 0 to 3 have p, 4 to 7 ds. These 16 keys are the first ones here, the last ones there.
     const uint32_t chunk = lane() % 4 / 2 * 4 + lane() % 2;
@@ -206,21 +233,24 @@ class LatentBackwardRows {
     for (int half = 0; half < 2; ++half) {
       const uint32_t row = own_row(uint32_t(half));
       const unsigned char* const rows = shared_.weights[side] + row * 128;
-      const uint4 vector = {words[half][0], words[half][1], words[half][2], words[half][3]};
+      const uint4 vector = {words_[half][0], words_[half][1], words_[half][2], words_[half][3]};
       device::store_shared_vector(smem_address(rows + (chunk ^ row % 8) * 16), vector);
       store_there(there(rows + (chunk ^ row % 8 ^ 2) * 16), barrier, vector);
     }
-    publish_stores();
     __syncwarp();
-    if (lane() == 0) arrive_and_expect(shared_.weights_full[side], kWeightBytes);
+    if (lane() == 0) arrive_and_expect(shared_.weights_full[side][kOwn], kWeightBytes);
   }
 
-  __device__ __forceinline__ void add_to_dq(int block) {
-    const int stage = block % L::kStages;
+  __device__ __forceinline__ void begin_dq(int block) {
+    const int stage = block % L::kStages, side = block % 2;
+    shared_.waits.await(shared_.weights_full[side][kOwn], block / 2 % 2);
+    publish_stores();  // for warpgroup 2 too, whose additions such a fence would wait for
+    arrive_as_warp(shared_.weights_ready[side]);
+    begin_products();
     const uint64_t here = shared_operand(shared_);
     const uint64_t ds =
         further(here, offset_of(shared_, shared_.weights[0]) +
-                          block % 2 * int(sizeof(shared_.weights[0])) +
+                          side * int(sizeof(shared_.weights[0])) +
                           kOwn * L::kRowHeads * 128 + 64);
     const uint64_t k = further(in_panels(here, kPanelBytes),
                                offset_of(shared_, shared_.k[0][0]) + stage * int(sizeof(shared_.k[0])));
@@ -236,6 +266,7 @@ class LatentBackwardRows {
       Product<T>::template of_shared<false, false, true>(tail_, further(ds, 32 * step),
                                                          further(tail, 16 * 128 * step));
     }
+    commit_products();
   }
 
   __device__ __forceinline__ void store() const {
@@ -275,7 +306,8 @@ class LatentBackwardRows {
   LatentBackwardShared& shared_;
   float dq_[2][64], tail_[16];  // dq: two panels each. An instruction of 256 columns would need
                                // more registers than a thread has before setmaxnreg
-  float s_[16], dp_[16];
+  float s_[16], dp_[16], p_of_[8];
+  uint32_t words_[2][4];
 };
 
 }  // namespace keyhole::sm90

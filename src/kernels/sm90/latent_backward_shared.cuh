@@ -51,14 +51,16 @@ struct LatentBackwardShared {
   alignas(1024) unsigned char k_tail[L::kKeys * 128];
   // A row per head: p of the keys of a block, then ds.
   alignas(1024) unsigned char weights[2][L::kHeads * 128];
-  // Sums over the columns of the other CTA, as its threads hold them.
-  alignas(128) uint4 others[2][4][kWarpgroup];
+  // Sums over the columns of the other CTA, as its threads hold them: of q . k, of dout . v.
+  alignas(128) uint4 others[2][2][2][kWarpgroup];  // [warpgroup][product]
   int32_t keys[L::kListSlots][L::kKeys];  // negative: padding
   float2 rows[L::kHeads];                 // -lse2 and delta
   alignas(8) uint64_t q_full;
   uint64_t k_full[L::kStages], k_empty[L::kStages];
-  uint64_t others_full[2];
-  uint64_t weights_full[2], weights_empty[2];
+  uint64_t others_full[2][2];   // [warpgroup][product]
+  uint64_t weights_full[2][2];  // [block][warpgroup]: its rows are there
+  // [block]: all rows may be read by products; all of both CTAs have been.
+  uint64_t weights_ready[2], weights_empty[2];
   Waits waits;
 
   __device__ void init(int row_groups) {
@@ -69,9 +71,12 @@ struct LatentBackwardShared {
       init_barrier(k_empty[stage], row_groups * kWarps);
     }
     for (int i = 0; i < 2; ++i) {
-      init_barrier(others_full[i], 1);
-      init_barrier(weights_full[i], row_groups * kWarps);
-      init_barrier(weights_empty[i], 2 * kWarps);  // of both CTAs
+      for (int j = 0; j < 2; ++j) {
+        init_barrier(others_full[i][j], 1);
+        init_barrier(weights_full[i][j], kWarps);
+      }
+      init_barrier(weights_ready[i], row_groups * kWarps);
+      init_barrier(weights_empty[i], 2 * kWarps);
     }
     waits = {};
     publish_barriers();
