@@ -49,28 +49,34 @@ class LatentBackwardKeys {
       shared_.waits.await(shared_.weights_ready[side], block / 2 % 2);
       const int32_t* const keys = shared_.keys[block % L::kListSlots];
       const int p = offset_of(shared_, shared_.weights[0]) + side * int(sizeof(shared_.weights[0]));
-      const int ds = p + 64;
-      Pair sums;
-#pragma unroll
-      for (int pair = 0; pair < kPairs; ++pair) {
-        if constexpr (!kTogether) {
-          begin_pair<kGroups, true>(sums, shared_.dout[2 * pair], shared_.dout[2 * pair + 1], p);
-          await_products<0>();
-          add_pair(sums, keys, dv_, p_.sizes.v_head_dim, pair);
-        } else {
-          begin_pair<kGroups, true>(sums, shared_.dout[2 * pair], shared_.dout[2 * pair + 1], p);
-        }
-        begin_pair<kGroups, !kTogether>(sums, shared_.q[2 * pair], shared_.q[2 * pair + 1], ds);
-        await_products<0>();
-        add_pair(sums, keys, dk_, p_.sizes.head_dim, pair);
+      // One pair of panels is added while the next one is multiplied.
+      Pair sums[2];
+      if constexpr (kTogether) {
+        begin_both<kGroups>(sums[0], 0, p);
+        begin_both<kGroups>(sums[1], 1, p);
+        await_products<1>();
+        add_pair(sums[0], keys, dk_, p_.sizes.head_dim, 0);
+      } else {
+        begin_pair<kGroups>(sums[0], shared_.dout, 0, p);
+        begin_pair<kGroups>(sums[1], shared_.dout, 1, p);
+        await_products<1>();
+        add_pair(sums[0], keys, dv_, p_.sizes.v_head_dim, 0);
+        begin_pair<kGroups>(sums[0], shared_.q, 0, p + 64);
+        await_products<1>();
+        add_pair(sums[1], keys, dv_, p_.sizes.v_head_dim, 1);
+        begin_pair<kGroups>(sums[1], shared_.q, 1, p + 64);
+        await_products<1>();
+        add_pair(sums[0], keys, dk_, p_.sizes.head_dim, 0);
       }
-      begin_tail<kGroups>(sums[0], ds);
+      begin_tail<kGroups>(sums[0][0], p + 64);
+      await_products<1>();
+      add_pair(sums[1], keys, dk_, p_.sizes.head_dim, 1);
       const int2 tail_keys[2] = {two_keys(keys, tail_key(0)), two_keys(keys, tail_key(1))};
       await_products<0>();
       arrive_as_warp(shared_.weights_empty[side]);  // and the slot of `keys` may be written
       arrive_there_as_warp(
           address_in(smem_address(&shared_.weights_empty[side]), work_.rank ^ 1));
-      add_tail(sums[0], tail_keys);
+      add_tail(sums[0][0], tail_keys);
     }
   }
 
@@ -87,17 +93,29 @@ class LatentBackwardKeys {
     }
   }
 
-  // Starts the sums of two panels. weights: where p or ds are in shared memory.
-  template <int kGroups, bool kBegins>
-  __device__ __forceinline__ void begin_pair(Pair& sums, const unsigned char* first,
-                                             const unsigned char* second, int weights) {
-    const uint64_t here = shared_operand(shared_);
+  // Starts the sums of a pair of panels. weights: where p or ds are in shared memory.
+  template <int kGroups>
+  __device__ __forceinline__ void begin_pair(Pair& sums,
+                                             const unsigned char (&rows)[L::kPanels][L::kHeads * 128],
+                                             int pair, int weights) {
     begin_products();
-    multiply<kGroups, kBegins>(sums[0], further(here, offset_of(shared_, first)),
-                               further(here, weights));
-    multiply<kGroups, kBegins>(sums[1], further(here, offset_of(shared_, second)),
-                               further(here, weights));
+    multiply_pair<kGroups, true>(sums, offset_of(shared_, rows[2 * pair]), weights);
     commit_products();
+  }
+  // The same of dout and q together. p: where p is; ds follow.
+  template <int kGroups>
+  __device__ __forceinline__ void begin_both(Pair& sums, int pair, int p) {
+    begin_products();
+    multiply_pair<kGroups, true>(sums, offset_of(shared_, shared_.dout[2 * pair]), p);
+    multiply_pair<kGroups, false>(sums, offset_of(shared_, shared_.q[2 * pair]), p + 64);
+    commit_products();
+  }
+  template <int kGroups, bool kBegins>
+  __device__ __forceinline__ void multiply_pair(Pair& sums, int rows, int weights) {
+    const uint64_t here = shared_operand(shared_);
+    const uint64_t left = further(here, rows), right = further(here, weights);
+    multiply<kGroups, kBegins>(sums[0], left, right);
+    multiply<kGroups, kBegins>(sums[1], further(left, L::kHeads * 128), right);
   }
   // The rest of the columns. Heads from 64 on are in the right half of the panel; a product takes
   // 64 columns from there, and the rows of the last 32 mean nothing.

@@ -67,7 +67,6 @@ class LatentBackwardRows {
     shared_.waits.await(shared_.q_full, 0);
     await_keys(0);
     publish_stores();
-    begin_products();
     begin_scores(0);
     make_p(0);
 #pragma unroll 1
@@ -90,53 +89,46 @@ class LatentBackwardRows {
     shared_.waits.await(shared_.k_full[block % L::kStages], block / L::kStages % 2);
   }
 
-  // Starts the products over this CTA's columns: two groups.
+  // Starts q . k over this CTA's columns.
   __device__ __forceinline__ void begin_scores(int block) {
     const int stage = block % L::kStages;
-    if (thread() == 0) {
-      arrive_and_expect(shared_.others_full[kOwn][0], kOthersBytes);
-      arrive_and_expect(shared_.others_full[kOwn][1], kOthersBytes);
-    }
     const uint64_t here = shared_operand(shared_);
-    const int rows_at = kOwn * L::kRowHeads * 128;
-    const int keys_at = stage * int(sizeof(shared_.k[0]));
-#pragma unroll
-    for (int panel = 0; panel < L::kPanels; ++panel) {
-      const uint64_t q = further(here, offset_of(shared_, shared_.q[panel]) + rows_at);
-      const uint64_t k = further(here, offset_of(shared_, shared_.k[0][panel]) + keys_at);
-#pragma unroll
-      for (int step = 0; step < 4; ++step) {
-        if (panel == 0 && step == 0) {
-          Product<T>::template of_shared<true, false, false>(s_, q, k);
-        } else {
-          Product<T>::template of_shared<false, false, false>(s_, further(q, 32 * step),
-                                                              further(k, 32 * step));
-        }
-      }
-    }
+    begin_products();
+    multiply(offset_of(shared_, shared_.q[0]), stage);
     const uint64_t q = further(here, offset_of(shared_, shared_.q_tail) + 64 * kOwn);
     const uint64_t k = further(here, offset_of(shared_, shared_.k_tail) + 64 * stage);
 #pragma unroll
     for (int step = 0; step < L::kTailColumns / 16; ++step) {
-      Product<T>::template of_shared<false, false, false>(s_, further(q, 32 * step),
+      Product<T>::template of_shared<false, false, false>(sum_, further(q, 32 * step),
                                                           further(k, 32 * step));
     }
     commit_products();
+  }
+  // Starts dout . v over this CTA's columns.
+  __device__ __forceinline__ void begin_slopes(int block) {
+    begin_products();
+    multiply(offset_of(shared_, shared_.dout[0]), block % L::kStages);
+    commit_products();
+  }
+  // The products of rows in panels with the keys of a stage.
+  __device__ __forceinline__ void multiply(int panels, int stage) {
+    const uint64_t here = shared_operand(shared_);
+    const uint64_t rows = further(here, panels + kOwn * L::kRowHeads * 128);
+    const uint64_t keys = further(
+        here, offset_of(shared_, shared_.k[0][0]) + stage * int(sizeof(shared_.k[0])));
 #pragma unroll
     for (int panel = 0; panel < L::kPanels; ++panel) {
-      const uint64_t dout = further(here, offset_of(shared_, shared_.dout[panel]) + rows_at);
-      const uint64_t v = further(here, offset_of(shared_, shared_.k[0][panel]) + keys_at);
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         if (panel == 0 && step == 0) {
-          Product<T>::template of_shared<true, false, false>(dp_, dout, v);
+          Product<T>::template of_shared<true, false, false>(sum_, rows, keys);
         } else {
-          Product<T>::template of_shared<false, false, false>(dp_, further(dout, 32 * step),
-                                                              further(v, 32 * step));
+          Product<T>::template of_shared<false, false, false>(
+              sum_, further(rows, panel * L::kHeads * 128 + 32 * step),
+              further(keys, panel * kPanelBytes + 32 * step));
         }
       }
     }
-    commit_products();
   }
 
   // Four sums of a thread, of columns 8 j ...: for both of its rows.
@@ -149,11 +141,13 @@ class LatentBackwardRows {
   __device__ __forceinline__ const uint4* others(int product) const {
     return &shared_.others[kOwn][product][0][thread()];
   }
-  __device__ __forceinline__ void send(const float (&sum)[16], int product) const {
+  // Sends the sums of the keys whose weights the other CTA makes.
+  __device__ __forceinline__ void send(int product) const {
+    if (thread() == 0) arrive_and_expect(shared_.others_full[kOwn][product], kOthersBytes);
     const uint32_t to = there(others(product));
     const uint32_t barrier = there(&shared_.others_full[kOwn][product]);
-    store_there(to, barrier, four(sum, 2));
-    store_there(to + kOthersStep, barrier, four(sum, 3));
+    store_there(to, barrier, four(sum_, 2));
+    store_there(to + kOthersStep, barrier, four(sum_, 3));
   }
   // Keys 8 i + 2 (lane % 4) and the next one.
   __device__ __forceinline__ int2 keys_of(int block, int i) const {
@@ -161,12 +155,18 @@ class LatentBackwardRows {
         &shared_.keys[block % L::kListSlots][8 * i + int(lane() % 4 * 2)]);
   }
 
-  // p of the first 16 keys, once q . k is complete, and with it dq of the block before.
+  // p of the first 16 keys, once q . k is complete, and with it dq of the block before. The products
+  // dout . v take place in the same registers meanwhile; they are complete afterwards.
   __device__ __forceinline__ void make_p(int block) {
-    await_products<1>();
-    is_ready(s_);
+    await_products<0>();
+    is_ready(sum_);
+    is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
     if (block > 0) arrive_as_warp(shared_.k_empty[(block - 1) % L::kStages]);
-    send(s_, 0);
+    send(0);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) p_of_[i] = sum_[i];
+    is_ready(p_of_);  // copies, not the accumulators
+    begin_slopes(block);
     const float low = shared_.rows[own_row(0)].x, high = shared_.rows[own_row(1)].x;
     const Rule rule = this->rule();
     shared_.waits.await(shared_.others_full[kOwn][0], block % 2);
@@ -177,15 +177,14 @@ class LatentBackwardRows {
       const auto weight = [&](float own, uint32_t other, int32_t key, float minus_lse2) {
         return key >= 0 ? rule.weight_of_bent(own + __uint_as_float(other), minus_lse2) : 0.f;
       };
-      p_of_[4 * i] = weight(s_[4 * i], other.x, keys.x, low);
-      p_of_[4 * i + 1] = weight(s_[4 * i + 1], other.y, keys.y, low);
-      p_of_[4 * i + 2] = weight(s_[4 * i + 2], other.z, keys.x, high);
-      p_of_[4 * i + 3] = weight(s_[4 * i + 3], other.w, keys.y, high);
+      p_of_[4 * i] = weight(p_of_[4 * i], other.x, keys.x, low);
+      p_of_[4 * i + 1] = weight(p_of_[4 * i + 1], other.y, keys.y, low);
+      p_of_[4 * i + 2] = weight(p_of_[4 * i + 2], other.z, keys.x, high);
+      p_of_[4 * i + 3] = weight(p_of_[4 * i + 3], other.w, keys.y, high);
     }
     await_products<0>();
-    is_ready(dp_);
-    is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
-    send(dp_, 1);
+    is_ready(sum_);
+    send(1);
   }
 
   // Afterwards lane 4 g + m has 16 bytes of rows g and g + 8: p of 8 keys, p of the others, ds of 8
@@ -199,7 +198,7 @@ class LatentBackwardRows {
       const uint4 other = device::load_shared_vector(smem_address(others(1)) + i * kOthersStep);
       const int2 keys = keys_of(block, i);
       const auto gradient = [&](int at, uint32_t other, int32_t key, float delta) {
-        const float dp = dp_[4 * i + at] + __uint_as_float(other);
+        const float dp = sum_[4 * i + at] + __uint_as_float(other);
         return key >= 0 ? rule.slope(p_of_[4 * i + at]) * (dp - delta) * rule.scale : 0.f;
       };
       const float ds[4] = {
@@ -306,7 +305,8 @@ class LatentBackwardRows {
   LatentBackwardShared& shared_;
   float dq_[2][64], tail_[16];  // dq: two panels each. An instruction of 256 columns would need
                                // more registers than a thread has before setmaxnreg
-  float s_[16], dp_[16], p_of_[8];
+  float sum_[16];   // of q . k, then of dout . v
+  float p_of_[8];   // q . k, then p
   uint32_t words_[2][4];
 };
 

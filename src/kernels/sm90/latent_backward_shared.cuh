@@ -28,7 +28,7 @@ struct LatentBackward {
   static constexpr int kPanels = 4;          // of 64 columns that v has too
   static constexpr int kColumns = 64 * kPanels, kTailColumns = 32;  // of a CTA
   static constexpr int kStages = 2, kListSlots = 4;
-  static constexpr int kRowRegisters = 208, kKeyRegisters = 72, kProducerRegisters = 24;
+  static constexpr int kRowRegisters = 192, kKeyRegisters = 104, kProducerRegisters = 24;
   static_assert(2 * kRowRegisters + kKeyRegisters + kProducerRegisters <= 4 * 128,
                 "a CTA of 512 threads is given 128 registers a thread");
 
