@@ -136,7 +136,8 @@ KernelEntry latent_entry() {
 
 }  // namespace
 
-// Latent form, then smallest padded head_dim first: dispatch takes the first entry without an objection.
+// Latent form, then smallest padded head_dim first: dispatch takes the first entry without an
+// objection.
 std::vector<KernelEntry> backward_entries() {
   std::vector<KernelEntry> entries = {latent_entry<DType::bf16>(), latent_entry<DType::f16>()};
   add_entries<DType::bf16, Bend::none>(entries);

@@ -41,8 +41,8 @@ __device__ __forceinline__ void store_there(uint32_t there, uint32_t barrier, co
 }
 
 // One arrival for a whole warp; all lanes must call. It orders nothing: a release would wait until
-// all that the warp has added to global memory has arrived there. Products that a thread has awaited
-// have read their operands anyway.
+// all that the warp has added to global memory has arrived there. Products that a thread has
+// awaited have read their operands anyway.
 __device__ __forceinline__ void arrive_there_as_warp(uint32_t barrier) {
   asm volatile(
       "{\n"

@@ -28,15 +28,12 @@ __device__ inline LatentBackwardWork latent_backward_work(const device::Sizes& s
   const int64_t row = cluster / uint32_t(grid.head_blocks);
   const int64_t unit = row / sizes.q_len;
   const int32_t kv_head = int32_t(unit % sizes.kv_heads), first = block * LatentBackward::kHeads;
-  return {int32_t(unit / sizes.kv_heads),
-          kv_head,
-          kv_head * heads + first,
-          min(LatentBackward::kHeads, heads - first),
-          row - unit * sizes.q_len,
-          cluster_rank()};
+  return {int32_t(unit / sizes.kv_heads), kv_head,
+          kv_head * heads + first,        min(LatentBackward::kHeads, heads - first),
+          row - unit * sizes.q_len,       cluster_rank()};
 }
 
-template <class T, bool kTogether>
+template <class T>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(LatentBackward::kThreads, 1)
     latent_backward(const __grid_constant__ device::BackwardParams p,
                     const __grid_constant__ GatherView view,
@@ -60,7 +57,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(LatentBackward::kThr
     device::await_copies<0>();
   } else if (warpgroup == 2) {
     shrink_registers<L::kKeyRegisters>();
-    LatentBackwardKeys<T, kTogether>(p, work, shared).run(num_blocks);
+    LatentBackwardKeys<T>(p, work, shared).run(num_blocks);
   } else {
     grow_registers<L::kRowRegisters>();
     if (warpgroup == 0) {
@@ -73,20 +70,21 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(LatentBackward::kThr
   meet_cluster();  // the other CTA has stored all that it stores here
 }
 
-template <class T, bool kTogether>
+template <class T>
 void launch_latent_backward(const device::BackwardParams& p, const GatherView& view,
                             cudaStream_t stream) {
   constexpr int kBytes = int(kLatentBackwardSharedBytes);
   const device::Sizes& sizes = p.sizes;
   const LatentBackwardGrid grid = {
       int32_t(ceil_div(int64_t{sizes.heads / sizes.kv_heads}, int64_t{LatentBackward::kHeads}))};
-  const int64_t ctas =
-      checked_mul(checked_mul(int64_t{sizes.batch} * sizes.kv_heads, sizes.q_len, "attention: rows"),
-                  2 * grid.head_blocks, "attention: CTAs");
+  const int64_t ctas = checked_mul(
+      checked_mul(int64_t{sizes.batch} * sizes.kv_heads, sizes.q_len, "attention: rows"),
+      2 * grid.head_blocks, "attention: CTAs");
   if (ctas == 0) return;
   static device::OncePerGpu reserve;
-  device::reserve_shared_memory(reserve, latent_backward<T, kTogether>, kBytes, "sm90.backward in latent form");
-  device::launch("sm90.backward in latent form", latent_backward<T, kTogether>,
+  device::reserve_shared_memory(reserve, latent_backward<T>, kBytes,
+                                "sm90.backward in latent form");
+  device::launch("sm90.backward in latent form", latent_backward<T>,
                  {unsigned(narrow(ctas, "attention: CTAs")), unsigned(LatentBackward::kThreads),
                   size_t{kBytes}},
                  stream, p, view, grid);
@@ -94,7 +92,7 @@ void launch_latent_backward(const device::BackwardParams& p, const GatherView& v
 
 template <DType kType>
 void run_latent_backward(const BackwardArgs& args) {
-  device::run_backward_parts(args, {.gather = launch_latent_backward<device::Storage<kType>, false>});
+  device::run_backward_parts(args, {.gather = launch_latent_backward<device::Storage<kType>>});
 }
 
 }  // namespace keyhole::sm90

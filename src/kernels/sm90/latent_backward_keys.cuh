@@ -10,18 +10,16 @@
 
 namespace keyhole::sm90 {
 
-// kTogether: one gradient, dk plus dv in its first columns.
-template <class T, bool kTogether>
+template <class T>
 class LatentBackwardKeys {
   using L = LatentBackward;
-  static constexpr int kPairs = L::kPanels / 2;
 
  public:
   __device__ LatentBackwardKeys(const device::BackwardParams& p, const LatentBackwardWork& work,
                                 LatentBackwardShared& shared)
       : p_(p), work_(work), shared_(shared) {
-    const int64_t first_key = (int64_t{work.batch} * p.sizes.kv_heads + work.kv_head) *
-                              p.sizes.k_len;
+    const int64_t first_key =
+        (int64_t{work.batch} * p.sizes.kv_heads + work.kv_head) * p.sizes.k_len;
     dk_ = p.sums.dk + first_key * p.sizes.head_dim;
     dv_ = p.sums.dv + first_key * p.sizes.v_head_dim;
   }
@@ -49,42 +47,35 @@ class LatentBackwardKeys {
       shared_.waits.await(shared_.weights_ready[side], block / 2 % 2);
       const int32_t* const keys = shared_.keys[block % L::kListSlots];
       const int p = offset_of(shared_, shared_.weights[0]) + side * int(sizeof(shared_.weights[0]));
+      const int ds = p + 64;
       // One pair of panels is added while the next one is multiplied.
       Pair sums[2];
-      if constexpr (kTogether) {
-        begin_both<kGroups>(sums[0], 0, p);
-        begin_both<kGroups>(sums[1], 1, p);
-        await_products<1>();
-        add_pair(sums[0], keys, dk_, p_.sizes.head_dim, 0);
-      } else {
-        begin_pair<kGroups>(sums[0], shared_.dout, 0, p);
-        begin_pair<kGroups>(sums[1], shared_.dout, 1, p);
-        await_products<1>();
-        add_pair(sums[0], keys, dv_, p_.sizes.v_head_dim, 0);
-        begin_pair<kGroups>(sums[0], shared_.q, 0, p + 64);
-        await_products<1>();
-        add_pair(sums[1], keys, dv_, p_.sizes.v_head_dim, 1);
-        begin_pair<kGroups>(sums[1], shared_.q, 1, p + 64);
-        await_products<1>();
-        add_pair(sums[0], keys, dk_, p_.sizes.head_dim, 0);
-      }
-      begin_tail<kGroups>(sums[0][0], p + 64);
+      begin_pair<kGroups>(sums[0], shared_.dout, 0, p);
+      begin_pair<kGroups>(sums[1], shared_.dout, 1, p);
+      await_products<1>();
+      add_pair(sums[0], keys, dv_, p_.sizes.v_head_dim, 0);
+      begin_pair<kGroups>(sums[0], shared_.q, 0, ds);
+      await_products<1>();
+      add_pair(sums[1], keys, dv_, p_.sizes.v_head_dim, 1);
+      begin_pair<kGroups>(sums[1], shared_.q, 1, ds);
+      await_products<1>();
+      add_pair(sums[0], keys, dk_, p_.sizes.head_dim, 0);
+      begin_tail<kGroups>(sums[0][0], ds);
       await_products<1>();
       add_pair(sums[1], keys, dk_, p_.sizes.head_dim, 1);
       const int2 tail_keys[2] = {two_keys(keys, tail_key(0)), two_keys(keys, tail_key(1))};
       await_products<0>();
       arrive_as_warp(shared_.weights_empty[side]);  // and the slot of `keys` may be written
-      arrive_there_as_warp(
-          address_in(smem_address(&shared_.weights_empty[side]), work_.rank ^ 1));
+      arrive_there_as_warp(address_in(smem_address(&shared_.weights_empty[side]), work_.rank ^ 1));
       add_tail(sums[0][0], tail_keys);
     }
   }
 
-  template <int kGroups, bool kBegins>
+  template <int kGroups>
   __device__ __forceinline__ void multiply(float (&sum)[16], uint64_t left, uint64_t right) {
 #pragma unroll
     for (int step = 0; step < 4 * kGroups; ++step) {
-      if (kBegins && step == 0) {
+      if (step == 0) {
         Product<T>::template of_shared<true, true, true>(sum, left, right);
       } else {
         Product<T>::template of_shared<false, true, true>(sum, further(left, 16 * 128 * step),
@@ -92,30 +83,17 @@ class LatentBackwardKeys {
       }
     }
   }
-
   // Starts the sums of a pair of panels. weights: where p or ds are in shared memory.
   template <int kGroups>
-  __device__ __forceinline__ void begin_pair(Pair& sums,
-                                             const unsigned char (&rows)[L::kPanels][L::kHeads * 128],
-                                             int pair, int weights) {
+  __device__ __forceinline__ void begin_pair(
+      Pair& sums, const unsigned char (&rows)[L::kPanels][L::kHeads * 128], int pair, int weights) {
+    const uint64_t here = shared_operand(shared_), right = further(here, weights);
     begin_products();
-    multiply_pair<kGroups, true>(sums, offset_of(shared_, rows[2 * pair]), weights);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      multiply<kGroups>(sums[i], further(here, offset_of(shared_, rows[2 * pair + i])), right);
+    }
     commit_products();
-  }
-  // The same of dout and q together. p: where p is; ds follow.
-  template <int kGroups>
-  __device__ __forceinline__ void begin_both(Pair& sums, int pair, int p) {
-    begin_products();
-    multiply_pair<kGroups, true>(sums, offset_of(shared_, shared_.dout[2 * pair]), p);
-    multiply_pair<kGroups, false>(sums, offset_of(shared_, shared_.q[2 * pair]), p + 64);
-    commit_products();
-  }
-  template <int kGroups, bool kBegins>
-  __device__ __forceinline__ void multiply_pair(Pair& sums, int rows, int weights) {
-    const uint64_t here = shared_operand(shared_);
-    const uint64_t left = further(here, rows), right = further(here, weights);
-    multiply<kGroups, kBegins>(sums[0], left, right);
-    multiply<kGroups, kBegins>(sums[1], further(left, L::kHeads * 128), right);
   }
   // The rest of the columns. Heads from 64 on are in the right half of the panel; a product takes
   // 64 columns from there, and the rows of the last 32 mean nothing.
@@ -138,8 +116,8 @@ class LatentBackwardKeys {
     commit_products();
   }
 
-  // Two neighbouring keys. Always loaded: kept, they and the addresses of their rows would need more
-  // registers than there are.
+  // Two neighbouring keys. Always loaded: kept, they and the addresses of their rows would need
+  // more registers than there are.
   static __device__ __forceinline__ int2 two_keys(const int32_t* keys, int first) {
     int2 two;
     asm volatile("ld.volatile.shared.v2.b32 {%0, %1}, [%2];"
@@ -160,8 +138,8 @@ class LatentBackwardKeys {
   __device__ __forceinline__ void add_pair(Pair& sums, const int32_t* keys, float* to, int32_t cols,
                                            int pair) const {
     is_ready(sums[0]), is_ready(sums[1]);
-    const int32_t col = work_.first_column() + 128 * pair + 32 * warp() + lane() / 4 % 4 * 8 +
-                        lane() / 16 * 4;
+    const int32_t col =
+        work_.first_column() + 128 * pair + 32 * warp() + lane() / 4 % 4 * 8 + lane() / 16 * 4;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int2 two = two_keys(keys, 8 * j + lane() % 4 * 2);
@@ -185,9 +163,9 @@ class LatentBackwardKeys {
     for (int j = 0; j < 2; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        uint32_t words[4] = {
-            __float_as_uint(sum[8 * j + e]), __float_as_uint(sum[8 * j + 2 + e]),
-            __float_as_uint(sum[8 * j + 4 + e]), __float_as_uint(sum[8 * j + 6 + e])};
+        uint32_t words[4] = {__float_as_uint(sum[8 * j + e]), __float_as_uint(sum[8 * j + 2 + e]),
+                             __float_as_uint(sum[8 * j + 4 + e]),
+                             __float_as_uint(sum[8 * j + 6 + e])};
         transpose_four<4>(words);
         add(dk_, p_.sizes.head_dim, e == 0 ? keys[j].x : keys[j].y, col, words);
       }

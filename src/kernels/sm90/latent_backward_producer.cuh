@@ -11,7 +11,7 @@ namespace keyhole::sm90 {
 template <class T>
 class LatentBackwardProducer {
   using L = LatentBackward;
-  static constexpr int kLanes = 8;                                   // copy 128 bytes of a row
+  static constexpr int kLanes = 8;  // copy 128 bytes of a row
   static constexpr int kRowsAtOnce = kWarpgroup / kLanes;
   static constexpr int kOwnKeys = L::kKeys / kRowsAtOnce;  // of a thread: neighbours
   static constexpr int kTailLanes = L::kTailColumns / 8;
@@ -81,9 +81,8 @@ class LatentBackwardProducer {
                                             bool is_row) const {
     const int lane = thread() % kTailLanes, chunk = half * kTailLanes + lane;
     const int32_t col = work_.first_tail_column() + lane * 8;
-    device::copy_async_or_zeros(
-        smem_address(panel) + uint32_t(row * 128 + (chunk ^ row % 8) * 16), from + col,
-        is_row && col < p_.sizes.head_dim);
+    device::copy_async_or_zeros(smem_address(panel) + uint32_t(row * 128 + (chunk ^ row % 8) * 16),
+                                from + col, is_row && col < p_.sizes.head_dim);
   }
 
   // The first 16 rows of a block have the keys whose weights this CTA makes.
@@ -106,7 +105,8 @@ class LatentBackwardProducer {
     // Two blocks back is over for all, and four blocks back also for warpgroup 2.
     if (thread() % kLanes == 0) {
 #pragma unroll
-      for (int i = 0; i < kOwnKeys; ++i) shared_.keys[block % L::kListSlots][own_row(i)] = keys.own[i];
+      for (int i = 0; i < kOwnKeys; ++i)
+        shared_.keys[block % L::kListSlots][own_row(i)] = keys.own[i];
       arrive(shared_.k_full[stage]);
     }
 #pragma unroll

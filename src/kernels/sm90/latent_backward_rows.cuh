@@ -29,7 +29,8 @@ class LatentBackwardRows {
     float2 numbers = {-INFINITY, 0};  // weights of 0
     if (row < work.num_heads) {
       const int64_t place =
-          (int64_t{work.batch} * p.sizes.heads + work.first_head + row) * p.sizes.q_len + work.query;
+          (int64_t{work.batch} * p.sizes.heads + work.first_head + row) * p.sizes.q_len +
+          work.query;
       numbers = {-p.lse2[place], p.delta[place]};
     }
     shared.rows[row] = numbers;
@@ -40,10 +41,9 @@ class LatentBackwardRows {
     for (int i = 0; i < 64; ++i) dq_[0][i] = dq_[1][i] = 0;
 #pragma unroll
     for (int i = 0; i < 16; ++i) tail_[i] = 0;
+    // Zeros that would be written later, between products, would serialise these.
     is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
     if (num_blocks > 0) follow(num_blocks);
-   
-    is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
     store();
   }
 
@@ -114,8 +114,8 @@ class LatentBackwardRows {
   __device__ __forceinline__ void multiply(int panels, int stage) {
     const uint64_t here = shared_operand(shared_);
     const uint64_t rows = further(here, panels + kOwn * L::kRowHeads * 128);
-    const uint64_t keys = further(
-        here, offset_of(shared_, shared_.k[0][0]) + stage * int(sizeof(shared_.k[0])));
+    const uint64_t keys =
+        further(here, offset_of(shared_, shared_.k[0][0]) + stage * int(sizeof(shared_.k[0])));
 #pragma unroll
     for (int panel = 0; panel < L::kPanels; ++panel) {
 #pragma unroll
@@ -155,8 +155,8 @@ class LatentBackwardRows {
         &shared_.keys[block % L::kListSlots][8 * i + int(lane() % 4 * 2)]);
   }
 
-  // p of the first 16 keys, once q . k is complete, and with it dq of the block before. The products
-  // dout . v take place in the same registers meanwhile; they are complete afterwards.
+  // p of the first 16 keys, once q . k is complete, and with it dq of the block before. The
+  // products dout . v take place in the same registers meanwhile; they are complete afterwards.
   __device__ __forceinline__ void make_p(int block) {
     await_products<0>();
     is_ready(sum_);
@@ -201,9 +201,8 @@ class LatentBackwardRows {
         const float dp = sum_[4 * i + at] + __uint_as_float(other);
         return key >= 0 ? rule.slope(p_of_[4 * i + at]) * (dp - delta) * rule.scale : 0.f;
       };
-      const float ds[4] = {
-          gradient(0, other.x, keys.x, low), gradient(1, other.y, keys.y, low),
-          gradient(2, other.z, keys.x, high), gradient(3, other.w, keys.y, high)};
+      const float ds[4] = {gradient(0, other.x, keys.x, low), gradient(1, other.y, keys.y, low),
+                           gradient(2, other.z, keys.x, high), gradient(3, other.w, keys.y, high)};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         words_[half][i] =
@@ -249,10 +248,9 @@ class LatentBackwardRows {
     const uint64_t here = shared_operand(shared_);
     const uint64_t ds =
         further(here, offset_of(shared_, shared_.weights[0]) +
-                          side * int(sizeof(shared_.weights[0])) +
-                          kOwn * L::kRowHeads * 128 + 64);
-    const uint64_t k = further(in_panels(here, kPanelBytes),
-                               offset_of(shared_, shared_.k[0][0]) + stage * int(sizeof(shared_.k[0])));
+                          side * int(sizeof(shared_.weights[0])) + kOwn * L::kRowHeads * 128 + 64);
+    const uint64_t k = further(in_panels(here, kPanelBytes), offset_of(shared_, shared_.k[0][0]) +
+                                                                 stage * int(sizeof(shared_.k[0])));
     const uint64_t tail = further(here, offset_of(shared_, shared_.k_tail) + 64 * stage);
 #pragma unroll
     for (int step = 0; step < L::kKeys / 16; ++step) {
@@ -304,9 +302,9 @@ class LatentBackwardRows {
   const LatentBackwardWork& work_;
   LatentBackwardShared& shared_;
   float dq_[2][64], tail_[16];  // dq: two panels each. An instruction of 256 columns would need
-                               // more registers than a thread has before setmaxnreg
-  float sum_[16];   // of q . k, then of dout . v
-  float p_of_[8];   // q . k, then p
+                                // more registers than a thread has before setmaxnreg
+  float sum_[16];               // of q . k, then of dout . v
+  float p_of_[8];               // q . k, then p
   uint32_t words_[2][4];
 };
 

@@ -25,7 +25,7 @@ struct LatentBackward {
   static constexpr int kKeys = 32;                    // of a block
   static constexpr int kOwnKeys = kKeys / 2;          // whose p and ds a CTA makes
   static constexpr int kThreads = 4 * kWarpgroup;
-  static constexpr int kPanels = 4;          // of 64 columns that v has too
+  static constexpr int kPanels = 4;                                 // of 64 columns that v has too
   static constexpr int kColumns = 64 * kPanels, kTailColumns = 32;  // of a CTA
   static constexpr int kStages = 2, kListSlots = 4;
   static constexpr int kRowRegisters = 192, kKeyRegisters = 104, kProducerRegisters = 24;
@@ -53,8 +53,8 @@ struct LatentBackwardShared {
   alignas(1024) unsigned char weights[2][L::kHeads * 128];
   // Sums over the columns of the other CTA, as its threads hold them: of q . k, of dout . v.
   alignas(128) uint4 others[2][2][2][kWarpgroup];  // [warpgroup][product]
-  int32_t keys[L::kListSlots][L::kKeys];  // negative: padding
-  float2 rows[L::kHeads];                 // -lse2 and delta
+  int32_t keys[L::kListSlots][L::kKeys];           // negative: padding
+  float2 rows[L::kHeads];                          // -lse2 and delta
   alignas(8) uint64_t q_full;
   uint64_t k_full[L::kStages], k_empty[L::kStages];
   uint64_t others_full[2][2];   // [warpgroup][product]
