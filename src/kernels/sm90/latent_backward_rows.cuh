@@ -65,17 +65,14 @@ class LatentBackwardRows {
   __device__ __forceinline__ void follow(int num_blocks) {
     meet<1 + kOwn, kWarpgroup>();  // the numbers of its rows are there
     shared_.waits.await(shared_.q_full, 0);
-    await_keys(0);
-    publish_stores();
     begin_scores(0);
     make_p(0);
 #pragma unroll 1
     for (int block = 0; block + 1 < num_blocks; ++block) {
       make_ds(block);
       share_weights(block);
-      await_keys(block + 1);
+      begin_scores(block + 1);  // while the weights of the other CTA arrive
       begin_dq(block);
-      begin_scores(block + 1);
       make_p(block + 1);
     }
     make_ds(num_blocks - 1);
@@ -85,13 +82,11 @@ class LatentBackwardRows {
     is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
   }
 
-  __device__ __forceinline__ void await_keys(int block) {
-    shared_.waits.await(shared_.k_full[block % L::kStages], block / L::kStages % 2);
-  }
-
   // Starts q . k over this CTA's columns.
   __device__ __forceinline__ void begin_scores(int block) {
     const int stage = block % L::kStages;
+    shared_.waits.await(shared_.k_full[stage], block / L::kStages % 2);
+    publish_stores();
     const uint64_t here = shared_operand(shared_);
     begin_products();
     multiply(offset_of(shared_, shared_.q[0]), stage);
@@ -155,18 +150,23 @@ class LatentBackwardRows {
         &shared_.keys[block % L::kListSlots][8 * i + int(lane() % 4 * 2)]);
   }
 
-  // p of the first 16 keys, once q . k is complete, and with it dq of the block before. The
-  // products dout . v take place in the same registers meanwhile; they are complete afterwards.
+  // p of the first 16 keys, once q . k is complete. The products dout . v take place in the same
+  // registers meanwhile; they are complete afterwards, and so is dq of the block before.
   __device__ __forceinline__ void make_p(int block) {
-    await_products<0>();
+    if (block > 0) {
+      await_products<1>();  // dq may take longer
+    } else {
+      await_products<0>();
+    }
     is_ready(sum_);
-    is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
-    if (block > 0) arrive_as_warp(shared_.k_empty[(block - 1) % L::kStages]);
     send(0);
 #pragma unroll
     for (int i = 0; i < 8; ++i) p_of_[i] = sum_[i];
     is_ready(p_of_);  // copies, not the accumulators
     begin_slopes(block);
+    await_products<1>();
+    is_ready(dq_[0]), is_ready(dq_[1]), is_ready(tail_);
+    if (block > 0) arrive_as_warp(shared_.k_empty[(block - 1) % L::kStages]);
     const float low = shared_.rows[own_row(0)].x, high = shared_.rows[own_row(1)].x;
     const Rule rule = this->rule();
     shared_.waits.await(shared_.others_full[kOwn][0], block % 2);
