@@ -20,19 +20,33 @@ struct LatentBackwardGrid {
   int32_t head_blocks;  // of a kv head
 };
 
-__device__ inline LatentBackwardWork latent_backward_work(const device::Sizes& sizes,
-                                                          const LatentBackwardGrid& grid) {
-  const int32_t heads = sizes.heads / sizes.kv_heads;  // of a kv head
-  const uint32_t cluster = blockIdx.x / 2;
-  const int32_t block = int32_t(cluster % uint32_t(grid.head_blocks));
-  const int64_t row = cluster / uint32_t(grid.head_blocks);
-  const int64_t unit = row / sizes.q_len;
-  const int32_t kv_head = int32_t(unit % sizes.kv_heads), first = block * LatentBackward::kHeads;
-  return {int32_t(unit / sizes.kv_heads), kv_head,
-          kv_head * heads + first,        min(LatentBackward::kHeads, heads - first),
-          row - unit * sizes.q_len,       cluster_rank()};
+// All of it fits 32 bits, because the number of CTAs does.
+__device__ __forceinline__ LatentBackwardWork latent_backward_work(const device::Sizes& sizes,
+                                                                   const LatentBackwardGrid& grid) {
+  const uint32_t heads = uint32_t(sizes.heads / sizes.kv_heads);  // of a kv head
+  const uint32_t cluster = blockIdx.x / 2, row = cluster / uint32_t(grid.head_blocks);
+  const uint32_t first = (cluster - row * uint32_t(grid.head_blocks)) * LatentBackward::kHeads;
+  const uint32_t unit = row / uint32_t(sizes.q_len), batch = unit / uint32_t(sizes.kv_heads);
+  const uint32_t kv_head = unit - batch * uint32_t(sizes.kv_heads);
+  return {int32_t(batch),
+          int32_t(kv_head),
+          int32_t(kv_head * heads + first),
+          int32_t(min(uint32_t(LatentBackward::kHeads), heads - first)),
+          int64_t{row - unit * uint32_t(sizes.q_len)},
+          cluster_rank()};
+}
+__device__ __forceinline__ device::KeyList latent_backward_list(const device::Sizes& sizes,
+                                                                const GatherView& view,
+                                                                const LatentBackwardWork& work) {
+  const int32_t group = view.group_of_head(work.batch * sizes.heads + work.first_head);
+  return device::key_list(view, group, uint32_t(work.query) / uint32_t(view.rows_per_list));
+}
+__device__ __forceinline__ int num_blocks_of(const device::KeyList& list) {
+  return (list.count + LatentBackward::kKeys - 1) / LatentBackward::kKeys;
 }
 
+// Each role finds its work and list itself: what all have found before would fill the few registers
+// of the producers.
 template <class T>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(LatentBackward::kThreads, 1)
     latent_backward(const __grid_constant__ device::BackwardParams p,
@@ -41,25 +55,27 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(LatentBackward::kThr
   using L = LatentBackward;
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<LatentBackwardShared*>(memory);
-  const LatentBackwardWork work = latent_backward_work(p.sizes, grid);
-  if (threadIdx.x == 0) shared.init(work.row_groups());
+  if (threadIdx.x == 0) shared.init(latent_backward_work(p.sizes, grid).row_groups());
   meet_cluster();
 
-  const int32_t group = view.group_of_head(work.batch * p.sizes.heads + work.first_head);
-  const device::KeyList list = device::key_list(view, group, work.query / view.rows_per_list);
-  const int num_blocks = (list.count + L::kKeys - 1) / L::kKeys;
   const int warpgroup = warp_uniform(int(threadIdx.x / kWarpgroup));
   if (warpgroup == 3) {
     shrink_registers<L::kProducerRegisters>();
+    const LatentBackwardWork work = latent_backward_work(p.sizes, grid);
+    const device::KeyList list = latent_backward_list(p.sizes, view, work);
     LatentBackwardProducer<T> producer(p, work, list, shared);
     producer.load_queries();
-    producer.load_keys(num_blocks);
+    producer.load_keys(num_blocks_of(list));
     device::await_copies<0>();
   } else if (warpgroup == 2) {
     shrink_registers<L::kKeyRegisters>();
-    LatentBackwardKeys<T>(p, work, shared).run(num_blocks);
+    const LatentBackwardWork work = latent_backward_work(p.sizes, grid);
+    LatentBackwardKeys<T>(p, work, shared)
+        .run(num_blocks_of(latent_backward_list(p.sizes, view, work)));
   } else {
     grow_registers<L::kRowRegisters>();
+    const LatentBackwardWork work = latent_backward_work(p.sizes, grid);
+    const int num_blocks = num_blocks_of(latent_backward_list(p.sizes, view, work));
     if (warpgroup == 0) {
       LatentBackwardRows<T, 0>(p, work, shared).run(num_blocks);
     } else if (work.row_groups() == 2) {

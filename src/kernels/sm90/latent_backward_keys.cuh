@@ -35,8 +35,9 @@ class LatentBackwardKeys {
  private:
   using Pair = float[2][16];  // sums of two neighbouring panels
 
-  static __device__ __forceinline__ int lane() { return int(threadIdx.x) % 32; }
-  static __device__ __forceinline__ int warp() { return int(threadIdx.x) / 32 % 4; }
+  // Always computed anew: there are few registers.
+  static __device__ __forceinline__ int lane() { return int(device::thread_index() % 32); }
+  static __device__ __forceinline__ int warp() { return int(device::thread_index() / 32 % 4); }
 
   template <int kGroups>
   __device__ __forceinline__ void run_blocks(int num_blocks) {

@@ -22,23 +22,13 @@ class LatentBackwardProducer {
       : p_(p), work_(work), list_(list), shared_(shared) {}
 
   __device__ __forceinline__ void load_queries() {
-#pragma unroll 1
-    for (int row = thread() / kLanes; row < work_.row_groups() * L::kRowHeads; row += kRowsAtOnce) {
-      const bool is_row = row < work_.num_heads;
-      const int32_t head = work_.first_head + (is_row ? row : 0);
-      copy_row<L::kHeads>(shared_.q, p_.q.template row<const T>(work_.batch, head, work_.query),
-                          p_.sizes.head_dim, row, is_row);
-      copy_row<L::kHeads>(shared_.dout,
-                          p_.dout.template row<const T>(work_.batch, head, work_.query),
-                          p_.sizes.v_head_dim, row, is_row);
-    }
+    load_panels(shared_.q, p_.q, p_.sizes.head_dim);
+    load_panels(shared_.dout, p_.dout, p_.sizes.v_head_dim);
 #pragma unroll 1
     for (int row = thread() / kTailLanes; row < work_.row_groups() * L::kRowHeads;
          row += kWarpgroup / kTailLanes) {
-      const bool is_row = row < work_.num_heads;
-      const int32_t head = work_.first_head + (is_row ? row : 0);
-      copy_tail(shared_.q_tail, p_.q.template row<const T>(work_.batch, head, work_.query),
-                row % L::kRowHeads, row / L::kRowHeads, is_row);
+      copy_tail(shared_.q_tail, row_of_head(p_.q, row), row % L::kRowHeads, row / L::kRowHeads,
+                row < work_.num_heads);
     }
     mma::arrive_when_copied(shared_.q_full);
   }
@@ -57,11 +47,34 @@ class LatentBackwardProducer {
 
  private:
   struct Keys {
-    int32_t own[kOwnKeys], tail;
+    int32_t own[kOwnKeys];
+    // Of the row whose last columns this thread copies: one of its own.
+    __device__ __forceinline__ int32_t of_tail() const {
+      static_assert(kOwnKeys == 2 && kTailLanes * kOwnKeys == kLanes);
+      return thread() / kTailLanes % 2 == 0 ? own[0] : own[1];
+    }
   };
 
-  static __device__ __forceinline__ int thread() { return int(threadIdx.x) % kWarpgroup; }
+  // Always computed anew: there are few registers.
+  static __device__ __forceinline__ int thread() {
+    return int(device::thread_index() % kWarpgroup);
+  }
   static __device__ __forceinline__ int own_row(int i) { return thread() / kLanes * kOwnKeys + i; }
+
+  // Rows from num_heads on are zeros.
+  __device__ __forceinline__ const T* row_of_head(const device::DeviceTensor& tensor,
+                                                  int row) const {
+    const int32_t head = work_.first_head + (row < work_.num_heads ? row : 0);
+    return tensor.template row<const T>(work_.batch, head, work_.query);
+  }
+  __device__ __forceinline__ void load_panels(unsigned char (&to)[L::kPanels][L::kHeads * 128],
+                                              const device::DeviceTensor& from,
+                                              int32_t cols) const {
+#pragma unroll 1
+    for (int row = thread() / kLanes; row < work_.row_groups() * L::kRowHeads; row += kRowsAtOnce) {
+      copy_row<L::kHeads>(to, row_of_head(from, row), cols, row, row < work_.num_heads);
+    }
+  }
 
   template <int kRows>
   __device__ __forceinline__ void copy_row(unsigned char (&to)[L::kPanels][kRows * 128],
@@ -92,7 +105,6 @@ class LatentBackwardProducer {
   __device__ __forceinline__ void ask(int block, Keys& keys) const {
 #pragma unroll
     for (int i = 0; i < kOwnKeys; ++i) keys.own[i] = key_at(block, own_row(i));
-    keys.tail = key_at(block, thread() / kTailLanes);
   }
 
   __device__ __forceinline__ const T* row_of(int32_t key) const {
@@ -114,7 +126,8 @@ class LatentBackwardProducer {
       copy_row<L::kKeys>(shared_.k[stage], row_of(keys.own[i]), p_.sizes.head_dim, own_row(i),
                          keys.own[i] >= 0);
     }
-    copy_tail(shared_.k_tail, row_of(keys.tail), thread() / kTailLanes, stage, keys.tail >= 0);
+    const int32_t tail = keys.of_tail();
+    copy_tail(shared_.k_tail, row_of(tail), thread() / kTailLanes, stage, tail >= 0);
     mma::arrive_when_copied(shared_.k_full[stage]);
   }
 
