@@ -71,8 +71,7 @@ __device__ __forceinline__ void is_ready(float (&sum)[kCount]) {
 #define KEYHOLE_SUM_64 KEYHOLE_SUM_48, KEYHOLE_SUMS(48)
 #define KEYHOLE_SUM_96 KEYHOLE_SUM_64, KEYHOLE_SUMS(64), KEYHOLE_SUMS(80)
 #define KEYHOLE_SUM_128 KEYHOLE_SUM_96, KEYHOLE_SUMS(96), KEYHOLE_SUMS(112)
-#define KEYHOLE_NAMES_16 \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define KEYHOLE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define KEYHOLE_NAMES_32 \
   KEYHOLE_NAMES_16       \
   ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
