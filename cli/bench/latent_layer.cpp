@@ -33,6 +33,19 @@ TensorView first_columns(TensorView view, int64_t count) {
   return view;
 }
 
+// Zero but in some rows of one head.
+void keep_rows(const Tensor& tensor, int64_t head, const std::vector<int64_t>& rows) {
+  const TensorView& view = tensor.host();
+  const int64_t row_bytes = view.shape[3] * bytes_of(view.dtype);
+  auto* const data = static_cast<std::byte*>(view.data);
+  for (int64_t i = 0; i < view.shape[1] * view.shape[2]; ++i) {
+    const bool is_kept =
+        i / view.shape[2] == head && std::ranges::find(rows, i % view.shape[2]) != rows.end();
+    if (!is_kept) std::fill_n(data + i * row_bytes, row_bytes, std::byte{0});
+  }
+  tensor.send();
+}
+
 }  // namespace
 
 LatentLayer::LatentLayer(const Session& session, const SelectRange& range, const IndexView& chosen,
@@ -59,18 +72,75 @@ LatentLayer::LatentLayer(const Session& session, const SelectRange& range, const
   };
   latent_ = tensors(kLatentColumns, kLatentValues, false);
   per_head_ = tensors(kColumns, kValues, true);
+  const auto beside = [&](const Tensor& tensor, int64_t columns) {
+    const TensorView& view = tensor.view();
+    return Tensor(dtype, {1, view.shape[1], view.shape[2], columns}, session.device());
+  };
+  gradients_ = {.dout = beside(latent_.q, kLatentValues),
+                .dq = beside(latent_.q, kLatentColumns),
+                .dk = beside(latent_.k, kLatentColumns),
+                .dv = beside(latent_.k, kLatentValues)};
+  gradients_.dout.fill_normal(7);
 }
 
-LatentLayer::Form LatentLayer::over_chosen() {
+Pattern LatentLayer::chosen_pattern() const {
   const auto* const lists = static_cast<const int32_t*>(on_host_.data);
   const int64_t count = range_.k, offset = range_.entries - range_.queries;
-  const Pattern attends = lambda([lists, count, offset](int64_t query, int64_t key) {
+  return lambda([lists, count, offset](int64_t query, int64_t key) {
     const int32_t* const list = lists + (query - offset) * count;  // ascending, then padding
     const auto less = [](int32_t a, int32_t b) { return uint32_t(a) < uint32_t(b); };  // -1 is last
     return std::binary_search(list, list + count, int32_t(key), less);
   });
-  return form_of(latent_, first_columns(latent_.k.view(), kLatentValues),
-                 first_columns(latent_.k.host(), kLatentValues), chosen_, attends, num_chosen());
+}
+
+TensorView LatentLayer::latent_values() const {
+  return first_columns(latent_.k.view(), kLatentValues);
+}
+
+LatentLayer::Form LatentLayer::over_chosen() {
+  return form_of(latent_, latent_values(), first_columns(latent_.k.host(), kLatentValues), chosen_,
+                 chosen_pattern(), num_chosen());
+}
+
+// Five products of each pair: q . k, dout . v, and those of dq, dk and dv.
+LatentLayer::Form LatentLayer::gradients_over_chosen() {
+  const Lists lists = chosen_;
+  const std::string kernel = kernel_for_backward(latent_.q, latent_values(), lists, options_);
+  const auto run = [lists, this] {
+    attention_backward(gradients_.dout, latent_.q, latent_.k, latent_values(), latent_.out,
+                       latent_.lse, lists, {gradients_.dq, gradients_.dk, gradients_.dv, {}},
+                       options_);
+  };
+  const auto check = [=, this] {
+    const std::vector<int64_t> rows = judge::rows_to_check(range_.queries, 0, kCheckedRows, 1);
+    judge::Finding worst;
+    for (const int64_t head : {int64_t{0}, range_.q_heads - 1}) {
+      keep_rows(gradients_.dout, head, rows);  // then it alone adds to dk and dv
+      gradients_.dq.fill_nan(), gradients_.dk.fill_nan(), gradients_.dv.fill_nan();
+      run();
+      gradients_.dq.bring_back(), gradients_.dk.bring_back(), gradients_.dv.bring_back();
+      worst.take(judge::judge_written("dq", gradients_.dq.host(), options_.threads));
+      const judge::Answer answer{{.q = one_head(latent_.q.host(), head),
+                                  .k = latent_.k.host(),
+                                  .v = first_columns(latent_.k.host(), kLatentValues),
+                                  .dout = one_head(gradients_.dout.host(), head),
+                                  .out = {},
+                                  .lse = {},
+                                  .dq = one_head(gradients_.dq.host(), head),
+                                  .dk = gradients_.dk.host(),
+                                  .dv = gradients_.dv.host()},
+                                 chosen_pattern(),
+                                 options_};
+      worst.take(judge::judge_backward(kernel_named(kernel), answer, rows));
+      gradients_.dout.fill_normal(7);
+    }
+    return worst.complaint;
+  };
+  return {
+      .kernel = kernel.substr(0, kernel.find(',')),
+      .work = 2 * num_chosen() * double(range_.q_heads * (3 * kLatentColumns + 2 * kLatentValues)),
+      .run = run,
+      .check = check};
 }
 
 // Keys and values that all heads share are a favour to this form: a layer reads them for each head.

@@ -17,8 +17,8 @@ class LatentLayer {
   LatentLayer(const Session& session, const SelectRange& range, const IndexView& chosen,
               const IndexView& chosen_on_host);
 
-  // One of the two attentions. After a run, check() compares some rows with the definition: empty,
-  // or what is wrong.
+  // One of the attentions, or the gradients. After a run, check() compares some rows with the
+  // definition: empty, or what is wrong.
   struct Form {
     std::string kernel;
     double work = 0;  // multiplications and additions
@@ -26,6 +26,7 @@ class LatentLayer {
     std::function<std::string()> check;
   };
   Form over_chosen();
+  Form gradients_over_chosen();  // after a run of over_chosen()
   Form dense();
 
  private:
@@ -33,6 +34,11 @@ class LatentLayer {
   struct Tensors {
     Tensor q, k, v, out, lse;
   };
+  struct GradientTensors {
+    Tensor dout, dq, dk, dv;
+  };
+  Pattern chosen_pattern() const;
+  TensorView latent_values() const;
   Form form_of(const Tensors& tensors, const TensorView& v, const TensorView& v_on_host,
                const Lists& lists, const Pattern& attends, double pairs) const;
   double num_chosen() const;
@@ -41,6 +47,7 @@ class LatentLayer {
   SelectRange range_;
   IndexView chosen_, on_host_;
   Tensors latent_, per_head_;
+  GradientTensors gradients_;  // of latent_
   Plan causal_;
 };
 

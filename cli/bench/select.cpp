@@ -84,6 +84,7 @@ class SelectBench {
       return measure(name, form.kernel, form.work, "TFLOP/s", form.run, form.check);
     };
     const double chosen = ms_of("attention, chosen keys", layer.over_chosen());
+    ms_of("its gradients", layer.gradients_over_chosen());
     const double dense = ms_of("attention, dense", layer.dense());
     if (selecting_ms == 0 || chosen == 0 || dense == 0) return "";
     const double both = selecting_ms + chosen, ratio = dense / both;

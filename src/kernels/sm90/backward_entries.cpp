@@ -6,6 +6,8 @@
 #include "kernels/device/row_objection.h"
 #include "kernels/sm90/backward_config.h"
 #include "kernels/sm90/backward_launch.h"
+#include "kernels/sm90/latent_backward_launch.h"
+#include "kernels/sm90/latent_forward_launch.h"
 
 namespace keyhole::sm90 {
 namespace {
@@ -97,15 +99,53 @@ void add_entries(std::vector<KernelEntry>& entries) {
   }
 }
 
+std::string latent_objection(const Request& request) {
+  if (!request.why_not_latent.empty()) return request.why_not_latent;
+  if (request.v_head_dim > kLatentValueDim) return say("has head_dim of v up to ", kLatentValueDim);
+  if (request.deterministic) return "adds up dk and dv in no fixed order";
+  return device::row_objection(request, kKeysSharedBytes);
+}
+
+BackwardSchedule latent_schedule(const Request& /*request*/, const TileShape& /*tile*/) {
+  return {.key_lists = SumOrder::atomic};
+}
+
+// Latent form has no tiles, so there is one choice, whatever it costs.
+template <DType kType>
+KernelEntry latent_entry() {
+  return {.name = say("sm90.backward.", to_string(kType), ".latent"),
+          .backend = "sm90",
+          .device = Device::Kind::cuda,
+          .operation = Operation::backward,
+          .dtype = kType,
+          .max_head_dim = kLatentHeadDim,
+          .tiles = {{128, 128}},
+          .cost = cost,
+          .forward = nullptr,
+          .backward = run_latent_backward<kType>,
+          .bend = Bend::none,
+          .schedule = latent_schedule,
+          .bitmaps = BitmapLayout::mma,
+          .min_compute_capability = 90,
+          .max_compute_capability = 90,
+          .rounds_weights = true,
+          .objection = latent_objection,
+          .forward_workspace = nullptr,
+          .backward_workspace = device::backward_workspace_bytes};
+}
+
 }  // namespace
 
-// Smallest padded head_dim first: dispatch takes the first entry without an objection.
+// Smallest padded head_dim first: dispatch takes the first entry without an objection. Latent form
+// last: its kernel multiplies 576 columns, however few there are.
 std::vector<KernelEntry> backward_entries() {
   std::vector<KernelEntry> entries;
   add_entries<DType::bf16, Bend::none>(entries);
   add_entries<DType::f16, Bend::none>(entries);
   add_entries<DType::bf16, Bend::softcap>(entries);
   add_entries<DType::f16, Bend::softcap>(entries);
+  entries.push_back(latent_entry<DType::bf16>());
+  entries.push_back(latent_entry<DType::f16>());
   return entries;
 }
 

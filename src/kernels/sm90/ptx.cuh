@@ -64,15 +64,17 @@ __device__ __forceinline__ void is_ready(float (&sum)[kCount]) {
 #define KEYHOLE_SUM_8(i)                                                                \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define KEYHOLE_SUM_16(i) KEYHOLE_SUM_8(i), KEYHOLE_SUM_8(i + 8)
-#define KEYHOLE_SUM_32 KEYHOLE_SUM_16(0), KEYHOLE_SUM_16(16)
-#define KEYHOLE_SUM_48 KEYHOLE_SUM_32, KEYHOLE_SUM_16(32)
-#define KEYHOLE_SUM_64 KEYHOLE_SUM_48, KEYHOLE_SUM_16(48)
-#define KEYHOLE_SUM_96 KEYHOLE_SUM_64, KEYHOLE_SUM_16(64), KEYHOLE_SUM_16(80)
-#define KEYHOLE_SUM_128 KEYHOLE_SUM_96, KEYHOLE_SUM_16(96), KEYHOLE_SUM_16(112)
-#define KEYHOLE_NAMES_32                                                   \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define KEYHOLE_SUMS(i) KEYHOLE_SUM_8(i), KEYHOLE_SUM_8(i + 8)
+#define KEYHOLE_SUM_16 KEYHOLE_SUMS(0)
+#define KEYHOLE_SUM_32 KEYHOLE_SUM_16, KEYHOLE_SUMS(16)
+#define KEYHOLE_SUM_48 KEYHOLE_SUM_32, KEYHOLE_SUMS(32)
+#define KEYHOLE_SUM_64 KEYHOLE_SUM_48, KEYHOLE_SUMS(48)
+#define KEYHOLE_SUM_96 KEYHOLE_SUM_64, KEYHOLE_SUMS(64), KEYHOLE_SUMS(80)
+#define KEYHOLE_SUM_128 KEYHOLE_SUM_96, KEYHOLE_SUMS(96), KEYHOLE_SUMS(112)
+#define KEYHOLE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define KEYHOLE_NAMES_32 \
+  KEYHOLE_NAMES_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define KEYHOLE_NAMES_48 \
   KEYHOLE_NAMES_32       \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
@@ -135,6 +137,7 @@ struct Product;
                    "n"(int(!kBegins)));                                                           \
   }
 #define KEYHOLE_DEFINE_PRODUCTS(type)                                                 \
+  KEYHOLE_DEFINE_PRODUCT(type, 16, "32", "%16", "%17", "%18", "%19", "%20", "%21")    \
   KEYHOLE_DEFINE_PRODUCT(type, 32, "64", "%32", "%33", "%34", "%35", "%36", "%37")    \
   KEYHOLE_DEFINE_PRODUCT(type, 48, "96", "%48", "%49", "%50", "%51", "%52", "%53")    \
   KEYHOLE_DEFINE_PRODUCT(type, 64, "128", "%64", "%65", "%66", "%67", "%68", "%69")   \
@@ -170,12 +173,14 @@ struct Product<__nv_fp8_e4m3> {
 #undef KEYHOLE_NAMES_64
 #undef KEYHOLE_NAMES_48
 #undef KEYHOLE_NAMES_32
+#undef KEYHOLE_NAMES_16
 #undef KEYHOLE_SUM_128
 #undef KEYHOLE_SUM_96
 #undef KEYHOLE_SUM_64
 #undef KEYHOLE_SUM_48
 #undef KEYHOLE_SUM_32
 #undef KEYHOLE_SUM_16
+#undef KEYHOLE_SUMS
 #undef KEYHOLE_SUM_8
 
 // The proxy fence. Products, TMA copies and bulk additions that this thread issues later see what
