@@ -13,7 +13,8 @@ std::string to_string(const BackwardSchedule& schedule) {
                      : schedule.dq == DqOrder::written  ? "dq written"
                                                         : "dq atomic";
   text += schedule.heads == SumOrder::atomic ? ", dk and dv atomic" : ", dk and dv in order";
-  if (schedule.key_lists == SumOrder::atomic) text += ", key lists atomic";
+  if (schedule.key_lists == KeyListOrder::atomic) text += ", key lists atomic";
+  if (schedule.key_lists == KeyListOrder::by_span) text += ", key lists by span";
   return text;
 }
 

@@ -57,10 +57,15 @@ enum class DqOrder : uint8_t {
   atomic,      // the launch by key tile adds it up in any order
 };
 enum class SumOrder : uint8_t { fixed, atomic };
+enum class KeyListOrder : uint8_t {
+  by_key,   // key after key, from the lists that name it: always the same order
+  by_span,  // spans of keys, list after list: always the same order (device/span_lists.h)
+  atomic,   // list after list, added up in any order
+};
 struct BackwardSchedule {
   DqOrder dq = DqOrder::by_queries;
-  SumOrder heads = SumOrder::fixed;      // dk and dv of query heads that share a kv head
-  SumOrder key_lists = SumOrder::fixed;  // dk and dv of key lists
+  SumOrder heads = SumOrder::fixed;               // dk and dv of query heads that share a kv head
+  KeyListOrder key_lists = KeyListOrder::by_key;  // dk and dv of key lists
   bool splits_lists = false;  // long lists by key tile are split into chunks, combined in order
   bool operator==(const BackwardSchedule&) const = default;
 };
@@ -101,6 +106,14 @@ class ListFacts {
   ~ListFacts() = default;
 };
 
+// The sizes of lists in an index tensor that all query heads of a kv head share.
+struct KeyListSizes {
+  // That share a list: query heads of a kv head, for every query of the list. 0: the lists are
+  // others.
+  int64_t rows = 0;
+  int64_t room = 0, k_len = 0;  // keys of a list, counting padding; of all
+};
+
 // A request for a kernel.
 struct Request {
   std::string backend;  // "auto" or a backend's name
@@ -117,7 +130,8 @@ struct Request {
   bool deterministic = false;        // for a backward pass: the same bits every time
   bool shares_kv_heads = false;      // several query heads share a kv head
   const ListFacts* lists = nullptr;  // null: any
-  bool is_aligned = true;            // every row of every tensor begins at a multiple of 16 bytes
+  KeyListSizes key_lists = {};
+  bool is_aligned = true;  // every row of every tensor begins at a multiple of 16 bytes
   // Why TMA cannot read and write the tensors in place, as text; empty when it can.
   std::string why_no_tma = {};
   // Why a call is not in latent form, as text; empty when it is: key lists that all query heads of

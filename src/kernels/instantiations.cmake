@@ -8,6 +8,7 @@
 set(keyhole_instantiations
     "mma  gather_forward.cuh   launch_gather_forward   forward_lists   64,96,128,192,256  _"
     "mma  gather_backward.cuh  launch_gather_backward  backward_lists  64,96,128,192,256  _"
+    "mma  gather_weights.cuh   launch_gather_weights   span_lists      64,96,128,192,256  _"
     "sm80 forward.cuh          run_forward             forward         64,96,128,192,256  _"
     "sm80 backward.cuh         run_backward            backward        64,96,128,192,256  _"
     "sm80 entmax_scan.cuh      run_entmax_forward      forward         64,128             _"
@@ -22,6 +23,8 @@ set(keyhole_parameters_backward "const BackwardArgs&")
 set(keyhole_parameters_scores "const ScoreArgs&")
 set(keyhole_parameters_forward_lists "const device::GatherForwardParams&, cudaStream_t")
 set(keyhole_parameters_backward_lists "const device::BackwardParams&, const GatherView&, cudaStream_t")
+set(keyhole_parameters_span_lists
+    "const device::BackwardParams&, const GatherView&, const device::SpanLists&, cudaStream_t")
 
 # keyhole_instantiate(FOLDER RESULT): writes the sources of a folder and gives their names.
 function(keyhole_instantiate folder result)

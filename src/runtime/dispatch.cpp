@@ -69,6 +69,16 @@ std::string why_not_latent(const TensorView& k, const TensorView& v, const Lists
   return {};
 }
 
+KeyListSizes key_list_sizes(const TensorView& q, const TensorView& k, const Lists& lists) {
+  const auto* keys = std::get_if<KeyListView>(&lists.get());
+  if (keys == nullptr || k.shape[1] == 0) return {};
+  const int64_t heads = keys->indices.shape[1];
+  if (heads != 1 && heads != k.shape[1]) return {};
+  return {.rows = std::min(keys->indices.rows_per_list, q.shape[2]) * (q.shape[1] / k.shape[1]),
+          .room = checked_mul(keys->indices.shape[3], keys->keys_per_entry, "attention: keys"),
+          .k_len = k.shape[2]};
+}
+
 std::string why_no_tma(std::initializer_list<const TensorView*> tensors) {
   for (const TensorView* tensor : tensors) {
     if (!tensor->is_given()) continue;
@@ -270,6 +280,7 @@ BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, cons
   request.deterministic = deterministic;
   request.shares_kv_heads = args.q.shape[1] != args.k.shape[1];
   request.lists = &facts.get();
+  request.key_lists = key_list_sizes(args.q, args.k, lists);
   return schedule_of(kernel, request, tile);
 }
 

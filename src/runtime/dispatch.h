@@ -26,6 +26,9 @@ std::string why_no_tma(std::initializer_list<const TensorView*> tensors);
 // Request::why_not_latent.
 std::string why_not_latent(const TensorView& k, const TensorView& v, const Lists& lists);
 
+// Request::key_lists.
+KeyListSizes key_list_sizes(const TensorView& q, const TensorView& k, const Lists& lists);
+
 // Why a kernel cannot serve a request, as text; empty when it can.
 std::string refusal(const KernelEntry& kernel, const Request& request);
 

@@ -241,6 +241,65 @@ TEST_F(GpuGather, TheSameBitsEveryTime) {
   }
 }
 
+std::vector<double> numbers_of(const PoisonedTensor& tensor) {
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) numbers.push_back(tensor.get(i));
+  return numbers;
+}
+double relative_difference(const PoisonedTensor& got, const std::vector<double>& want) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += std::pow(got.get(int64_t(i)) - want[i], 2);
+    size += std::pow(want[i], 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+// Spans of keys, and more lists than fit the workspace at a time: against the kernel of any GPU,
+// which follows lists by key.
+TEST_F(GpuGather, ManySpansInSeveralChunks) {
+  for (const int64_t rows_per_list : {1, 2}) {
+    const GatherCase c{.name = "spans",
+                       .heads = 16,
+                       .kv_heads = 2,
+                       .index_heads = 2,
+                       .q_len = 2200 * rows_per_list,
+                       .k_len = 3000,
+                       .entries = 1500,
+                       .head_dim = 64,
+                       .v_head_dim = 128,
+                       .rows_per_list = rows_per_list,
+                       .filling = Filling::gaps,
+                       .dtype = DType::bf16};
+    SCOPED_TRACE(to_text(c));
+    GatherProblem p(c, 17);
+    GatherOptions options = p.options();
+    forward(p, options);
+    options.deterministic = true;
+    options.backend = "simple";
+    backward(p, options);
+    const std::vector<double> dq = numbers_of(p.dq), dk = numbers_of(p.dk), dv = numbers_of(p.dv);
+    options.backend = "sm80";
+    {
+      GpuCopies copies;
+      const GpuIndices indices(p.indices);
+      const std::string kernel =
+          kernel_for_backward(copies.input(p.q), copies.input(p.v), indices.view(), options);
+      EXPECT_NE(kernel.find("key lists by span"), std::string::npos) << kernel;
+    }
+    std::vector<uint64_t> first;
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      backward(p, options);
+      const std::vector<uint64_t> all = p.result_bits();
+      if (repeat == 0) first = all;
+      EXPECT_TRUE(all == first) << "repeat " << repeat;
+    }
+    EXPECT_LT(relative_difference(p.dq, dq), 0.01);
+    EXPECT_LT(relative_difference(p.dk, dk), 0.01);
+    EXPECT_LT(relative_difference(p.dv, dv), 0.01);
+  }
+}
+
 // Lists by key that the GPU sorted are those that the host counts out: the same bits as with 64-bit
 // or strided entries, which are other numbers in other places to the sort's input.
 TEST_F(GpuGather, TheFormOfTheIndicesChangesNoBit) {

@@ -25,7 +25,7 @@ Summed summed_by(const BackwardArgs& args) {
   const BackwardSchedule& schedule = args.schedule;
   if (plan.tiles.size() + plan.gathers.size() > 1) return {true, true};
   if (plan.tiles.empty()) {
-    return {false, schedule.key_lists == SumOrder::atomic && !plan.gathers.empty()};
+    return {false, schedule.key_lists != KeyListOrder::by_key && !plan.gathers.empty()};
   }
   return {schedule.dq == DqOrder::atomic, schedule.heads == SumOrder::atomic};
 }
@@ -41,7 +41,11 @@ int64_t num_slot_rows(const BackwardArgs& args, int64_t num_heads) {
 
 // A table has no lists by key; launches that scatter nothing need them.
 bool needs_lists_by_key(const GatherView& view, const BackwardSchedule& schedule) {
-  return view.table.is_given() && schedule.key_lists == SumOrder::fixed;
+  return view.table.is_given() && schedule.key_lists == KeyListOrder::by_key;
+}
+
+bool follows_spans(const BackwardArgs& args) {
+  return args.schedule.key_lists == KeyListOrder::by_span && !args.plan.gathers.empty();
 }
 
 // The layout of the workspace. Without memory only the sizes are meaningful.
@@ -51,6 +55,7 @@ struct Workspace {
   float *delta = nullptr, *lse2 = nullptr;  // [batch * heads][q_len]
   KeySlots slots;
   std::vector<char*> lists_by_key;  // per gather part; null: the part has its own or needs none
+  char* span_lists = nullptr;       // of the gather part, in a pass by spans
   // Contiguous, cleared before the launches:
   int32_t* found_nonfinite = nullptr;
   Accumulators sums;
@@ -78,6 +83,7 @@ Workspace lay_out(const BackwardArgs& args) {
     char*& place = w.lists_by_key.emplace_back(nullptr);
     if (needs_lists_by_key(view, args.schedule)) take(place, inverted_lists_bytes(view));
   }
+  if (follows_spans(args)) take(w.span_lists, span_lists(sizes, args.plan.gathers[0]).bytes());
   w.zeros_begin = w.bytes;
   take(w.found_nonfinite, 1);
   w.dq_rows_per_class = dq_rows_per_class(args);
@@ -141,8 +147,21 @@ void find_sink_gradients(const BackwardArgs& args, const BackwardParams& p, cuda
   check_cuda(cudaGetLastError(), "launching the gradient of the sink");
 }
 
+// As many lists at a time as have room.
+void follow_spans(const SpanLaunches& launches, const BackwardParams& p, const GatherView& view,
+                  void* memory, cudaStream_t stream) {
+  SpanLists lists = span_lists(p.sizes, view);
+  lists.place(memory);
+  for (; lists.first < lists.lists; lists.first += lists.chunk) {
+    lists.count = std::min(lists.chunk, lists.lists - lists.first);
+    cut_span_lists(p.sizes, view, lists, stream);
+    launches.weights(p, view, lists, stream);
+    launches.sums(p, view, lists, stream);
+  }
+}
+
 void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, BackwardParams p,
-                  cudaStream_t stream) {
+                  const Workspace& w, cudaStream_t stream) {
   const size_t num_parts = args.plan.tiles.size() + args.plan.gathers.size();
   size_t part = 0;
   const auto begin_part = [&] {
@@ -158,7 +177,9 @@ void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, Ba
   }
   for (const GatherView& view : args.plan.gathers) {
     begin_part();
-    if (launches.gather != nullptr) {
+    if (w.span_lists != nullptr) {
+      follow_spans(launches.spans, p, view, w.span_lists, stream);
+    } else if (launches.gather != nullptr) {
       launches.gather(p, view, stream);
     } else {
       launch_gather_backward(p, view, args.q.dtype, stream);
@@ -240,7 +261,7 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
   const bool leaves_some = args.schedule.dq == DqOrder::written &&  // query tiles without keys
                            !args.plan.tiles.empty() && args.plan.tiles[0].lengths.fewest == 0;
   if (leaves_some) finish_dq<Storage>(p, stream);
-  follow_parts(args, launches, p, stream);
+  follow_parts(args, launches, p, w, stream);
 
   if (p.dq_rows_per_class != 0 && queries > 0) {
     BackwardParams only_part = p;

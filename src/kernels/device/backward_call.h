@@ -7,11 +7,20 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/device/params.h"
+#include "kernels/device/span_lists.h"
 
 namespace keyhole::device {
 
 using LaunchGatherBackward = void (*)(const BackwardParams& params, const GatherView& view,
                                       cudaStream_t stream);
+
+// The two launches over a chunk of lists that are cut by spans (span_lists.h): dq and the weights
+// of all pairs; then dk and dv, which are added to params.sums.
+using LaunchSpans = void (*)(const BackwardParams& params, const GatherView& view,
+                             const SpanLists& lists, cudaStream_t stream);
+struct SpanLaunches {
+  LaunchSpans weights = nullptr, sums = nullptr;
+};
 
 // Launches over one tiles part. params.dq_order says which launch computes dq, and in which order.
 // For each gradient x that a launch computes:
@@ -30,6 +39,8 @@ struct BackwardLaunches {
   // The gradients of a part of key lists. Null: the launches for any GPU and dtype, in a fixed
   // order (gather_backward.h).
   LaunchGatherBackward gather = nullptr;
+  // Of an index tensor, if the schedule asks for spans.
+  SpanLaunches spans = {};
   // The layout of view.bitmaps, and of view.t_bitmaps unless that is row_major.
   BitmapLayout bitmaps = BitmapLayout::row_major;
 };

@@ -137,7 +137,7 @@ void describe(const BackwardArgs& args, EntmaxBackwardParams& p) {
   p.power = EntmaxPower::of(args.rule.normalizer.alpha);
   p.top_k = args.rule.normalizer.top_k;
   p.keys.places = places_of(p.sizes);
-  p.keys.is_ordered = args.schedule.key_lists == SumOrder::fixed;
+  p.keys.is_ordered = args.schedule.key_lists == KeyListOrder::by_key;
 }
 
 bool all_in_vectors(const EntmaxBackwardParams& p, DType dtype) {

@@ -13,14 +13,14 @@ struct EntmaxTileLaunches;  // entmax_backward_tiles.h
 
 // How the pass adds up gradients, for every tile, in backends without launches over tiles.
 inline BackwardSchedule entmax_schedule(const Request& request, const TileShape& /*tile*/) {
-  return {.key_lists = request.deterministic ? SumOrder::fixed : SumOrder::atomic};
+  return {.key_lists = request.deterministic ? KeyListOrder::by_key : KeyListOrder::atomic};
 }
 
 // Scratch memory of run_entmax_backward.
 int64_t entmax_backward_workspace_bytes(const BackwardArgs& args);
 
 // Queues the whole pass on args.launch.stream: dq, dk, dv and, if asked for, dsink. layout: of the
-// bitmaps of args.plan. With schedule.key_lists fixed, results have the same bits every time. With
+// bitmaps of args.plan. With schedule.key_lists by key, results have the same bits every time. With
 // schedule.dq atomic, tile_launches must be given: long rows may be followed over tiles.
 // list_launches: null: those of every GPU.
 void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,

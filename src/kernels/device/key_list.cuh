@@ -24,6 +24,10 @@ struct KeyList {
     const int64_t key = int64_t{entry} * keys_per_entry + (place - index * keys_per_entry);
     return entry >= 0 && key < end ? int32_t(key) : -1;
   }
+  // The same for lists whose entries are single keys.
+  __device__ __forceinline__ int32_t single_at(uint32_t place) const {
+    return place < uint32_t(count) ? entry_within(place, end) : -1;
+  }
 
  private:
   // -1 for an entry that is negative, or not below the limit.

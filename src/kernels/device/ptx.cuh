@@ -69,6 +69,14 @@ __device__ __forceinline__ void store_shared_vector(uint32_t smem, const uint4& 
                "r"(words.z), "r"(words.w)
                : "memory");
 }
+__device__ __forceinline__ uint2 load_shared_pair(uint32_t smem) {
+  uint2 words;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+               : "=r"(words.x), "=r"(words.y)
+               : "r"(smem)
+               : "memory");
+  return words;
+}
 __device__ __forceinline__ float2 load_shared_floats(uint32_t smem) {
   float2 two;
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"

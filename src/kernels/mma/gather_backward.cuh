@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
     commit_copies();
     const KeyList list = device::key_list(view, group, rows.list);
     const auto copy_step = [&](uint32_t slot, int32_t wanted) {
-      copy_gathered<S::head_dim>(slot, keys, wanted);
-      copy_gathered<S::head_dim>(slot + values_at, values, wanted);
+      copy_keys<S>(slot, keys, wanted);
+      copy_keys<S>(slot + values_at, values, wanted);
     };
     int32_t now = keys_of_step<S>(list, 0), next = keys_of_step<S>(list, 1);
     copy_step(slots, now);
@@ -214,8 +214,13 @@ template <DType kType, int kHeadDim>
 void launch_gather_backward(const BackwardParams& params, const GatherView& view,
                             cudaStream_t stream) {
   using T = device::Storage<kType>;
-  using S = GatherBackwardShape<kHeadDim>;
-  launch_gather<S>(gather_backward<T, S>, params.sizes, view, stream, params, view);
+  if (is_plain(params, view)) {
+    using S = GatherBackwardShape<kHeadDim, GatherCalls::plain>;
+    launch_gather<S>(gather_backward<T, S>, params.sizes, view, stream, params, view);
+  } else {
+    using S = GatherBackwardShape<kHeadDim, GatherCalls::all>;
+    launch_gather<S>(gather_backward<T, S>, params.sizes, view, stream, params, view);
+  }
 }
 
 }  // namespace keyhole::mma

@@ -39,15 +39,21 @@ struct GatherShape {
   static constexpr int shared_bytes = kRowTensors * rows_bytes + warps * warp_bytes;
 };
 
+// Plain calls have no softcap, their entries are single keys, and the keys of a head span less than
+// 64 GiB. Kernels of their own spare them the branches and the arithmetic of all others.
+enum class GatherCalls { plain, all };
+
 // 34, 51 and 68 KiB of shared memory at 16 rows of head_dim 64, 96 and 128, then 54 and 72.
-template <int kHeadDim, int kBlocks>
+template <int kHeadDim, int kBlocks, GatherCalls kCalls>
 struct GatherForwardShape : GatherShape<kHeadDim, kBlocks, 1> {
+  static constexpr GatherCalls calls = kCalls;
   static constexpr bool keeps_rows = kBlocks * kHeadDim <= 192;  // in 48 registers
   static constexpr int ctas_per_sm = kBlocks == 2 ? 2 : 3;       // 255 and 168 registers
 };
 // 36, 54 and 72 KiB, then 60 and 80.
-template <int kHeadDim>
+template <int kHeadDim, GatherCalls kCalls>
 struct GatherBackwardShape : GatherShape<kHeadDim, 1, 2> {
+  static constexpr GatherCalls calls = kCalls;
   static constexpr bool keeps_rows = false;
   static constexpr int ctas_per_sm = kHeadDim <= 192 ? 3 : 2;
 };

@@ -21,9 +21,9 @@
 namespace keyhole::mma {
 
 // Turns products into base-2 scores. Missing keys are replaced by selection, whatever was computed.
-template <int kBlocks>
-__device__ __forceinline__ void make_scores(float (&s)[kBlocks][2][4],
-                                            const device::CarefulRule& rule, uint32_t there) {
+template <int kBlocks, class Rule>
+__device__ __forceinline__ void make_scores(float (&s)[kBlocks][2][4], const Rule& rule,
+                                            uint32_t there) {
   const bool is_whole = there == (1u << kStepKeys) - 1;
   const uint32_t mine = there >> (2 * (threadIdx.x % 4));
 #pragma unroll
@@ -134,21 +134,21 @@ struct GatherSoftmax {
 
 // Processes this warp's keys of a list. slots: its own shared memory. await_rows() is called once,
 // before the rows are read, with at most 4 younger groups of copies in flight.
-template <class T, class S, class AwaitRows>
+template <class T, class S, class Rule, class AwaitRows>
 __device__ __forceinline__ void follow_keys(GatherSoftmax<T, S>& softmax, const KeyList& list,
                                             const GatheredTensor& keys,
-                                            const GatheredTensor& values,
-                                            const device::CarefulRule& rule, uint32_t smem_rows,
-                                            uint32_t slots, AwaitRows await_rows) {
+                                            const GatheredTensor& values, const Rule& rule,
+                                            uint32_t smem_rows, uint32_t slots,
+                                            AwaitRows await_rows) {
   constexpr uint32_t values_at = S::slots * S::slot_bytes;
   int32_t ahead[S::slots];
 #pragma unroll
   for (int step = 0; step < S::slots; ++step) ahead[step] = keys_of_step<S>(list, step);
 #pragma unroll
   for (int step = 0; step < S::slots; ++step) {
-    copy_gathered<S::head_dim>(slots + step * S::slot_bytes, keys, ahead[step]);
+    copy_keys<S>(slots + step * S::slot_bytes, keys, ahead[step]);
     commit_copies();
-    copy_gathered<S::head_dim>(slots + values_at + step * S::slot_bytes, values, ahead[step]);
+    copy_keys<S>(slots + values_at + step * S::slot_bytes, values, ahead[step]);
     commit_copies();
   }
   uint32_t there = which_are_there(ahead[0]), there_next = which_are_there(ahead[1]);
@@ -159,14 +159,15 @@ __device__ __forceinline__ void follow_keys(GatherSoftmax<T, S>& softmax, const 
   uint32_t slot = slots;
 #pragma unroll 1
   for (uint32_t step = S::slots; has_step<S>(list, step - S::slots); ++step) {
-    const uint32_t there_then = which_are_there(wanted);
+    // Not before they are needed: the keys are still on their way.
+    uint32_t there_then;
     const auto copy_then = [&](uint32_t to, const GatheredTensor& from) {
-      __syncwarp();
-      if (there_then != 0) copy_gathered<S::head_dim>(to, from, wanted);
+      if (there_then != 0) copy_keys<S>(to, from, wanted);
       commit_copies();
     };
     if (there == 0) {  // all padding
       await_copies<2 * S::slots - 2>();
+      there_then = which_are_there(wanted);
       copy_then(slot, keys);
       copy_then(slot + values_at, values);
     } else {
@@ -174,15 +175,17 @@ __device__ __forceinline__ void follow_keys(GatherSoftmax<T, S>& softmax, const 
       await_copies<2 * S::slots - 1>();
       __syncwarp();
       multiply_by_keys<T, S>(s, rows, slot);
+      there_then = which_are_there(wanted);  // and all lanes have read the keys
       copy_then(slot, keys);
 
       uint32_t weights[S::blocks][4];
-      make_scores<S::blocks>(s, rule, there);
+      make_scores(s, rule, there);
       softmax.weigh(s, weights);
 
       await_copies<2 * S::slots - 1>();
       __syncwarp();
       add_products<T, S>(softmax.out, weights, slot + values_at);
+      __syncwarp();
       copy_then(slot + values_at, values);
     }
     wanted = keys_of_step<S>(list, step + 1);
@@ -272,6 +275,8 @@ __device__ __forceinline__ void store_row(const GatherForwardParams& p, int32_t 
 template <class T, class S>
 __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
     gather_forward(const __grid_constant__ GatherForwardParams p) {
+  using Rule =
+      SoftmaxRule<device::CarefulMath, S::calls == GatherCalls::plain ? Bend::none : Bend::either>;
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ GatherResults<S> results;
   const GatherRows rows = my_gather_rows<S::rows>(p.sizes, p.view);
@@ -287,7 +292,7 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
     follow_keys<T, S>(softmax, device::key_list(p.view, group, rows.list),
                       gathered<T>(p.k, rows, p.sizes.head_dim),
                       gathered<T>(p.v, rows, p.sizes.v_head_dim),
-                      device::CarefulRule::of(device::rule_of(p.sizes)), smem_rows,
+                      Rule::of(device::rule_of(p.sizes)), smem_rows,
                       smem_address(slots) + warp * S::warp_bytes, [] {
                         await_copies<2 * S::slots>();
                         __syncthreads();
@@ -303,9 +308,15 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
   });
 }
 
-template <class T, class S>
+template <class T, int kHeadDim, int kBlocks>
 void launch_gather_forward_of(const GatherForwardParams& p, cudaStream_t stream) {
-  launch_gather<S>(gather_forward<T, S>, p.sizes, p.view, stream, p);
+  if (is_plain(p, p.view)) {
+    using S = GatherForwardShape<kHeadDim, kBlocks, GatherCalls::plain>;
+    launch_gather<S>(gather_forward<T, S>, p.sizes, p.view, stream, p);
+  } else {
+    using S = GatherForwardShape<kHeadDim, kBlocks, GatherCalls::all>;
+    launch_gather<S>(gather_forward<T, S>, p.sizes, p.view, stream, p);
+  }
 }
 
 template <DType kType, int kHeadDim>
@@ -313,9 +324,9 @@ void launch_gather_forward(const GatherForwardParams& params, cudaStream_t strea
   using T = device::Storage<kType>;
   constexpr int most = kMostGatherBlocks<kHeadDim>;
   if (rows_per_list(params.sizes, params.view) > 16) {
-    launch_gather_forward_of<T, GatherForwardShape<kHeadDim, most>>(params, stream);
+    launch_gather_forward_of<T, kHeadDim, most>(params, stream);
   } else {
-    launch_gather_forward_of<T, GatherForwardShape<kHeadDim, 1>>(params, stream);
+    launch_gather_forward_of<T, kHeadDim, 1>(params, stream);
   }
 }
 

@@ -33,10 +33,21 @@ device::LaunchGather gather_forward_launch(const ForwardArgs& args) {
 }
 
 device::LaunchGatherBackward gather_backward_launch(const BackwardArgs& args) {
-  if (args.schedule.key_lists == SumOrder::fixed) return nullptr;
+  if (args.schedule.key_lists != KeyListOrder::atomic) return nullptr;
   return with_padded(widest(args.q, args.v), [&](auto padded) -> device::LaunchGatherBackward {
     return args.q.dtype == DType::f16 ? launch_gather_backward<DType::f16, padded()>
                                       : launch_gather_backward<DType::bf16, padded()>;
+  });
+}
+
+device::SpanLaunches span_launches(const BackwardArgs& args) {
+  if (args.schedule.key_lists != KeyListOrder::by_span) return {};
+  return with_padded(widest(args.q, args.v), [&](auto padded) -> device::SpanLaunches {
+    return args.q.dtype == DType::f16
+               ? device::SpanLaunches{launch_gather_weights<DType::f16, padded()>,
+                                      span_sums_launch(DType::f16, args.launch.shared_bytes)}
+               : device::SpanLaunches{launch_gather_weights<DType::bf16, padded()>,
+                                      span_sums_launch(DType::bf16, args.launch.shared_bytes)};
   });
 }
 

@@ -19,10 +19,19 @@ template <DType kType, int kHeadDim>
 void launch_gather_backward(const device::BackwardParams& params, const GatherView& view,
                             cudaStream_t stream);
 
+// The launches over spans of keys (device/backward_call.h). No softcap; index tensors alone.
+template <DType kType, int kHeadDim>
+void launch_gather_weights(const device::BackwardParams& params, const GatherView& view,
+                           const device::SpanLists& lists, cudaStream_t stream);
+// For any head_dim: the one that fits a CTA's shared memory.
+device::LaunchSpans span_sums_launch(DType dtype, int64_t available_bytes);
+
 // The launch with the smallest padded head_dim for the tensors of a call.
 device::LaunchGather gather_forward_launch(const ForwardArgs& args);
-// Null if the schedule needs a fixed order: then the launch for any GPU is used
+// Null unless the schedule scatters: with lists by key the launch for any GPU is used
 // (gather_backward.h).
 device::LaunchGatherBackward gather_backward_launch(const BackwardArgs& args);
+// Empty unless the schedule asks for spans.
+device::SpanLaunches span_launches(const BackwardArgs& args);
 
 }  // namespace keyhole::mma

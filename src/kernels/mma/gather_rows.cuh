@@ -110,7 +110,9 @@ __device__ __forceinline__ GatheredTensor gathered(const device::DeviceTensor& t
 // The keys of step `step` of a warp, kStepKeys of them, in lanes l and l + 16; -1: none.
 template <class S>
 __device__ __forceinline__ int32_t keys_of_step(const KeyList& list, uint32_t step) {
-  return list.at((step * S::warps + threadIdx.x / 32) * kStepKeys + threadIdx.x % kStepKeys);
+  const uint32_t place = (step * S::warps + threadIdx.x / 32) * kStepKeys + threadIdx.x % kStepKeys;
+  if constexpr (S::calls == GatherCalls::plain) return list.single_at(place);
+  return list.at(place);
 }
 // Whether a step of a warp begins before the end of the list.
 template <class S>
@@ -142,6 +144,61 @@ __device__ __forceinline__ void copy_gathered(uint32_t slot, const GatheredTenso
   }
 }
 
+// The same where 32 bits say where a row is, in units of 16 bytes. The lane that has a key says it.
+template <int kHeadDim>
+__device__ __forceinline__ void copy_gathered_units(uint32_t slot, const GatheredTensor& from,
+                                                    int32_t keys) {
+  constexpr int lanes = RowSwizzle<kHeadDim>::mask + 1, rows_at_once = 32 / lanes;
+  const uint32_t lane = threadIdx.x % 32, my_row = lane / lanes, my_chunk = lane % lanes;
+  const char* const mine = from.first + my_chunk * 16;
+  const uint32_t units = uint32_t(max(keys, 0)) * uint32_t(from.row_bytes / 16);
+  const uint32_t there = __ballot_sync(~0u, keys >= 0) >> my_row;
+  const int32_t cols_left = from.cols - int32_t(my_chunk) * 8;
+#pragma unroll
+  for (int row = 0; row < kStepKeys; row += rows_at_once) {
+    const uint32_t his = __shfl_sync(~0u, units, row + int(my_row));
+    const char* const source = mine + uint64_t{his} * 16;
+    const bool is_there = (there >> row & 1) != 0;
+    const uint32_t to = slot + RowSwizzle<kHeadDim>::offset(row + my_row, my_chunk);
+#pragma unroll
+    for (int chunk = 0; chunk < kHeadDim / 8; chunk += lanes) {
+      copy_async_or_zeros(to + chunk * 16, source + chunk * 16, is_there && chunk * 8 < cols_left);
+    }
+  }
+}
+
+template <class S>
+__device__ __forceinline__ void copy_keys(uint32_t slot, const GatheredTensor& from, int32_t keys) {
+  if constexpr (S::calls == GatherCalls::plain) {
+    copy_gathered_units<S::head_dim>(slot, from, keys);
+  } else {
+    copy_gathered<S::head_dim>(slot, from, keys);
+  }
+}
+
+// Whether a call is plain (gather_config.h).
+template <class Params>
+bool is_plain(const Params& p, const GatherView& view) {
+  const auto has_few_units = [&](const device::DeviceTensor& rows) {
+    constexpr int64_t kMost = int64_t{8} << 32;  // elements
+    return rows.row_stride >= 0 && (view.k_len == 0 || rows.row_stride <= kMost / view.k_len);
+  };
+  return p.sizes.softcap == 0 && view.table.keys_per_entry == 1 && has_few_units(p.k) &&
+         has_few_units(p.v);
+}
+
+// Shared memory for the slots of a kernel.
+template <class S, class Kernel>
+void reserve_for_gather(Kernel kernel) {
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes),
+      "reserving shared memory for key lists");
+  // Copies bypass the L1 cache, so all of its memory can be shared memory.
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared),
+             "preferring shared memory for key lists");
+}
+
 // Queues one launch over a part, with S::rows rows per CTA.
 template <class S, class Kernel, class... Params>
 void launch_gather(Kernel kernel, const device::Sizes& sizes, const GatherView& view,
@@ -152,13 +209,7 @@ void launch_gather(Kernel kernel, const device::Sizes& sizes, const GatherView& 
                 " x ", S::rows, " rows of key lists, ", rows, " with one list; at most ", INT32_MAX,
                 " of either fit one launch: split the batch");
   if (ctas == 0) return;
-  check_cuda(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes),
-      "reserving shared memory for key lists");
-  // Copies bypass the L1 cache, so all of its memory can be shared memory.
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                  cudaSharedmemCarveoutMaxShared),
-             "preferring shared memory for key lists");
+  reserve_for_gather<S>(kernel);
   kernel<<<uint32_t(ctas), S::threads, S::shared_bytes, stream>>>(params...);
   check_cuda(cudaGetLastError(), "launching a pass over key lists");
 }

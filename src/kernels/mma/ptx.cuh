@@ -16,6 +16,7 @@ using device::copy_4_bytes_or_zeros;
 using device::copy_async_or_zeros;
 using device::exp2_fast;
 using device::load_shared_floats;
+using device::load_shared_pair;
 using device::load_shared_vector;
 using device::reciprocal_fast;
 using device::smem_address;

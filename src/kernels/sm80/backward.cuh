@@ -66,6 +66,7 @@ struct Pair {
     device::run_backward_parts(args, {.keys = launch_keys<T, Keys>,
                                       .queries = by_queries ? launch_queries<T, Queries> : nullptr,
                                       .gather = mma::gather_backward_launch(args),
+                                      .spans = mma::span_launches(args),
                                       .bitmaps = BitmapLayout::mma});
   }
 };

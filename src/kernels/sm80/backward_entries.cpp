@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/device/backward_call.h"
 #include "kernels/device/row_objection.h"
+#include "kernels/device/span_lists.h"
 #include "kernels/sm80/backward_config.h"
 #include "kernels/sm80/backward_launch.h"
 
@@ -32,7 +33,7 @@ std::string objection(const Request& request) {
 BackwardSchedule in_any_order(const Request& request, const TileShape& /*tile*/) {
   return {.dq = DqOrder::atomic,
           .heads = request.shares_kv_heads ? SumOrder::atomic : SumOrder::fixed,
-          .key_lists = SumOrder::atomic,
+          .key_lists = KeyListOrder::atomic,
           .splits_lists = true};
 }
 std::string objection_in_any_order(const Request& request) {
@@ -43,7 +44,7 @@ std::string objection_in_any_order(const Request& request) {
 BackwardSchedule in_order(const Request& request, const TileShape& /*tile*/) {
   return {.dq = DqOrder::by_queries,
           .heads = SumOrder::fixed,
-          .key_lists = SumOrder::fixed,
+          .key_lists = device::key_lists_in_order(request),
           .splits_lists = !request.shares_kv_heads};
 }
 

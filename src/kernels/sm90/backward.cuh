@@ -39,6 +39,7 @@ void run_backward(const BackwardArgs& args) {
   device::run_backward_parts(args, {.keys = launch_keys<device::Storage<kType>, C, kBend>,
                                     .queries = nullptr,
                                     .gather = mma::gather_backward_launch(args),
+                                    .spans = mma::span_launches(args),
                                     .bitmaps = BitmapLayout::mma});
 }
 

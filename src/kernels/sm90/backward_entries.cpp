@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "kernels/device/backward_call.h"
 #include "kernels/device/row_objection.h"
+#include "kernels/device/span_lists.h"
 #include "kernels/sm90/backward_config.h"
 #include "kernels/sm90/backward_launch.h"
 #include "kernels/sm90/latent_backward_launch.h"
@@ -49,7 +50,7 @@ BackwardSchedule schedule(const Request& request, const TileShape& tile) {
   const bool scatters = !request.deterministic && !request.has_softcap;
   return {.dq = is_written ? DqOrder::written : DqOrder::atomic,
           .heads = request.shares_kv_heads ? SumOrder::atomic : SumOrder::fixed,
-          .key_lists = scatters ? SumOrder::atomic : SumOrder::fixed,
+          .key_lists = scatters ? KeyListOrder::atomic : device::key_lists_in_order(request),
           .splits_lists = true};
 }
 

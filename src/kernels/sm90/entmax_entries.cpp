@@ -49,7 +49,7 @@ std::string tiles_objection(const Request& request) {
 }
 BackwardSchedule tiles_schedule(const Request& request, const TileShape& tile) {
   if (request.deterministic) return device::entmax_schedule(request, tile);  // by lists alone
-  return {.dq = DqOrder::atomic, .heads = SumOrder::atomic, .key_lists = SumOrder::atomic};
+  return {.dq = DqOrder::atomic, .heads = SumOrder::atomic, .key_lists = KeyListOrder::atomic};
 }
 
 template <DType kType, class C>
