@@ -123,12 +123,11 @@ def test_one_graph_for_all_lengths():
 
 
 def test_inductor():
+    """One kind of input: each is a graph of its own, for which Inductor compiles C++ for half a minute."""
     model = model_of("gemma2", "keyhole")
     compiled = torch.compile(model, fullgraph=True)
-    for name in ("plain", "padded left", "packed"):
-        inputs = INPUTS[name]
-        found, expected = (gradients_of(model, function, tokens(), inputs) for function in (compiled, model))
-        check_equal(found, expected, tolerance=1e-4)
+    found, expected = (gradients_of(model, function, tokens(), INPUTS["packed"]) for function in (compiled, model))
+    check_equal(found, expected, tolerance=1e-4)
 
 
 def test_exported():
