@@ -34,10 +34,15 @@ class Loads {
   explicit Loads(int32_t num_ctas) {
     for (int32_t cta = 0; cta < num_ctas; ++cta) heap_.push_back({0, cta});
   }
+  int64_t longest() const { return longest_; }
+  int64_t total() const { return total_; }
+
   // Assigns work to the CTA with the least load.
   int32_t add(int64_t cost) {
     std::pop_heap(heap_.begin(), heap_.end(), comes_later);
     heap_.back().load += cost;
+    longest_ = std::max(longest_, heap_.back().load);
+    total_ += cost;
     const int32_t cta = heap_.back().cta;
     std::push_heap(heap_.begin(), heap_.end(), comes_later);
     return cta;
@@ -52,6 +57,7 @@ class Loads {
     return a.load != b.load ? a.load > b.load : a.cta > b.cta;
   }
   std::vector<Load> heap_;
+  int64_t longest_ = 0, total_ = 0;
 };
 
 class Dealer {
@@ -88,7 +94,10 @@ class Dealer {
     Loads loads(deal_.num_ctas);
     std::vector<int32_t> cta_of;  // [all]
     for (const WorkItem& item : all) cta_of.push_back(loads.add(cost_of(item)));
-    return by_cta(all, cta_of);
+    DealtShares shares = by_cta(all, cta_of);
+    shares.longest = double(loads.longest()) / kTileCost;
+    shares.mean = double(loads.total()) / kTileCost / deal_.num_ctas;
+    return shares;
   }
 
  private:
@@ -143,7 +152,8 @@ class Dealer {
       if (all[i].num_tiles < longest) places.push_back(i);
     }
     std::ranges::sort(places, {}, [&](size_t i) { return std::pair(all[i].num_tiles, i); });
-    places.resize(std::min(places.size(), size_t(deal_.num_ctas)));
+    const int64_t wanted = std::max<int64_t>(deal_.num_ctas, deal_.items_at_end);
+    places.resize(std::min(places.size(), size_t(wanted)));
     std::vector<bool> is_last(all.size());
     for (const size_t place : places) is_last[place] = true;
     std::vector<WorkItem> moved;
@@ -178,7 +188,7 @@ class Dealer {
     const size_t num_ctas = std::min(size_t(deal_.num_ctas), all.size());
     std::vector<std::vector<WorkItem>> share_of(num_ctas);
     for (size_t i = 0; i < all.size(); ++i) share_of[size_t(cta_of[i])].push_back(all[i]);
-    DealtShares shares{{}, int32_t(num_ctas)};
+    DealtShares shares{.items = {}, .num_ctas = int32_t(num_ctas)};
     const auto add = [&](const WorkItem& item) {
       shares.items.push_back({item, first_run(item), kLastItem});
       return int32_t(shares.items.size()) - 1;
@@ -218,17 +228,20 @@ DealtShares deal_shares(const TileView& view, const DealtWork& work, const Share
 }
 
 // A kernel with persistent CTAs processes the lists of one direction.
-void deal_shares(ScheduleDraft& draft) {
+ShareDeal share_deal(const ScheduleDraft& draft) {
   const Target& target = draft.target;
-  if (target.ctas.num_ctas == 0) return;
-  ScheduledWork& followed = target.with_transposed ? draft.made.transposed : draft.made.forward;
-  followed.shares = deal_shares(draft.lists, followed.work,
-                                {.group_of = draft.made.group_of,
-                                 .is_transposed = target.with_transposed,
-                                 .num_ctas = target.ctas.num_ctas,
-                                 .heads_per_section = target.ctas.heads_per_section,
-                                 .heads_per_kv_head = target.ctas.heads_per_kv_head,
-                                 .tiles_per_item = target.ctas.tiles_per_item});
+  return {.group_of = draft.made.group_of,
+          .is_transposed = target.with_transposed,
+          .num_ctas = target.ctas.num_ctas,
+          .heads_per_section = target.ctas.heads_per_section,
+          .heads_per_kv_head = target.ctas.heads_per_kv_head,
+          .tiles_per_item = target.ctas.tiles_per_item};
+}
+void deal_shares(ScheduleDraft& draft) {
+  if (draft.target.ctas.num_ctas == 0) return;
+  ScheduledWork& followed =
+      draft.target.with_transposed ? draft.made.transposed : draft.made.forward;
+  followed.shares = deal_shares(draft.lists, followed.work, share_deal(draft));
 }
 
 }  // namespace keyhole

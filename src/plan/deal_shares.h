@@ -36,12 +36,14 @@ struct ShareDeal {
   int32_t heads_per_section = 1;  // at most; a multiple of heads_per_kv_head
   int32_t heads_per_kv_head = 1;  // query heads that share keys stay in one section
   double tiles_per_item = 0;      // the fixed cost of an item, in tiles
+  int64_t items_at_end = 0;       // at least so many short items come last; 0: one for each CTA
 };
 
 // The owning form of Shares.
 struct DealtShares {
   std::vector<ShareItem> items;  // the first of each CTA, then the others, CTA after CTA
   int32_t num_ctas = 0;          // no more than there are items
+  double longest = 0, mean = 0;  // the loads of the CTAs, in tiles; fixed costs included
 };
 
 // `view` points to host memory; `work` was made from it.

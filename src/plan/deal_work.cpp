@@ -2,6 +2,9 @@
 #include "plan/deal_work.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "base/int_math.h"
@@ -11,8 +14,6 @@
 namespace keyhole {
 namespace {
 
-// Shorter chunks would cost more for their partial results than they save: 16 tiles of 64 keys.
-constexpr int64_t kShortestChunk = 16;
 // A chunk is this many times as long as the mean list, and only lists longer than one and a half
 // chunks are split. Causal attention, whose longest list is twice the mean, is not split.
 constexpr int64_t kOutlier = 4;
@@ -38,6 +39,18 @@ int64_t chunk_tiles(const TileView& view, const Direction& lists, const Deal& de
   return std::max(kShortestChunk, std::min(outlier, fair));
 }
 
+// The numbers of the longest lists of a group; of equal ones the last.
+std::vector<bool> longest_lists(const Direction& lists, int64_t first, int64_t count) {
+  std::vector<int64_t> places(static_cast<size_t>(lists.lists_per_group));
+  std::iota(places.begin(), places.end(), int64_t{0});
+  std::ranges::sort(places, std::greater(),
+                    [&](int64_t list) { return std::pair(lists.num_tiles(first + list), list); });
+  std::vector<bool> are(places.size());
+  for (int64_t i = 0; i < std::min(count, lists.lists_per_group); ++i)
+    are[size_t(places[size_t(i)])] = true;
+  return are;
+}
+
 }  // namespace
 
 DealtWork deal_work(const TileView& view, const Deal& deal) {
@@ -53,10 +66,15 @@ DealtWork deal_work(const TileView& view, const Deal& deal) {
   DealtWork dealt;
   for (int32_t g = 0; g < view.groups; ++g) {
     Group& group = groups[size_t(g)];
+    const std::vector<bool> is_cut =
+        longest_lists(lists, g * lists.lists_per_group, deal.lists_to_cut);
     for (int64_t list = 0; list < lists.lists_per_group; ++list) {
       const int64_t index = g * lists.lists_per_group + list, tiles = lists.num_tiles(index);
       // Slightly more than one chunk is not worth two partial results.
-      const int64_t pieces = tiles <= chunk + chunk / 2 ? 1 : ceil_div(tiles, chunk);
+      const int64_t pieces = is_cut[size_t(list)]
+                                 ? std::max<int64_t>(1, ceil_div(tiles, deal.cut_tiles))
+                             : tiles <= chunk + chunk / 2 ? 1
+                                                          : ceil_div(tiles, chunk);
       if (pieces > 1) group.splits.push_back({int32_t(list), group.slots, int32_t(pieces)});
       for (int64_t piece = 0; piece < pieces; ++piece) {
         const int64_t begin = tiles * piece / pieces, end = tiles * (piece + 1) / pieces;

@@ -11,6 +11,9 @@
 
 namespace keyhole {
 
+// Shorter chunks would cost more for their partial results than they save: 16 tiles of 64 keys.
+inline constexpr int64_t kShortestChunk = 16;
+
 // The owning form of WorkView.
 struct DealtWork {
   std::vector<WorkItem> items;
@@ -23,6 +26,9 @@ struct Deal {
   int64_t num_processors = 1;
   bool is_transposed = false;  // the lists of a backward pass, by key tile
   bool may_split = true;
+  // The longest lists of each group that are cut so that CTAs end together (level_loads.cpp), and
+  // the most tiles of their chunks.
+  int64_t lists_to_cut = 0, cut_tiles = 0;
 };
 
 // `view` points to host memory.

@@ -19,6 +19,7 @@ constexpr Pass kPasses[] = {
     {"permute_bitmaps", permute_bitmaps, verify_bitmaps},
     {"deal_work", deal_work, verify_work},
     {"deal_shares", deal_shares, verify_shares},
+    {"level_loads", level_loads, verify_levelled},
 };
 
 }  // namespace

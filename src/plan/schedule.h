@@ -64,6 +64,7 @@ void repeat_groups(ScheduleDraft& draft);    // a plan made for one head serves 
 void permute_bitmaps(ScheduleDraft& draft);  // into the layout that the kernel reads
 void deal_work(ScheduleDraft& draft);        // lists -> work items, longest first, long ones split
 void deal_shares(ScheduleDraft& draft);      // work items -> the items of each persistent CTA
+void level_loads(ScheduleDraft& draft);      // some lists are cut, so that these CTAs end together
 
 // The invariants after each pass. They throw Error(internal). Their cost is linear in the arrays,
 // less than making them, so they always run.
@@ -71,6 +72,10 @@ void verify_groups(const ScheduleDraft& draft);
 void verify_bitmaps(const ScheduleDraft& draft);
 void verify_work(const ScheduleDraft& draft);
 void verify_shares(const ScheduleDraft& draft);
+void verify_levelled(const ScheduleDraft& draft);  // both again, where lists were cut
+
+// What deal_shares is asked for.
+ShareDeal share_deal(const ScheduleDraft& draft);
 
 // planned_heads: batch x heads of the plan's shape, the same for all parts.
 ScheduledTiles schedule(const TileView& lists, int64_t planned_heads, const Target& target);

@@ -8,6 +8,7 @@
 #include "plan/estimate.h"
 #include "plan/plan_state.h"
 #include "support/message_of.h"
+#include "support/scale.h"
 
 namespace keyhole {
 namespace {
@@ -46,7 +47,7 @@ TEST(CompilePlan, LengthsThatListsCannotNumberAreRefusedAtOnce) {
   }
   // What is accepted can be compiled for any tile shape, whatever the number of its tiles.
   const Plan longest = plan(window(0), 1, most);
-  EXPECT_EQ(longest.explain({1, 1}).pairs, 1);
+  if (test::scaled(100) == 100) EXPECT_EQ(longest.explain({1, 1}).pairs, 1);  // minutes with a sanitizer
   EXPECT_EQ(longest.explain().pairs, 1);
 }
 

@@ -148,7 +148,7 @@ __device__ __forceinline__ void add_to_global(float* global, float first, float 
 #endif
 }
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900  // and where the host's compiler reads
 // The same for four neighbours, in one instruction; `global` is aligned to 16 bytes.
 __device__ __forceinline__ void add_to_global(float* global, const float2& first,
                                               const float2& second, bool is_wanted) {

@@ -1,6 +1,7 @@
 // src/kernels/sm90/backward_dq.cuh
-// dq of one step: which warp computes which part, and where it is stored. It is added to the fp32
-// sums that all CTAs share, or written to dq itself if the query tile has only one step.
+// Where dq goes. Sums in fp32 that all CTAs share: consumers stage dq of a step in shared memory,
+// in blocks (query_blocks.cuh), and a warp of its own adds it, so that they do not wait for memory.
+// If a query tile has only one step, consumers write dq itself (backward_keys.cuh).
 #pragma once
 
 #include "kernels/device/query_blocks.cuh"
@@ -8,19 +9,6 @@
 #include "kernels/sm90/write_rows.cuh"
 
 namespace keyhole::sm90 {
-
-// Each consumer warpgroup computes 64 x 64 of a step's dq: half the columns, or half the rows.
-template <class C>
-struct DqShare {
-  static constexpr bool is_half_the_columns = C::head_dim == 128;
-  static_assert(is_half_the_columns ? C::tile_q == 64 : C::head_dim == 64 && C::tile_q == 128);
-  static __device__ __forceinline__ int row(int warpgroup) {
-    return is_half_the_columns ? 0 : 64 * warpgroup;
-  }
-  static __device__ __forceinline__ int column(int warpgroup) {
-    return is_half_the_columns ? 64 * warpgroup : 0;
-  }
-};
 
 __device__ __forceinline__ DqRows dq_rows(const BackwardParams& p, const device::Work& work) {
   const int64_t head_dim = p.sizes.head_dim, head = work.head_index;
@@ -37,59 +25,91 @@ __device__ __forceinline__ DqRows dq_rows(const BackwardParams& p, const device:
   return {first * head_dim, p.view.stride * head_dim, work.residue.num_q, DqForm::rows};
 }
 
-// A warp has 16 queries and 64 columns, `columns` of which exist. The sums are stored in blocks of
-// 16 queries x 8 columns, so these blocks are contiguous. Staged in the same order, they leave in
-// one bulk addition.
-__device__ __forceinline__ void add_blocks(const float (&dq)[32], float* staged, float* to,
-                                           int columns, int lane) {
-  if (lane == 0) await_reads_of_stores();  // those of the previous step
-  __syncwarp();
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    float* const block = staged + j * device::kBlockFloats + device::place_of_lane(lane);
-    *reinterpret_cast<float4*>(block) = {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]};
+// The sums are stored in the same blocks: those of a step are contiguous, and leave in one bulk
+// addition unless some columns do not exist.
+template <class C>
+__device__ __forceinline__ void add_blocks(const KeysShared<C>& shared, float* to, int columns) {
+  constexpr int kFloat = sizeof(float);
+  if (columns == C::head_dim) {
+    add_from_shared(to, smem_address(shared.dq), C::tile_q * C::head_dim * kFloat);
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < C::tile_q / 16; ++i) {
+      add_from_shared(to + i * 16 * columns, smem_address(shared.dq[i]), 16 * columns * kFloat);
+    }
   }
-  publish_stores();
-  __syncwarp();
-  if (lane == 0 && columns > 0) {
-    add_from_shared(to, smem_address(staged), min(columns, 64) * 16 * int(sizeof(float)));
-    commit_stores();
-  }
+  commit_stores();
+  await_reads_of_stores();
 }
-// Sums in row order: added two columns at a time. `rows` of the rows exist.
-__device__ __forceinline__ void add_rows(const float (&dq)[32], float scale, float* to,
-                                         int64_t row_step, int rows, int columns, int lane) {
-  to += lane / 4 * row_step + lane % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < 32; i += 2) {
-    const int h = i / 2 % 2, j = i / 4;
-    device::add_to_global(to + 8 * h * row_step + 8 * j, scale * dq[i], scale * dq[i + 1],
-                          8 * h + lane / 4 < rows && 8 * j < columns);
+
+// Rows are taken eight at a time, from the upper or the lower half of their blocks: a lane holds
+// two columns of a row in each block. half: the address of the lane's part of the first one.
+__device__ __forceinline__ float2 load_staged(uint32_t half, int block, float scale) {
+  const uint32_t at = half + uint32_t(block) * (device::kBlockFloats * sizeof(float));
+  const float2 two = device::load_shared_floats(at);
+  return {scale * two.x, scale * two.y};
+}
+
+// Sums in row order. Two lanes exchange one of two blocks, so that each adds four columns.
+__device__ __forceinline__ void add_rows(uint32_t half, float scale, float* to, bool exists,
+                                         int columns, int lane) {
+  const bool is_odd = lane % 2 != 0;
+  to += lane % 4 / 2 * 4 + (is_odd ? 8 : 0);
+#pragma unroll 1
+  for (int block = 0; 8 * block < columns; block += 2) {
+    const float2 own = load_staged(half, block + is_odd, scale);
+    const float2 other = load_staged(half, block + !is_odd, scale);
+    const float2 got = {__shfl_xor_sync(~0u, other.x, 1), __shfl_xor_sync(~0u, other.y, 1)};
+    const bool is_wanted = exists && 8 * (block + is_odd) < columns;
+    device::add_to_global(to + 8 * block, is_odd ? got : own, is_odd ? own : got, is_wanted);
   }
 }
 
-// thread: index in its warpgroup
-template <class T, class C>
-__device__ __forceinline__ void put_dq(const BackwardParams& p, KeysShared<C>& shared, int slot,
-                                       const float (&dq)[32], int32_t tile, int warpgroup,
-                                       int thread) {
-  const DqRows place = shared.planned[slot].dq;
-  const int warp = thread / 32, lane = thread % 32;
-  const int column = DqShare<C>::column(warpgroup), columns = p.sizes.head_dim - column;
-  const int64_t first = int64_t{tile} * C::tile_q + DqShare<C>::row(warpgroup) + warp * 16;
-  if (place.form == DqForm::blocks) {
-    add_blocks(dq, shared.dq_blocks[warpgroup * 4 + warp],
-               p.sums.dq + place.first + first * p.sizes.head_dim + column * 16, columns, lane);
-    return;
+// 16 rows of blocks, from row `first` of the class on.
+__device__ __forceinline__ void add_rows_of_warp(const BackwardParams& p, const DqRows& place,
+                                                 uint32_t blocks, int64_t first) {
+#pragma unroll 1
+  for (int i = 0; i < 2; ++i) {
+    const int lane = int(device::thread_index() % 32);  // anew: few registers
+    const int64_t row = first + 8 * i + lane / 4;
+    add_rows(blocks + uint32_t(16 * lane + 8 * i), p.sizes.scale,
+             p.sums.dq + place.first + row * place.row_step, row < place.num_q, p.sizes.head_dim,
+             lane);
   }
-  const int rows = device::rows_left(place.num_q, first, 16);
-  const int64_t at = place.first + first * place.row_step + column;
-  if (place.form == DqForm::rows) {
-    add_rows(dq, p.sizes.scale, p.sums.dq + at, place.row_step, rows, columns, lane);
-  } else if (write_rows(dq, p.sizes.scale, static_cast<T*>(p.dq.data) + at, place.row_step, rows,
-                        columns, lane)) {
-    *p.found_nonfinite = 1;
+}
+
+// One warp: dq of every step of the CTA.
+template <class C>
+__device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& shared,
+                                        bool is_leader) {
+  // Few registers: two numbers tell all stages and parities.
+  uint32_t step = 0;
+  for (uint32_t item = 0;; ++item) {
+    const uint32_t slot = item % kSlots;
+    shared.await(shared.is_planned[slot], item / kSlots % 2);
+    const int32_t steps = shared.planned[slot].num_steps;
+    if (steps < 0) break;
+    const DqRows& place = shared.planned[slot].dq;
+#pragma unroll 1
+    for (const uint32_t end = step + uint32_t(steps); step != end; ++step) {
+      shared.await(shared.dq_full, step % 2);
+      const int64_t first = int64_t{shared.tile[step % kTilesInUse]} * C::tile_q;
+      if (place.form == DqForm::blocks) {
+        const int columns = p.sizes.head_dim;
+        if (is_leader) add_blocks<C>(shared, p.sums.dq + place.first + first * columns, columns);
+      } else if (place.form == DqForm::rows) {
+#pragma unroll 1
+        for (int i = 0; i < C::tile_q / 16; ++i) {
+          add_rows_of_warp(p, place, smem_address(shared.dq[i]), first + 16 * i);
+        }
+      }
+      __syncwarp();
+      if (is_leader) arrive(shared.dq_empty);
+    }
+    __syncwarp();
+    arrive_as_warp(shared.planned_empty[slot]);
   }
+  if (is_leader) await_stores();
 }
 
 }  // namespace keyhole::sm90

@@ -1,6 +1,6 @@
 // src/kernels/sm90/backward_producer.cuh
-// The producer warpgroup: one thread plans, one loads tiles, one warp copies lse2 and delta
-// (backward_shared.cuh has the picture).
+// The producer warpgroup: one thread plans, one loads tiles, one warp copies lse2 and delta, one
+// takes dq away (backward_shared.cuh has the picture).
 #pragma once
 
 #include "kernels/device/shares.cuh"
@@ -62,6 +62,10 @@ class KeysProducer {
         arrive(shared_.k_full[slot.stage]);
       }
       if (steps < 0) return;
+      if (steps == 0) {
+        begin_values();
+        arrive(shared_.v_full);
+      }
       arrive(shared_.planned_empty[slot.stage]);
     }
   }
@@ -72,18 +76,16 @@ class KeysProducer {
 
   __device__ __forceinline__ void load_item(const PlannedKeys& planned, int slot) {
     const device::Work& work = planned.work;
-    const int32_t first_k = int32_t(work.residue.first_k), first_q = int32_t(work.residue.first_q);
-    const BoxAt keys = {0, work.row_tile * C::tile_k, maps_.k.of_class(first_k).class_at,
-                        work.kv_head, work.batch};
-    arrive_and_expect(shared_.k_full[slot], KeysShared<C>::k_bytes);
-    copy_tile<Keys>(shared_.k[slot], maps_.k.of_class(first_k).map, shared_.k_full[slot], keys);
+    const int32_t first_q = int32_t(work.residue.first_q);
+    load_keys(shared_.k[slot], shared_.k_full[slot], maps_.k, work);
 
     BoxAt queries = {0, 0, maps_.q.of_class(first_q).class_at, work.head, work.batch};
     bool is_first = true;
     for (typename Tiles::Walk walk(tiles_, work); walk.is_valid(); walk.next(), q_.next()) {
       const int stage = q_.stage;
       shared_.await(shared_.is_empty[stage], q_.parity ^ 1);
-      shared_.step[stage] = {walk.tile(), walk.bitmap()};
+      shared_.bitmap[stage] = walk.bitmap();
+      shared_.tile[q_.parity * C::stages + stage] = walk.tile();
       queries.row = walk.tile() * C::tile_q;
       arrive_and_expect(shared_.is_full[stage], 2 * KeysShared<C>::q_bytes);
       copy_tile<Queries>(shared_.q[stage], maps_.q.of_class(first_q).map, shared_.is_full[stage],
@@ -92,11 +94,23 @@ class KeysProducer {
                          shared_.is_full[stage], queries);
       if (!is_first) continue;
       is_first = false;
-      shared_.await(shared_.v_empty, v_.parity ^ 1);
-      arrive_and_expect(shared_.v_full, KeysShared<C>::k_bytes);
-      copy_tile<Keys>(shared_.v, maps_.v.of_class(first_k).map, shared_.v_full, keys);
-      v_.next();
+      begin_values();
+      load_keys(shared_.v, shared_.v_full, maps_.v, work);
     }
+  }
+  // Waits until the values of the item before are not needed any more.
+  __device__ __forceinline__ void begin_values() {
+    shared_.await(shared_.v_empty, v_.parity ^ 1);
+    v_.next();
+  }
+  // Keys or values. Their box is made anew for both: few registers.
+  __device__ __forceinline__ void load_keys(const unsigned char* to, uint64_t& is_full,
+                                            const RowMaps& maps, const device::Work& work) {
+    asm volatile("" ::: "memory");
+    const ClassRows rows = maps.of_class(int32_t(work.residue.first_k));
+    arrive_and_expect(is_full, KeysShared<C>::k_bytes);
+    copy_tile<Keys>(to, rows.map, is_full,
+                    {0, work.row_tile * C::tile_k, rows.class_at, work.kv_head, work.batch});
   }
   const BackwardMaps& maps_;
   const Tiles& tiles_;

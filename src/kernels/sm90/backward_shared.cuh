@@ -9,15 +9,18 @@
 //   producer  1 thread  starts the TMA copies of one item after another, as stages become free:
 //                       K, q0 dout0, V, q1 dout1, ...
 //   numbers   1 warp    copies lse2 and delta of each step; in a residue class they are strided
+//   dq        1 thread  adds dq of each step to memory (backward_dq.cuh)
 //
 // Barrier          completes a phase when                                       who waits
-//   is_planned     the planner has written the item of that slot                producer, numbers
-//   k_full         its keys have arrived (or it has no steps, or is the last)   consumers
+//   is_planned     the planner has written the item of that slot                producer, numbers,
+//   dq k_full         its keys have arrived (or it has no steps, or is the last)   consumers
 //   planned_empty  keys and item have been used for the last time               planner
 //   v_full         the values of an item have arrived                           consumers
 //   v_empty        every warp has finished its last product with them           producer
 //   is_full        q, dout, lse2, delta and step of that stage have arrived     consumers
 //   is_empty       every warp has used them for the last time                   producer, numbers
+//   dq_full        a warpgroup has staged dq of a step                          dq
+//   dq_empty       it has been read                                             consumers
 //
 // Keys have two slots, values one: values are free one step before the item ends and are needed
 // later than keys.
@@ -37,14 +40,11 @@ inline constexpr int kConsumerWarps = kConsumers / 32;
 inline constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
 inline constexpr int kSlots = 2;  // for keys and planned items
 
-// What the producer passes for a step, beside its tiles.
-struct Step {
-  int32_t tile, bitmap;
-};
+// Query tiles of steps that are not over: two stages, and two steps whose dq is still on its way.
+inline constexpr int kTilesInUse = 4;  // step n has place n modulo 4
 // Where dq of a work item's queries goes: to the fp32 sums, stored in blocks or in rows, or to dq
 // itself. Offsets in elements, not pointers: ptxas would not know that those point to global
-// memory. The producer decides the form; consumers have no registers for the parameters of the
-// call.
+// memory.
 enum class DqForm : int32_t { blocks, rows, written };
 struct DqRows {
   int64_t first;     // of the residue class
@@ -65,22 +65,25 @@ struct KeysShared {
   using Queries = Panels<C::tile_q, C::head_dim>;
   static constexpr uint32_t k_bytes = Keys::bytes * Keys::count;
   static constexpr uint32_t q_bytes = Queries::bytes * Queries::count;
+  static_assert(kTilesInUse == 2 * C::stages);
 
   alignas(1024) unsigned char k[kSlots][k_bytes];  // 1024: the period of the swizzle
   unsigned char v[k_bytes];
   unsigned char q[C::stages][q_bytes], dout[C::stages][q_bytes];
-  uint16_t ds[C::stages][C::tile_k * C::tile_q];          // [key][query], one per stage
-  alignas(128) float dq_blocks[kConsumerWarps][16 * 64];  // staging buffer for dq
+  uint16_t ds[C::stages][C::tile_k * C::tile_q];            // [key][query], one per stage
+  alignas(128) float dq[C::tile_q / 16][16 * C::head_dim];  // staged in blocks (query_blocks.cuh)
   float lse2[C::stages][C::tile_q], delta[C::stages][C::tile_q];
-  Step step[C::stages];
+  int32_t bitmap[C::stages];
+  int32_t tile[kTilesInUse];  // of a step, for dq
   PlannedKeys planned[kSlots];
   uint64_t is_planned[kSlots], k_full[kSlots], planned_empty[kSlots];
   uint64_t v_full, v_empty;
   uint64_t is_full[C::stages], is_empty[C::stages];
+  uint64_t dq_full, dq_empty;
   Waits waits;
 
   __device__ void init() {
-    constexpr int kProducers = 2;  // producer and numbers
+    constexpr int kProducers = 3;  // producer, numbers, dq
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(is_planned[i], 1);
       init_barrier(k_full[i], 1);
@@ -92,6 +95,8 @@ struct KeysShared {
       init_barrier(is_full[i], 1 + 32);  // the producer and 32 lanes of numbers
       init_barrier(is_empty[i], kConsumerWarps);
     }
+    init_barrier(dq_full, kWarpgroup / 32);
+    init_barrier(dq_empty, 1);
     waits.gave_up = 0;
     publish_barriers();
   }

@@ -35,6 +35,12 @@ __device__ __forceinline__ uint64_t operand(uint32_t smem, int panel_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 >> 4} << 32;
   return kSwizzle128 | kEightRows | uint64_t(panel_bytes >> 4) << 16 | (smem & 0x3ffff) >> 4;
 }
+// The same, computed where it is used: ptxas would else keep all descriptors of a loop in
+// registers.
+__device__ __forceinline__ uint64_t operand_anew(uint32_t smem, int panel_bytes) {
+  asm volatile("" : "+r"(smem));
+  return operand(smem, panel_bytes);
+}
 // The descriptor, moved by `bytes`.
 __device__ __forceinline__ uint64_t further(uint64_t operand, int bytes) {
   return operand + uint64_t(bytes >> 4);
@@ -60,17 +66,18 @@ __device__ __forceinline__ void is_ready(float (&sum)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sum[i]));
 }
 
-// The accumulator registers as operands, and their names.
-#define KEYHOLE_SUM_8(i)                                                                \
-  "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]), \
-      "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define KEYHOLE_SUMS(i) KEYHOLE_SUM_8(i), KEYHOLE_SUM_8(i + 8)
-#define KEYHOLE_SUM_16 KEYHOLE_SUMS(0)
-#define KEYHOLE_SUM_32 KEYHOLE_SUM_16, KEYHOLE_SUMS(16)
-#define KEYHOLE_SUM_48 KEYHOLE_SUM_32, KEYHOLE_SUMS(32)
-#define KEYHOLE_SUM_64 KEYHOLE_SUM_48, KEYHOLE_SUMS(48)
-#define KEYHOLE_SUM_96 KEYHOLE_SUM_64, KEYHOLE_SUMS(64), KEYHOLE_SUMS(80)
-#define KEYHOLE_SUM_128 KEYHOLE_SUM_96, KEYHOLE_SUMS(96), KEYHOLE_SUMS(112)
+// The accumulator registers as operands, and their names. how: "+" if they are read too, "=" if
+// not.
+#define KEYHOLE_SUM_4(how, i) \
+  how "f"(sum[i]), how "f"(sum[i + 1]), how "f"(sum[i + 2]), how "f"(sum[i + 3])
+#define KEYHOLE_SUM_8(how, i) KEYHOLE_SUM_4(how, i), KEYHOLE_SUM_4(how, i + 4)
+#define KEYHOLE_SUMS(how, i) KEYHOLE_SUM_8(how, i), KEYHOLE_SUM_8(how, i + 8)
+#define KEYHOLE_SUM_16(how) KEYHOLE_SUMS(how, 0)
+#define KEYHOLE_SUM_32(how) KEYHOLE_SUM_16(how), KEYHOLE_SUMS(how, 16)
+#define KEYHOLE_SUM_48(how) KEYHOLE_SUM_32(how), KEYHOLE_SUMS(how, 32)
+#define KEYHOLE_SUM_64(how) KEYHOLE_SUM_48(how), KEYHOLE_SUMS(how, 48)
+#define KEYHOLE_SUM_96(how) KEYHOLE_SUM_64(how), KEYHOLE_SUMS(how, 64), KEYHOLE_SUMS(how, 80)
+#define KEYHOLE_SUM_128(how) KEYHOLE_SUM_96(how), KEYHOLE_SUMS(how, 96), KEYHOLE_SUMS(how, 112)
 #define KEYHOLE_NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define KEYHOLE_NAMES_32 \
   KEYHOLE_NAMES_16       \
@@ -97,6 +104,8 @@ struct Product;
 
 // of_shared: both operands in shared memory; kLeftRows, kRightRows: their rows are terms; kBegins:
 //   the product overwrites the accumulator.
+// begin_of_shared: overwrites too, and the compiler knows it: else it keeps registers for what the
+//   accumulator held before.
 // of_registers: the left operand in registers, packed like two neighbouring blocks of 8 columns of
 //   an accumulator: {block 0 h 0, block 0 h 1, block 1 h 0, block 1 h 1}. Rows of the right operand
 //   are terms; in of_register_rows its columns are.
@@ -110,9 +119,19 @@ struct Product;
                  ", 0;\n"                                                                         \
                  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type             \
                  " {" KEYHOLE_NAMES_##count "}, " a0 ", " a1 ", adds, 1, 1, " a3 ", " a4 ";\n}"   \
-                 : KEYHOLE_SUM_##count                                                            \
+                 : KEYHOLE_SUM_##count("+")                                                       \
                  : "l"(left), "l"(right), "n"(int(!kBegins)), "n"(int(kLeftRows)),                \
                    "n"(int(kRightRows)));                                                         \
+  }                                                                                               \
+  template <bool kLeftRows, bool kRightRows>                                                      \
+  static __device__ __forceinline__ void begin_of_shared(float(&sum)[count], uint64_t left,       \
+                                                         uint64_t right) {                        \
+    asm volatile(                                                                                 \
+        "{\n.reg .pred adds;\nsetp.ne.b32 adds, 0, 0;\n"                                          \
+        "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type                      \
+        " {" KEYHOLE_NAMES_##count "}, " a0 ", " a1 ", adds, 1, 1, " a2 ", " a3 ";\n}"            \
+        : KEYHOLE_SUM_##count("=")                                                                \
+        : "l"(left), "l"(right), "n"(int(kLeftRows)), "n"(int(kRightRows)));                      \
   }                                                                                               \
   static __device__ __forceinline__ void of_registers(float(&sum)[count],                         \
                                                       const uint32_t(&left)[4], uint64_t right) { \
@@ -121,7 +140,7 @@ struct Product;
         "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type                      \
         " {" KEYHOLE_NAMES_##count "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " a4                     \
                                    ", adds, 1, 1, 1;\n}"                                          \
-        : KEYHOLE_SUM_##count                                                                     \
+        : KEYHOLE_SUM_##count("+")                                                                \
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right));                    \
   }                                                                                               \
   template <bool kBegins>                                                                         \
@@ -132,7 +151,7 @@ struct Product;
                  "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." type "." type             \
                  " {" KEYHOLE_NAMES_##count "}, {" a0 ", " a1 ", " a2 ", " a3 "}, " a4            \
                                             ", adds, 1, 1, 0;\n}"                                 \
-                 : KEYHOLE_SUM_##count                                                            \
+                 : KEYHOLE_SUM_##count("+")                                                       \
                  : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "l"(right),            \
                    "n"(int(!kBegins)));                                                           \
   }
@@ -164,7 +183,7 @@ struct Product<__nv_fp8_e4m3> {
         "{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"
         "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" KEYHOLE_NAMES_64
         "}, %64, %65, adds, 1, 1;\n}"
-        : KEYHOLE_SUM_64
+        : KEYHOLE_SUM_64("+")
         : "l"(left), "l"(right), "n"(int(!kBegins)));
   }
 };
@@ -182,6 +201,7 @@ struct Product<__nv_fp8_e4m3> {
 #undef KEYHOLE_SUM_16
 #undef KEYHOLE_SUMS
 #undef KEYHOLE_SUM_8
+#undef KEYHOLE_SUM_4
 
 // The proxy fence. Products, TMA copies and bulk additions that this thread issues later see what
 // it has stored or copied to shared memory, and what others stored before a barrier it has waited

@@ -15,8 +15,8 @@ struct PairTerms {
 // bent product, from which weight and slope follow. There are no registers for both.
 //   kPacksAtOnce      weight and slope follow from what is kept, and are packed together
 //   kMeetsRowLate     the row's number and the mask are applied only then
-//   kSparesRegisters  waits may pause between polls, and the epilogue asks again for the thread's
-//                     number: else ptxas spills
+//   kSparesRegisters  waits may pause between polls, and thread numbers are asked for anew: else
+//                     ptxas spills
 //   kChecksSums       sums that are not finite count as found
 template <Bend kBend>
 struct SoftmaxKeys {
