@@ -92,7 +92,7 @@ def expect_definition(alpha, k_keep, length, head_dim, device, dtype, heads=2):
     inputs = [draw(1, heads, length, head_dim, device=device, dtype=dtype, seed=i).requires_grad_() for i in range(3)]
     definition = Definition(*inputs, alpha, top_k)
     want, undecided = definition.out()
-    assert undecided.sum() <= 1 + 1e-3 * undecided.numel()
+    assert undecided.sum() <= 1 + 3e-3 * undecided.numel()  # else nothing is compared
     dout = draw(1, heads, length, head_dim, device=device, dtype=dtype, seed=3).masked_fill(undecided[..., None], 0)
     out = keyhole.nn.SplashAttention(head_dim, alpha=alpha, k_keep=top_k)(*inputs)
     grads = torch.autograd.grad(out, inputs, dout)

@@ -108,7 +108,7 @@ std::string latent_objection(const Request& request) {
 }
 
 BackwardSchedule latent_schedule(const Request& /*request*/, const TileShape& /*tile*/) {
-  return {.key_lists = SumOrder::atomic};
+  return {.key_lists = KeyListOrder::atomic};
 }
 
 // Latent form has no tiles, so there is one choice, whatever it costs.
