@@ -47,8 +47,9 @@ TEST(CompilePlan, LengthsThatListsCannotNumberAreRefusedAtOnce) {
   }
   // What is accepted can be compiled for any tile shape, whatever the number of its tiles.
   const Plan longest = plan(window(0), 1, most);
-  if (test::scaled(100) == 100)
-    EXPECT_EQ(longest.explain({1, 1}).pairs, 1);  // minutes with a sanitizer
+  if (test::scaled(100) == 100) {  // minutes with a sanitizer
+    EXPECT_EQ(longest.explain({1, 1}).pairs, 1);
+  }
   EXPECT_EQ(longest.explain().pairs, 1);
 }
 
