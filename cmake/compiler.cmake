@@ -48,7 +48,7 @@ endfunction()
 # then read, and templates compiled, once a folder. A file that shares a private name with a neighbour is named after APART
 # and stays alone; so do the kernels, which are slow for what they are and not for their headers.
 function(keyhole_unite target)
-  if(NOT KEYHOLE_UNITE)
+  if(NOT KEYHOLE_UNITE OR (KEYHOLE_UNITE STREQUAL "PROGRAMS" AND target STREQUAL "keyhole"))
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" "APART")

@@ -37,7 +37,7 @@ endif()
 # The flags of the build that is tested, so that ccache knows the objects already.
 must("${CMAKE_COMMAND}" -S "${SOURCE_DIR}/tests/consumer" -B "${WORK_DIR}/build" -G "${GENERATOR}" ${how}
      -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=${COMPILER}"
-     "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -DKEYHOLE_WERROR=${WERROR})
+     "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -DKEYHOLE_WERROR=${WERROR} -DKEYHOLE_UNITE=${UNITE})
 must("${CMAKE_COMMAND}" --build "${WORK_DIR}/build")
 must("${WORK_DIR}/build/consumer")
 file(READ "${SOURCE_DIR}/tests/consumer/expected.txt" expected)
