@@ -7,7 +7,7 @@ if(KEYHOLE_SANITIZE)
   add_compile_options(-fsanitize=${KEYHOLE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${KEYHOLE_SANITIZE})
   if(KEYHOLE_SANITIZE MATCHES "undefined")
-    # A check at every access, a third of the time to compile, for what the address sanitizer stops at anyway.
+    # Checks at every access, a third of the time to compile. The address sanitizer stops at most of what they find.
     add_compile_options(-fno-sanitize=null,object-size,vptr)
   endif()
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
