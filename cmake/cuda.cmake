@@ -1,6 +1,6 @@
 # cmake/cuda.cmake
 # The CUDA switch. KEYHOLE_CUDA=AUTO takes nvcc when it is found, ON insists on it, OFF does not look.
-# Sets keyhole_has_cuda and keyhole_cuda_summary; gives keyhole_add_cuda(target), which adds the GPU kernels
+# Sets keyhole_has_cuda, keyhole_gpu_definitions and keyhole_cuda_summary; gives keyhole_add_cuda(target), which adds the GPU kernels
 # (src/kernels/<backend>/*.cu) and their runtime (src/runtime/cuda/) to the library.
 
 # Real code for each of these, and PTX of the newest for GPUs that come after it. Kernels that need a newer
@@ -12,6 +12,7 @@ set(keyhole_all_architectures 75 80 86 89 90)
 option(KEYHOLE_CUDA_OLDEST_ONLY "compile a backend only for the oldest of these architectures that it serves: enough to see that it compiles" OFF)
 
 set(keyhole_has_cuda FALSE)
+set(keyhole_gpu_definitions "")
 set(keyhole_cuda_summary "off (KEYHOLE_CUDA=OFF)")
 if(NOT KEYHOLE_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "KEYHOLE_CUDA is '${KEYHOLE_CUDA}'; it takes AUTO, ON or OFF.")
@@ -87,9 +88,9 @@ if(NOT KEYHOLE_CUDA STREQUAL "OFF")
     cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
     math(EXPR minutes "(20 * ${count} + ${cores} - 1) / ${cores}")
     set(keyhole_cuda_summary "nvcc ${keyhole_nvcc_version}, architectures ${architectures}${keyhole_whose_architectures}, about ${minutes} min on ${cores} cores")
-    list(APPEND keyhole_feature_definitions KEYHOLE_HAVE_CUDA=1)
+    set(keyhole_gpu_definitions KEYHOLE_HAVE_CUDA=1)
     if(90 IN_LIST KEYHOLE_CUDA_ARCHITECTURES)
-      list(APPEND keyhole_feature_definitions KEYHOLE_HAVE_SM90=1)
+      list(APPEND keyhole_gpu_definitions KEYHOLE_HAVE_SM90=1)
     endif()
   endif()
 endif()
@@ -120,9 +121,27 @@ function(keyhole_architectures lowest result)
 endfunction()
 
 # An object library of .cu files, for what is in the list of architectures and at least `lowest`.
+# KEYHOLE_CUDA_OLDEST_ONLY: those of the checkout as one file, in a tenth of the time for device/. Headers are then read,
+# and what several files instantiate is compiled, once.
 function(keyhole_add_cuda_objects target lowest)
   keyhole_architectures(${lowest} architectures)
-  add_library(${target} OBJECT ${ARGN})
+  set(sources ${ARGN})
+  if(KEYHOLE_CUDA_OLDEST_ONLY)
+    set(apart "")
+    set(text "// Made by cmake/cuda.cmake.\n")
+    foreach(source IN LISTS ARGN)
+      string(FIND "${source}" "${CMAKE_CURRENT_BINARY_DIR}/" found)
+      if(found EQUAL 0)
+        list(APPEND apart "${source}")  # made from the list of kernels
+      else()
+        string(APPEND text "#include \"${source}\"\n")
+      endif()
+    endforeach()
+    set(united "${CMAKE_CURRENT_BINARY_DIR}/kernels/${target}.cu")
+    file(CONFIGURE OUTPUT "${united}" CONTENT "${text}" @ONLY)
+    set(sources "${united}" ${apart})
+  endif()
+  add_library(${target} OBJECT ${sources})
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}" POSITION_INDEPENDENT_CODE ON)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/include")
   set(effort -lineinfo)
@@ -157,7 +176,9 @@ function(keyhole_add_cuda target)
     target_sources(${target} PRIVATE ${tables})
   endforeach()
   target_sources(${target} PRIVATE ${runtime_sources})
-  target_compile_definitions(${target} PRIVATE KEYHOLE_HAVE_CUDA=1)
+  # For the files that ask alone: all others are then the same with and without CUDA, and ccache compiles them once.
+  set_source_files_properties(src/runtime/no_cuda.cpp src/runtime/registry.cpp src/runtime/select_registry.cpp
+                              PROPERTIES COMPILE_DEFINITIONS "${keyhole_gpu_definitions}")
   # The static runtime and no libcuda: the program starts on a machine without a driver.
   target_link_libraries(${target} PRIVATE keyhole::cudart)
   foreach(backend_and_lowest device:75 simple:75 mma:80 sm80:80)

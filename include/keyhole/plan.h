@@ -54,7 +54,7 @@ struct PlanReport {
   double predicted_speedup = 0;
   double compile_ms = 0;
   int64_t plan_bytes = 0;
-  bool draws_pair_by_pair = false;  // a lambda or a mask made the compiler visit every pair
+  bool draws_pair_by_pair = false;  // a lambda made the compiler visit every pair
 
   std::string speedup_text() const;  // "13.3x"; "0.27x" where dense is faster; "none" for 0
   std::string text() const;

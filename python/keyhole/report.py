@@ -50,7 +50,7 @@ class Report:
     predicted_speedup: float
     compile_ms: float
     plan_bytes: int
-    draws_pair_by_pair: bool  # the compiler had to evaluate every pair, because of a mask
+    draws_pair_by_pair: bool  # the compiler had to evaluate every pair, because of a lambda
     runs: tuple[str, str]  # what would run, forward and backward: kernel, tiles, schedule, workspace
     text: str
     json: str

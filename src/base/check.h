@@ -4,7 +4,6 @@
 #pragma once
 
 #include <charconv>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -13,24 +12,25 @@
 
 namespace keyhole {
 
-// Formats like a stream in the classic locale (1048576, never 1.048.576). It avoids creating a
-// stream where possible: that takes longer than the text of a whole sentence.
+// As a stream in the classic locale writes it: 0.1, 1e+06.
+void append_to(std::string& text, double number);
+
+// Formats like a stream in the classic locale (1048576, never 1.048.576), and needs none: making one
+// takes longer than the text of a whole sentence.
 template <class Part>
 void append_to(std::string& text, const Part& part) {
   if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
     text += std::string_view(part);
-  } else if constexpr (std::is_same_v<Part, char>) {
-    text += part;
   } else if constexpr (std::is_same_v<Part, bool>) {
     text += part ? '1' : '0';
-  } else if constexpr (std::is_integral_v<Part> && sizeof(Part) > 1) {
+  } else if constexpr (std::is_integral_v<Part> && sizeof(Part) == 1) {
+    text += static_cast<char>(part);  // int8_t too is a letter in a stream
+  } else if constexpr (std::is_integral_v<Part>) {
     char digits[24];
     text.append(digits, std::to_chars(digits, digits + sizeof digits, part).ptr);
   } else {
-    std::ostringstream stream;
-    stream.imbue(std::locale::classic());
-    stream << part;
-    text += stream.str();
+    static_assert(std::is_floating_point_v<Part>);
+    append_to(text, static_cast<double>(part));
   }
 }
 

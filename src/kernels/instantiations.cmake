@@ -1,6 +1,7 @@
 # src/kernels/instantiations.cmake
-# Which kernels are compiled: one source file for each line and head_dim, made in the build tree. A new
-# head_dim or dtype is a word here, and a row in the backend's entries.
+# Which kernels are compiled: one source file for each line and head_dim, made in the build tree; one for each line where
+# KEYHOLE_CUDA_OLDEST_ONLY is on, because headers then take most of the time. A new head_dim or dtype is a word here, and
+# a row in the backend's entries.
 #
 # Names of a line: the folder and the header that define the function template, the function, its
 # parameters, the head_dims (of an indexer: the index heads), what else is a template argument (_: nothing), and the
@@ -46,10 +47,15 @@ function(keyhole_instantiate folder result)
       list(GET words 6 dtypes)
       string(REPLACE "," ";" dtypes "${dtypes}")
     endif()
-    string(REPLACE "," ";" head_dims "${head_dims}")
+    set(files "${head_dims}")
+    if(NOT KEYHOLE_CUDA_OLDEST_ONLY)
+      string(REPLACE "," ";" files "${head_dims}")
+    endif()
     string(REPLACE "," ";" others "${others}")
     get_filename_component(name "${header}" NAME_WE)
-    foreach(head_dim IN LISTS head_dims)
+    foreach(file IN LISTS files)
+      string(REPLACE "," "_" dims_in_name "${file}")
+      string(REPLACE "," ";" head_dims "${file}")
       foreach(other IN LISTS others)
         set(suffix "")
         set(argument "")
@@ -59,12 +65,14 @@ function(keyhole_instantiate folder result)
         endif()
         set(text "// Made by src/kernels/instantiations.cmake.\n#include \"kernels/${folder}/${header}\"\n\n")
         string(APPEND text "namespace keyhole::${folder} {\n")
-        foreach(dtype IN LISTS dtypes)
-          string(APPEND text "template void ${function}<DType::${dtype}, ${head_dim}${argument}>("
-                             "${keyhole_parameters_${parameters}});\n")
+        foreach(head_dim IN LISTS head_dims)
+          foreach(dtype IN LISTS dtypes)
+            string(APPEND text "template void ${function}<DType::${dtype}, ${head_dim}${argument}>("
+                               "${keyhole_parameters_${parameters}});\n")
+          endforeach()
         endforeach()
         string(APPEND text "}  // namespace keyhole::${folder}\n")
-        set(source "${CMAKE_CURRENT_BINARY_DIR}/kernels/${folder}/${name}_d${head_dim}${suffix}.cu")
+        set(source "${CMAKE_CURRENT_BINARY_DIR}/kernels/${folder}/${name}_d${dims_in_name}${suffix}.cu")
         file(CONFIGURE OUTPUT "${source}" CONTENT "${text}" @ONLY)
         list(APPEND sources "${source}")
       endforeach()

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <sstream>
 
 namespace keyhole {
 namespace {

@@ -11,6 +11,8 @@
 import contextlib
 import dataclasses
 import doctest
+import functools
+import importlib.util
 import io
 import linecache
 import pathlib
@@ -90,6 +92,11 @@ def run_doctest(block, page, namespace):
 @pytest.mark.parametrize("page", pages_with("python"))
 def test_python_blocks(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # pages may save what they show
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        # Traced and partitioned as by default, without the minutes in which C++ is made of it: test_inductor sees that.
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     namespace = {"__name__": f"docs.{page.stem}"}
     for block in blocks_of(page.read_text(encoding="utf-8")):
         if block.language == "python":

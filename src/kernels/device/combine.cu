@@ -9,8 +9,8 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kRowsPerCta = 8;
-constexpr int32_t kColumnsPerLane = 4;
+constexpr int32_t kCombinedRowsPerCta = 8;
+constexpr int32_t kCombinedColumnsPerLane = 4;
 
 // What a warp combines: row `row` of the tile of a split list of one head.
 struct SplitRow {
@@ -24,9 +24,9 @@ struct SplitRow {
 // False when there is nothing to do.
 __device__ bool my_split_row(const ForwardParams& p, SplitRow& mine) {
   const TileView& view = p.view;
-  const int32_t ctas_per_list = (view.tile.q + kRowsPerCta - 1) / kRowsPerCta;
+  const int32_t ctas_per_list = (view.tile.q + kCombinedRowsPerCta - 1) / kCombinedRowsPerCta;
   const int32_t list = int32_t(blockIdx.x) / ctas_per_list;
-  const int32_t row = int32_t(blockIdx.x) % ctas_per_list * kRowsPerCta + int32_t(threadIdx.x) / 32;
+  const int32_t row = int32_t(blockIdx.x) % ctas_per_list * kCombinedRowsPerCta + int32_t(threadIdx.x) / 32;
   mine.head_index = list / view.work.splits_per_group;
   const int32_t group = view.group_of[mine.head_index];
   if (group < 0 || row >= view.tile.q) return false;
@@ -45,7 +45,7 @@ __device__ bool my_split_row(const ForwardParams& p, SplitRow& mine) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(32 * kRowsPerCta)
+__global__ void __launch_bounds__(32 * kCombinedRowsPerCta)
     combine(const __grid_constant__ ForwardParams p) {
   SplitRow mine;
   if (!my_split_row(p, mine)) return;
@@ -70,18 +70,18 @@ __global__ void __launch_bounds__(32 * kRowsPerCta)
   __syncwarp();  // all lanes have read the state's lse
   if (lane == 0) store_lse(p, mine.head_index, mine.query, finish.lse2);
 
-  for (int32_t first = lane; first < cols; first += 32 * kColumnsPerLane) {
-    float out[kColumnsPerLane] = {};
+  for (int32_t first = lane; first < cols; first += 32 * kCombinedColumnsPerLane) {
+    float out[kCombinedColumnsPerLane] = {};
     for (int32_t s = 0; s < mine.num_slots; ++s) {
       const float weight = weight_of(s);
       const float* row = p.slots.out + (mine.first + s * mine.step) * cols;
 #pragma unroll
-      for (int32_t i = 0; i < kColumnsPerLane; ++i) {
+      for (int32_t i = 0; i < kCombinedColumnsPerLane; ++i) {
         if (first + 32 * i < cols) out[i] += weight * row[first + 32 * i];
       }
     }
 #pragma unroll
-    for (int32_t i = 0; i < kColumnsPerLane; ++i) {
+    for (int32_t i = 0; i < kCombinedColumnsPerLane; ++i) {
       const int32_t col = first + 32 * i;
       if (col < cols) target.store(col, target.value(col, out[i]));
     }
@@ -93,11 +93,11 @@ __global__ void __launch_bounds__(32 * kRowsPerCta)
 void launch_combine(const ForwardParams& params, DType dtype, cudaStream_t stream) {
   const WorkView& work = params.view.work;
   const int64_t ctas = int64_t{params.sizes.num_heads()} * work.splits_per_group *
-                       ceil_div(params.view.tile.q, kRowsPerCta);
+                       ceil_div(params.view.tile.q, kCombinedRowsPerCta);
   if (ctas == 0) return;
   const uint32_t grid = uint32_t(narrow(ctas, "attention: CTAs of the combine launch"));
   with_device_storage(dtype, [&](auto storage) {
-    combine<decltype(storage)><<<grid, 32 * kRowsPerCta, 0, stream>>>(params);
+    combine<decltype(storage)><<<grid, 32 * kCombinedRowsPerCta, 0, stream>>>(params);
   });
   check_cuda(cudaGetLastError(), "launching the forward combine");
 }

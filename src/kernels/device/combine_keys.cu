@@ -9,8 +9,8 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kRowsPerCta = 8;
-constexpr int32_t kColumnsPerLane = 4;
+constexpr int32_t kKeyRowsPerCta = 8;
+constexpr int32_t kKeyColumnsPerLane = 4;
 
 // What a warp adds up: one key of a split list of one head.
 struct SplitKey {
@@ -23,9 +23,9 @@ struct SplitKey {
 __device__ bool my_split_key(const BackwardParams& p, SplitKey& mine) {
   const TileView& view = p.view;
   const WorkView& work = view.t_work;
-  const int32_t ctas_per_list = (view.tile.k + kRowsPerCta - 1) / kRowsPerCta;
+  const int32_t ctas_per_list = (view.tile.k + kKeyRowsPerCta - 1) / kKeyRowsPerCta;
   const int32_t list = int32_t(blockIdx.x) / ctas_per_list;
-  const int32_t row = int32_t(blockIdx.x) % ctas_per_list * kRowsPerCta + int32_t(threadIdx.x) / 32;
+  const int32_t row = int32_t(blockIdx.x) % ctas_per_list * kKeyRowsPerCta + int32_t(threadIdx.x) / 32;
   mine.head_index = list / work.splits_per_group;
   const int32_t group = view.group_of[mine.head_index];
   if (group < 0 || row >= view.tile.k) return false;
@@ -51,18 +51,18 @@ __device__ void add_slots(const BackwardParams& p, const SplitKey& mine, const f
   const GradientRow<T> row = gradient_row<T>(to, sums, p.found_nonfinite, p.sizes.kv_heads,
                                              p.sizes.k_len, cols, batch, kv_head, mine.key);
   const int64_t step = int64_t{p.view.tile.k} * cols;
-  for (int32_t first = int32_t(threadIdx.x % 32); first < cols; first += 32 * kColumnsPerLane) {
-    float total[kColumnsPerLane] = {};
+  for (int32_t first = int32_t(threadIdx.x % 32); first < cols; first += 32 * kKeyColumnsPerLane) {
+    float total[kKeyColumnsPerLane] = {};
     const float* slot = slots + mine.first * cols + first;
 #pragma unroll 8  // loads run ahead of the sums, which depend on one another
     for (int32_t s = 0; s < mine.num_slots; ++s, slot += step) {
 #pragma unroll
-      for (int32_t i = 0; i < kColumnsPerLane; ++i) {
+      for (int32_t i = 0; i < kKeyColumnsPerLane; ++i) {
         if (first + 32 * i < cols) total[i] += slot[32 * i];
       }
     }
 #pragma unroll
-    for (int32_t i = 0; i < kColumnsPerLane; ++i) {
+    for (int32_t i = 0; i < kKeyColumnsPerLane; ++i) {
       const int32_t col = first + 32 * i;
       if (sums == nullptr) {
         row.put(col, total[i]);
@@ -74,7 +74,7 @@ __device__ void add_slots(const BackwardParams& p, const SplitKey& mine, const f
 }
 
 template <class T>
-__global__ void __launch_bounds__(32 * kRowsPerCta)
+__global__ void __launch_bounds__(32 * kKeyRowsPerCta)
     combine_keys(const __grid_constant__ BackwardParams p) {
   SplitKey mine;
   if (!my_split_key(p, mine)) return;
@@ -86,11 +86,11 @@ __global__ void __launch_bounds__(32 * kRowsPerCta)
 
 void launch_combine_keys(const BackwardParams& params, DType dtype, cudaStream_t stream) {
   const int64_t ctas = int64_t{params.sizes.num_heads()} * params.view.t_work.splits_per_group *
-                       ceil_div(params.view.tile.k, kRowsPerCta);
+                       ceil_div(params.view.tile.k, kKeyRowsPerCta);
   if (ctas == 0) return;
   const uint32_t grid = uint32_t(narrow(ctas, "attention: CTAs of the launch that combines keys"));
   with_device_storage(dtype, [&](auto storage) {
-    combine_keys<decltype(storage)><<<grid, 32 * kRowsPerCta, 0, stream>>>(params);
+    combine_keys<decltype(storage)><<<grid, 32 * kKeyRowsPerCta, 0, stream>>>(params);
   });
   check_cuda(cudaGetLastError(), "launching the combination of keys");
 }

@@ -10,8 +10,8 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kWarps = 4;     // per CTA
-constexpr int32_t kWidest = 576;  // columns of a row
+constexpr int32_t kAloneWarps = 4;     // per CTA
+constexpr int32_t kAloneColumns = 576;  // columns of a row
 
 // Adds a batch to a row of sums in shared memory.
 template <class G, class RowAt>
@@ -30,7 +30,7 @@ __device__ __forceinline__ void add_batch(float* sums, RowAt rows, int32_t cols,
 // --- rows ---
 
 struct RowRoom {  // shared memory of a warp
-  float dq[kWidest];
+  float dq[kAloneColumns];
   uint32_t counts[kRankDigits];
   int32_t waiting[64];
 };
@@ -126,16 +126,16 @@ struct AloneRow {
 };
 
 template <class G>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kAloneWarps)
     follow_rows_alone(const __grid_constant__ EntmaxBackwardParams p,
                       const __grid_constant__ DevicePlan plan, BitmapLayout layout) {
-  __shared__ RowRoom rooms[kWarps];
+  __shared__ RowRoom rooms[kAloneWarps];
   if (p.counters->any_alone == 0) return;
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
   const int32_t warp = int32_t(threadIdx.x / 32);
-  const int64_t step = int64_t{gridDim.x} * kWarps;
+  const int64_t step = int64_t{gridDim.x} * kAloneWarps;
   const int64_t num_queued = int64_t(p.counters->num_queued);
-  for (int64_t i = int64_t{blockIdx.x} * kWarps + warp; i < num_queued; i += step) {
+  for (int64_t i = int64_t{blockIdx.x} * kAloneWarps + warp; i < num_queued; i += step) {
     const int64_t row = p.long_rows.queue[i].row;
     if (!p.is_alone[row]) continue;
     const RowAddress at = p.address_of(row);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 // --- keys ---
 
 struct KeyRoom {
-  float dk[kWidest], dv[kWidest];
+  float dk[kAloneColumns], dv[kAloneColumns];
   int32_t waiting[64];
 };
 
@@ -187,18 +187,18 @@ __device__ void follow_head(const EntmaxBackwardParams& p, const DevicePlan& pla
 }
 
 template <class G>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kAloneWarps)
     follow_keys_alone(const __grid_constant__ EntmaxBackwardParams p,
                       const __grid_constant__ DevicePlan plan, BitmapLayout layout) {
-  __shared__ KeyRoom rooms[kWarps];
+  __shared__ KeyRoom rooms[kAloneWarps];
   if (p.counters->any_alone == 0) return;
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
   const int32_t d = p.sizes.head_dim, vd = p.sizes.v_head_dim;
   const bool keeps_tiles = p.keeps_tiles();  // then they have added to the sums
-  const int64_t keys = p.num_units() * p.sizes.k_len, step = int64_t{gridDim.x} * kWarps;
+  const int64_t keys = p.num_units() * p.sizes.k_len, step = int64_t{gridDim.x} * kAloneWarps;
   KeyRoom& room = rooms[warp];
-  for (int64_t at = int64_t{blockIdx.x} * kWarps + warp; at < keys; at += step) {
+  for (int64_t at = int64_t{blockIdx.x} * kAloneWarps + warp; at < keys; at += step) {
     const int32_t unit = int32_t(at / p.sizes.k_len);
     const int32_t batch = unit / p.sizes.kv_heads, kv_head = unit - batch * p.sizes.kv_heads;
     for (int32_t col = lane; col < d; col += 32) {
@@ -220,17 +220,17 @@ __global__ void __launch_bounds__(32 * kWarps)
 }
 
 template <class G>
-void launch(const EntmaxBackwardParams& p, const DevicePlan& plan, BitmapLayout layout,
+void launch_alone(const EntmaxBackwardParams& p, const DevicePlan& plan, BitmapLayout layout,
             int32_t num_processors, cudaStream_t stream) {
   const int64_t most = int64_t{8} * std::max(num_processors, 1);
   const auto ctas = [&](int64_t items) {  // the kernels loop over the rest
-    return unsigned(std::min(most, ceil_div(items, int64_t{kWarps})));
+    return unsigned(std::min(most, ceil_div(items, int64_t{kAloneWarps})));
   };
-  follow_rows_alone<G><<<ctas(p.num_rows()), 32 * kWarps, 0, stream>>>(p, plan, layout);
+  follow_rows_alone<G><<<ctas(p.num_rows()), 32 * kAloneWarps, 0, stream>>>(p, plan, layout);
   check_cuda(cudaGetLastError(), "launching the backward pass of entmax, rows alone");
   const int64_t keys = p.num_units() * p.sizes.k_len;
   if (keys == 0) return;
-  follow_keys_alone<G><<<ctas(keys), 32 * kWarps, 0, stream>>>(p, plan, layout);
+  follow_keys_alone<G><<<ctas(keys), 32 * kAloneWarps, 0, stream>>>(p, plan, layout);
   check_cuda(cudaGetLastError(), "launching the backward pass of entmax, keys of rows alone");
 }
 
@@ -241,9 +241,9 @@ void launch_entmax_backward_alone(const EntmaxBackwardParams& params, const Devi
                                   int32_t num_processors, cudaStream_t stream) {
   if (params.num_rows() == 0) return;
   const int32_t widest = std::max(params.sizes.head_dim, params.sizes.v_head_dim);
-  KEYHOLE_ASSERT(widest <= kWidest, "entmax with head_dim ", widest);
+  KEYHOLE_ASSERT(widest <= kAloneColumns, "entmax with head_dim ", widest);
   with_row_gather(dtype, widest, is_in_vectors, [&](auto g) {
-    launch<decltype(g)>(params, plan, layout, num_processors, stream);
+    launch_alone<decltype(g)>(params, plan, layout, num_processors, stream);
   });
 }
 

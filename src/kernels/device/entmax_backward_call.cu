@@ -22,7 +22,7 @@ namespace keyhole::device {
 namespace {
 
 // A table has no lists by key. Without supports every key asks for its queries.
-bool needs_lists_by_key(const GatherView& view, bool has_support) {
+bool needs_entmax_lists(const GatherView& view, bool has_support) {
   return view.table.is_given() && !has_support;
 }
 
@@ -46,7 +46,7 @@ EntryPlaces places_of(const Sizes& sizes) {
 constexpr int64_t kEntriesPerLongPair = 4;
 
 // The layout of the workspace. Without memory only the sizes are meaningful.
-struct Layout {
+struct EntmaxWorkspace {
   TileView* tiles = nullptr;
   GatherView* gathers = nullptr;
   std::vector<char*> lists_by_key;  // per gather part; null: the part has its own or needs none
@@ -54,8 +54,8 @@ struct Layout {
   // Contiguous, cleared before the launches.
   int64_t zeros_begin = 0, zeros_end = 0, bytes = 0;
 };
-Layout lay_out(const BackwardArgs& args) {
-  Layout w;
+EntmaxWorkspace lay_out_entmax(const BackwardArgs& args) {
+  EntmaxWorkspace w;
   const auto take = [&]<class Element>(Element*& pointer, int64_t count) {
     pointer = reinterpret_cast<Element*>(static_cast<char*>(args.launch.workspace) + w.bytes);
     w.bytes = checked_add(w.bytes,
@@ -72,7 +72,7 @@ Layout lay_out(const BackwardArgs& args) {
   take(w.gathers, int64_t(args.plan.gathers.size()));
   for (const GatherView& view : args.plan.gathers) {
     char*& place = w.lists_by_key.emplace_back(nullptr);
-    if (needs_lists_by_key(view, has_support)) take(place, inverted_lists_bytes(view));
+    if (needs_entmax_lists(view, has_support)) take(place, inverted_lists_bytes(view));
   }
   take(p.delta, rows);
   take(p.is_alone, rows);
@@ -153,7 +153,7 @@ bool all_in_vectors(const EntmaxBackwardParams& p, DType dtype) {
   });
 }
 
-DevicePlan store_plan_with_keys(const BackwardArgs& args, const Layout& w, cudaStream_t stream) {
+DevicePlan store_plan_with_keys(const BackwardArgs& args, const EntmaxWorkspace& w, cudaStream_t stream) {
   std::vector<GatherView> gathers(args.plan.gathers.begin(), args.plan.gathers.end());
   for (size_t i = 0; i < gathers.size(); ++i) {
     if (w.lists_by_key[i] == nullptr) continue;
@@ -164,7 +164,7 @@ DevicePlan store_plan_with_keys(const BackwardArgs& args, const Layout& w, cudaS
 
 }  // namespace
 
-int64_t entmax_backward_workspace_bytes(const BackwardArgs& args) { return lay_out(args).bytes; }
+int64_t entmax_backward_workspace_bytes(const BackwardArgs& args) { return lay_out_entmax(args).bytes; }
 
 void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
                          const EntmaxListLaunches* list_launches,
@@ -173,7 +173,7 @@ void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
                                               launch_entmax_backward_keys};
   const EntmaxListLaunches& lists = list_launches != nullptr ? *list_launches : kOfEveryGpu;
   const cudaStream_t stream = static_cast<cudaStream_t>(args.launch.stream);
-  Layout w = lay_out(args);
+  EntmaxWorkspace w = lay_out_entmax(args);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a backward pass of entmax needs ",
                  w.bytes, " bytes of workspace and got ", args.launch.workspace_bytes);
   EntmaxBackwardParams& p = w.params;

@@ -13,13 +13,13 @@ namespace keyhole::device {
 namespace {
 
 // Many: a row with few others beside it is waited for.
-constexpr int32_t kWarps = 16, kThreads = 32 * kWarps;
+constexpr int32_t kCollectWarps = 16, kCollectThreads = 32 * kCollectWarps;
 constexpr uint32_t kStaged = 64;  // pairs of a warp; few have more
 
-struct Room {                        // shared memory of the CTA
-  LongPair staged[kWarps][kStaged];  // until it is known how many there are
+struct CollectRoom {                        // shared memory of the CTA
+  LongPair staged[kCollectWarps][kStaged];  // until it is known how many there are
   uint32_t counts[kRankDigits];      // of find_last_rank
-  uint32_t of_warp[kWarps];          // pairs that each warp has found
+  uint32_t of_warp[kCollectWarps];          // pairs that each warp has found
   unsigned long long begin;
 };
 
@@ -31,7 +31,7 @@ struct QueuedRowWalk {
   BitmapLayout layout;
   const EntmaxPairRule& rule;
   const RowAddress& at;
-  Room& room;
+  CollectRoom& room;
 
   static __device__ __forceinline__ int32_t warp() { return int32_t(threadIdx.x / 32); }
 
@@ -41,7 +41,7 @@ struct QueuedRowWalk {
   __device__ __forceinline__ void for_each_batch(Visit visit) const {
     const auto k = rows_of_head<Storage>(p.k, at.batch, p.sizes.kv_head_of(at.head));
     const Storage* const q = p.q.row<const Storage>(at.batch, at.head, at.query);
-    KeyWalk walk(plan, layout, at.batch * p.sizes.heads + at.head, at.query, {warp(), kWarps});
+    KeyWalk walk(plan, layout, at.batch * p.sizes.heads + at.head, at.query, {warp(), kCollectWarps});
     for (int32_t key; walk.next(key);) {
       visit(key, G::dot(q, k, p.sizes.head_dim, key, loads_for(key >= 0)));
     }
@@ -81,7 +81,7 @@ struct QueuedRowWalk {
     __syncthreads();
     uint32_t before = 0, count = 0;
 #pragma unroll
-    for (int32_t w = 0; w < kWarps; ++w) {
+    for (int32_t w = 0; w < kCollectWarps; ++w) {
       const uint32_t of_warp = room.of_warp[w];
       if (w < warp()) before += of_warp;
       count += of_warp;
@@ -109,10 +109,10 @@ struct QueuedRowWalk {
 };
 
 template <class G>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kCollectThreads)
     collect_rows(const __grid_constant__ EntmaxBackwardParams p,
                  const __grid_constant__ DevicePlan plan, BitmapLayout layout) {
-  __shared__ Room room;
+  __shared__ CollectRoom room;
   const unsigned long long num_queued = p.counters->num_queued;
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
   for (unsigned long long i = blockIdx.x; i < num_queued; i += gridDim.x) {
@@ -137,7 +137,7 @@ void launch_entmax_backward_collect(const EntmaxBackwardParams& params, const De
   const unsigned ctas = unsigned(std::min(most, params.num_rows()));
   const int32_t widest = std::max(params.sizes.head_dim, params.sizes.v_head_dim);
   with_row_gather(dtype, widest, is_in_vectors, [&](auto g) {
-    collect_rows<decltype(g)><<<ctas, kThreads, 0, stream>>>(params, plan, layout);
+    collect_rows<decltype(g)><<<ctas, kCollectThreads, 0, stream>>>(params, plan, layout);
   });
   check_cuda(cudaGetLastError(), "launching the lists of long rows");
 }

@@ -9,8 +9,8 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kThreads = 256;
-constexpr int32_t kRowsOfWarp = kBlockRows / (kThreads / 32);
+constexpr int32_t kCountThreads = 256;
+constexpr int32_t kRowsOfWarp = kBlockRows / (kCountThreads / 32);
 
 // rows: of kRowsOfWarp from first_row on, by bit. The whole warp calls.
 __device__ void queue_rows(const EntmaxBackwardParams& p, int64_t first_row, uint32_t rows) {
@@ -23,7 +23,7 @@ __device__ void queue_rows(const EntmaxBackwardParams& p, int64_t first_row, uin
 }
 
 // One CTA per block of rows. A warp loads all its rows before it counts the first.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kCountThreads)
     count_rows(const __grid_constant__ EntmaxBackwardParams p) {
   const RowBlock block = my_row_block(p.sizes.heads, p.sizes.q_len);
   const int32_t unit = block.batch * p.sizes.kv_heads + p.sizes.kv_head_of(block.head);
@@ -70,14 +70,14 @@ __global__ void __launch_bounds__(kThreads)
   if (alone != 0) queue_rows(p, first_row + warp * kRowsOfWarp, alone);
 }
 
-constexpr int32_t kKeysOfThread = 4, kKeysOfCta = kThreads * kKeysOfThread;
+constexpr int32_t kKeysOfThread = 4, kCountedKeys = kCountThreads * kKeysOfThread;
 
 // The sum of `own` over the threads before this one, and over all.
 struct Scan {
   uint32_t before, all;
 };
 __device__ Scan scan_cta(uint32_t own) {
-  __shared__ uint32_t of_warp[kThreads / 32];
+  __shared__ uint32_t of_warp[kCountThreads / 32];
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
   uint32_t upto = own;
 #pragma unroll
@@ -89,7 +89,7 @@ __device__ Scan scan_cta(uint32_t own) {
   __syncthreads();
   Scan scan = {upto - own, 0};
 #pragma unroll
-  for (int32_t w = 0; w < kThreads / 32; ++w) {
+  for (int32_t w = 0; w < kCountThreads / 32; ++w) {
     if (w < warp) scan.before += of_warp[w];
     scan.all += of_warp[w];
   }
@@ -107,11 +107,11 @@ __device__ void queue_busy_key(const EntmaxBackwardParams& p, int32_t unit, int3
 }
 
 // A thread has neighbouring keys of a unit.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kCountThreads)
     make_room(const __grid_constant__ EntmaxBackwardParams p, uint32_t ctas_per_unit) {
   __shared__ uint32_t begin_of_cta;
   const int32_t unit = int32_t(blockIdx.x / ctas_per_unit);
-  const int64_t first = int64_t{blockIdx.x - uint32_t(unit) * ctas_per_unit} * kKeysOfCta +
+  const int64_t first = int64_t{blockIdx.x - uint32_t(unit) * ctas_per_unit} * kCountedKeys +
                         int64_t{threadIdx.x} * kKeysOfThread;
   const int64_t base = unit * p.sizes.k_len;
   const bool adds_long_rows = p.counters->num_queued > 0 && p.has_room(unit);
@@ -145,18 +145,18 @@ __global__ void __launch_bounds__(kThreads)
 void launch_entmax_backward_count(const EntmaxBackwardParams& params, cudaStream_t stream) {
   const Sizes& sizes = params.sizes;
   if (const uint32_t ctas = num_row_blocks(sizes.num_heads(), sizes.q_len); ctas > 0) {
-    count_rows<<<ctas, kThreads, 0, stream>>>(params);
+    count_rows<<<ctas, kCountThreads, 0, stream>>>(params);
     check_cuda(cudaGetLastError(), "launching the count of listed keys");
   }
 }
 
 void launch_entmax_backward_room(const EntmaxBackwardParams& params, cudaStream_t stream) {
   const Sizes& sizes = params.sizes;
-  const int64_t per_unit = ceil_div(sizes.k_len, int64_t{kKeysOfCta});
+  const int64_t per_unit = ceil_div(sizes.k_len, int64_t{kCountedKeys});
   const int32_t ctas = narrow(checked_mul(params.num_units(), per_unit, "attention: CTAs"),
                               "attention: CTAs over all keys");
   if (ctas == 0) return;
-  make_room<<<unsigned(ctas), kThreads, 0, stream>>>(params, uint32_t(per_unit));
+  make_room<<<unsigned(ctas), kCountThreads, 0, stream>>>(params, uint32_t(per_unit));
   check_cuda(cudaGetLastError(), "launching the places of listed keys");
 }
 

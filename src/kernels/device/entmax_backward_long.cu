@@ -8,12 +8,12 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kWarps = 8, kThreads = 32 * kWarps;
-constexpr int32_t kWidest = 576;  // columns of a row
+constexpr int32_t kLongWarps = 8, kLongThreads = 32 * kLongWarps;
+constexpr int32_t kLongColumns = 576;  // columns of a row
 
-struct Room {  // shared memory of the CTA
-  float dq[kWarps][kWidest];
-  double sum[kWarps], slopes[kWarps];
+struct LongRoom {  // shared memory of the CTA
+  float dq[kLongWarps][kLongColumns];
+  double sum[kLongWarps], slopes[kLongWarps];
 };
 
 template <class G>
@@ -26,7 +26,7 @@ struct LongRow {
   const LongPair* pairs;  // [count]
   float* dvalue;          // [count]
   uint32_t count;
-  Room& room;
+  LongRoom& room;
 
   static __device__ __forceinline__ int32_t warp() { return int32_t(threadIdx.x / 32); }
 
@@ -35,7 +35,7 @@ struct LongRow {
   template <class Visit>
   __device__ __forceinline__ void for_each_batch(Visit visit) const {
     for (uint32_t first = uint32_t(warp()) * kGatherPlaces; first < count;
-         first += kWarps * kGatherPlaces) {
+         first += kLongWarps * kGatherPlaces) {
       const uint32_t index = first + uint32_t(place_of_lane());
       visit(index, index < count, loads_for(index < count));
     }
@@ -66,7 +66,7 @@ struct LongRow {
     sum = 0;
     slopes = lambda == -INFINITY ? 0. : double(rule.sink_terms(p, at.head, lambda).slope);
 #pragma unroll
-    for (int32_t w = 0; w < kWarps; ++w) {
+    for (int32_t w = 0; w < kLongWarps; ++w) {
       sum += room.sum[w];
       slopes += room.slopes[w];
     }
@@ -107,10 +107,10 @@ struct LongRow {
     });
     __syncthreads();
     Storage* const dq = p.dq.row<Storage>(at.batch, at.head, at.query);
-    for (int32_t col = int32_t(threadIdx.x); col < cols; col += kThreads) {
+    for (int32_t col = int32_t(threadIdx.x); col < cols; col += kLongThreads) {
       float sum = 0;
 #pragma unroll
-      for (int32_t w = 0; w < kWarps; ++w) sum += room.dq[w][col];
+      for (int32_t w = 0; w < kLongWarps; ++w) sum += room.dq[w][col];
       dq[col] = stored_as<Storage>(sum);
     }
     __syncthreads();  // the next row uses the room
@@ -118,9 +118,9 @@ struct LongRow {
 };
 
 template <class G>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kLongThreads, 2)
     follow_long_rows(const __grid_constant__ EntmaxBackwardParams p) {
-  __shared__ Room room;
+  __shared__ LongRoom room;
   const unsigned long long num_queued = p.counters->num_queued;
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
   for (unsigned long long i = blockIdx.x; i < num_queued; i += gridDim.x) {
@@ -153,9 +153,9 @@ void launch_entmax_backward_long(const EntmaxBackwardParams& params, DType dtype
   const int64_t most = int64_t{2} * std::max(num_processors, 1);  // the kernel loops over the rest
   const unsigned ctas = unsigned(std::min(most, params.num_rows()));
   const int32_t widest = std::max(params.sizes.head_dim, params.sizes.v_head_dim);
-  KEYHOLE_ASSERT(widest <= kWidest, "entmax with head_dim ", widest);
+  KEYHOLE_ASSERT(widest <= kLongColumns, "entmax with head_dim ", widest);
   with_row_gather(dtype, widest, is_in_vectors, [&](auto g) {
-    follow_long_rows<decltype(g)><<<ctas, kThreads, 0, stream>>>(params);
+    follow_long_rows<decltype(g)><<<ctas, kLongThreads, 0, stream>>>(params);
   });
   check_cuda(cudaGetLastError(), "launching the backward pass of entmax, long rows");
 }

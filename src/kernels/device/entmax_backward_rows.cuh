@@ -13,8 +13,8 @@
 
 namespace keyhole::device {
 
-constexpr int32_t kRowWarps = 4;               // per CTA
-constexpr int32_t kRowsOfCta = 8 * kRowWarps;  // few: the last CTAs do not keep the GPU waiting
+constexpr int32_t kQueryWarps = 4;               // per CTA
+constexpr int32_t kQueriesOfCta = 8 * kQueryWarps;  // few: the last CTAs do not keep the GPU waiting
 constexpr int32_t kBatches = int32_t(kSupportKeys) / kGatherPlaces;
 // Slots of a warp: the keys and the values of a batch.
 constexpr int32_t kSlotsOfRows = 2, kKeySlot = 0, kValueSlot = 1;
@@ -38,7 +38,7 @@ __device__ __forceinline__ ListedRow load_listed(const EntmaxBackwardParams& p,
 // often none is.
 __device__ __forceinline__ bool has_work(const EntmaxBackwardParams& p, const RowBlock& block,
                                          int32_t first) {
-  const int32_t index = first + int32_t(threadIdx.x % 32) * kRowWarps;
+  const int32_t index = first + int32_t(threadIdx.x % 32) * kQueryWarps;
   bool is_followed = false;
   if (index < block.count) {
     const int64_t query = block.first + index;
@@ -189,19 +189,19 @@ __device__ __forceinline__ void follow_row(const G& gather, const EntmaxBackward
 }
 
 template <class G>
-__global__ void __launch_bounds__(32 * kRowWarps, G::kSteps == 1 ? 5 : 4)
+__global__ void __launch_bounds__(32 * kQueryWarps, G::kSteps == 1 ? 5 : 4)
     follow_rows(const __grid_constant__ EntmaxBackwardParams p) {
   extern __shared__ __align__(128) unsigned char rooms[];
   const G gather(rooms + threadIdx.x / 32 * G::kRoomBytes);
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
-  const RowBlock block = my_row_block<kRowsOfCta>(p.sizes.heads, p.sizes.q_len);
+  const RowBlock block = my_row_block<kQueriesOfCta>(p.sizes.heads, p.sizes.q_len);
   int32_t index = int32_t(threadIdx.x / 32);
   if (!has_work(p, block, index)) return;
   ListedRow next = load_listed<G>(p, block, block.first + index);
-  for (; index < block.count; index += kRowWarps) {
+  for (; index < block.count; index += kQueryWarps) {
     ListedRow row = next;
     const int64_t query = block.first + index;
-    if (index + kRowWarps < block.count) next = load_listed<G>(p, block, query + kRowWarps);
+    if (index + kQueryWarps < block.count) next = load_listed<G>(p, block, query + kQueryWarps);
     if (row.lambda == -INFINITY) {
       store_zeros<G>(p.dq.row<typename G::Storage>(block.batch, block.head, query),
                      p.sizes.head_dim);
@@ -219,13 +219,13 @@ __global__ void __launch_bounds__(32 * kRowWarps, G::kSteps == 1 ? 5 : 4)
 
 template <class G>
 void launch_follow_rows(const EntmaxBackwardParams& params, cudaStream_t stream) {
-  const uint32_t ctas = num_row_blocks<kRowsOfCta>(params.sizes.num_heads(), params.sizes.q_len);
+  const uint32_t ctas = num_row_blocks<kQueriesOfCta>(params.sizes.num_heads(), params.sizes.q_len);
   if (ctas == 0) return;
-  constexpr int kBytes = kRowWarps * G::kRoomBytes;
+  constexpr int kBytes = kQueryWarps * G::kRoomBytes;
   static OncePerGpu reserve;
   reserve_shared_memory(reserve, follow_rows<G>, kBytes, "the backward pass of entmax");
   launch("the backward pass of entmax, by row", follow_rows<G>,
-         {ctas, 32 * kRowWarps, size_t{kBytes}}, stream, params);
+         {ctas, 32 * kQueryWarps, size_t{kBytes}}, stream, params);
 }
 
 }  // namespace keyhole::device

@@ -12,18 +12,18 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kWarps = 8, kThreads = 32 * kWarps;
+constexpr int32_t kTileWarps = 8, kTileThreads = 32 * kTileWarps;
 constexpr int32_t kWidestTile = 128;  // rows of a query tile
 // A tile costs the same for one tiled row and for all: rows in tiles with fewer than one in so many
 // long ones are listed.
 constexpr int32_t kRowsPerLong = 8;
 
 // One warp per query tile of a head.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     choose_rows(const __grid_constant__ EntmaxBackwardParams p,
                 const __grid_constant__ TileView view, double bend, int32_t num_tiles) {
   const int32_t lane = int32_t(threadIdx.x % 32);
-  const int32_t number = int32_t(blockIdx.x) * kWarps + int32_t(threadIdx.x / 32);
+  const int32_t number = int32_t(blockIdx.x) * kTileWarps + int32_t(threadIdx.x / 32);
   if (number >= num_tiles) return;
   const int32_t class_number = number / view.q_tiles, tile = number - class_number * view.q_tiles;
   const int32_t head_index = class_number / view.classes;
@@ -61,11 +61,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // All sums that tiled rows are added to: they are large, and seldom needed.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     clear_sums(const EntmaxCounters* counters, float4* sums, int64_t count) {
   if (counters->any_tiled == 0) return;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
-       i += int64_t{gridDim.x} * kThreads) {
+  for (int64_t i = int64_t{blockIdx.x} * kTileThreads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kTileThreads) {
     sums[i] = {0, 0, 0, 0};
   }
 }
@@ -75,7 +75,7 @@ void launch_choice(const EntmaxBackwardParams& p, const TileView& view, cudaStre
   const int64_t per_head = int64_t{view.classes} * view.q_tiles;
   const int32_t tiles = narrow(checked_mul(p.sizes.num_heads(), per_head, "attention: query tiles"),
                                "attention: query tiles of all heads");
-  choose_rows<<<unsigned(ceil_div(tiles, kWarps)), kThreads, 0, stream>>>(p, view, p.power.bend,
+  choose_rows<<<unsigned(ceil_div(tiles, kTileWarps)), kTileThreads, 0, stream>>>(p, view, p.power.bend,
                                                                           tiles);
   check_cuda(cudaGetLastError(), "launching the choice of tiled rows");
 }
@@ -84,7 +84,7 @@ void launch_clear(const EntmaxBackwardParams& p, int32_t num_processors, cudaStr
   // One after another in the workspace, padding included.
   const float* const end = p.dv_unlisted + p.num_units() * p.sizes.k_len * p.sizes.v_head_dim;
   const int64_t vectors = ceil_div(end - p.tiled.dq, int64_t{4});
-  clear_sums<<<unsigned(4 * std::max(num_processors, 1)), kThreads, 0, stream>>>(
+  clear_sums<<<unsigned(4 * std::max(num_processors, 1)), kTileThreads, 0, stream>>>(
       p.counters, reinterpret_cast<float4*>(p.tiled.dq), vectors);
   check_cuda(cudaGetLastError(), "launching the clearing of sums over tiles");
 }

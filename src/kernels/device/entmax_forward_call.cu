@@ -16,16 +16,16 @@ bool can_scan(const ForwardArgs& args) {
 }
 
 // The layout of the workspace. Without memory only the sizes are meaningful.
-struct Workspace {
+struct ScanWorkspace {
   TileView* tiles = nullptr;
   GatherView* gathers = nullptr;
   RowScratch rows;
   CandidateLists candidates;
   int64_t bytes = 0;
 };
-Workspace lay_out(const ForwardArgs& args, bool scans) {
+ScanWorkspace lay_out_scan(const ForwardArgs& args, bool scans) {
   const Sizes sizes = sizes_of(args);
-  Workspace w;
+  ScanWorkspace w;
   const auto take = [&]<class Element>(Element*& pointer, int64_t count) {
     pointer = reinterpret_cast<Element*>(static_cast<char*>(args.launch.workspace) + w.bytes);
     const int64_t bytes = checked_mul(count, int64_t(sizeof(Element)), "attention: the workspace");
@@ -50,7 +50,7 @@ Workspace lay_out(const ForwardArgs& args, bool scans) {
   return w;
 }
 
-EntmaxParams params_of(const ForwardArgs& args, const Workspace& w) {
+EntmaxParams params_of(const ForwardArgs& args, const ScanWorkspace& w) {
   EntmaxParams params;
   params.sizes = sizes_of(args);
   params.q = device_tensor(args.q);
@@ -70,16 +70,16 @@ EntmaxParams params_of(const ForwardArgs& args, const Workspace& w) {
 
 }  // namespace
 
-int64_t entmax_rows_workspace_bytes(const ForwardArgs& args) { return lay_out(args, false).bytes; }
+int64_t entmax_rows_workspace_bytes(const ForwardArgs& args) { return lay_out_scan(args, false).bytes; }
 int64_t entmax_scan_workspace_bytes(const ForwardArgs& args) {
-  return lay_out(args, can_scan(args)).bytes;
+  return lay_out_scan(args, can_scan(args)).bytes;
 }
 
 void run_entmax_forward(const ForwardArgs& args, BitmapLayout bitmaps,
                         const EntmaxLaunches& launches) {
   if (args.q.shape[0] == 0 || args.q.shape[1] == 0 || args.q.shape[2] == 0) return;
   const bool scans = launches.scan != nullptr && can_scan(args);
-  const Workspace w = lay_out(args, scans);
+  const ScanWorkspace w = lay_out_scan(args, scans);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a forward pass was given ",
                  args.launch.workspace_bytes, " of ", w.bytes, " bytes of workspace");
   const auto stream = static_cast<cudaStream_t>(args.launch.stream);

@@ -9,7 +9,7 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kThreads = 32 * kCtaWarps;
+constexpr int32_t kLeftThreads = 32 * kCtaWarps;
 // Rows of which a thread asks at once whether they are left: mostly none is, and asking is all that
 // the launch takes.
 constexpr int32_t kAsked = 4;
@@ -41,11 +41,11 @@ struct LeftRows {
     const int32_t warp = int32_t(threadIdx.x / 32);
     const int64_t step = gridDim.x;
     bool any_left = false;
-    for (int64_t first = blockIdx.x; first < num_rows(); first += kAsked * kThreads * step) {
+    for (int64_t first = blockIdx.x; first < num_rows(); first += kAsked * kLeftThreads * step) {
       bool is_mine_left[kAsked];
 #pragma unroll
       for (int32_t i = 0; i < kAsked; ++i) {
-        is_mine_left[i] = is_left(first + (kThreads * i + int32_t(threadIdx.x)) * step);
+        is_mine_left[i] = is_left(first + (kLeftThreads * i + int32_t(threadIdx.x)) * step);
       }
       bool any_of_mine = false;
 #pragma unroll
@@ -95,7 +95,7 @@ struct LeftRows {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kLeftThreads, 1)
     entmax_left_rows(const __grid_constant__ EntmaxParams p, BitmapLayout layout,
                      RowScratch scratch) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -122,7 +122,7 @@ void launch_entmax_left_rows(const EntmaxParams& params, DType dtype, BitmapLayo
     reserve_shared_memory(reserve, entmax_left_rows<T>, int(sizeof(LeftMemory)),
                           "the rows of entmax that are left");
     launch("entmax, rows that are left", entmax_left_rows<T>,
-           {unsigned(scratch.num_lists) / kCtaWarps, kThreads, sizeof(LeftMemory)}, stream, params,
+           {unsigned(scratch.num_lists) / kCtaWarps, kLeftThreads, sizeof(LeftMemory)}, stream, params,
            bitmaps, scratch);
   });
 }

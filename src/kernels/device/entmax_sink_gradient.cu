@@ -8,18 +8,18 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kThreads = 1024;
+constexpr int32_t kSumThreads = 1024;
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kSumThreads)
     sum_sink_gradients(const __grid_constant__ EntmaxBackwardParams p, float* dsink,
                        int64_t dsink_stride) {
-  __shared__ double sums[kThreads];
+  __shared__ double sums[kSumThreads];
   const EntmaxPairRule rule = EntmaxPairRule::of(p);
   const int32_t head = int32_t(blockIdx.x), thread = int32_t(threadIdx.x);
   double sum = 0;
   for (int32_t batch = 0; batch < p.sizes.batch; ++batch) {
     const int64_t first = (int64_t{batch} * p.sizes.heads + head) * p.sizes.q_len;
-    for (int64_t query = thread; query < p.sizes.q_len; query += kThreads) {
+    for (int64_t query = thread; query < p.sizes.q_len; query += kSumThreads) {
       const float lambda = *p.lambda.row<const float>(batch, head, query);
       if (lambda == -INFINITY) continue;
       // Also where the slope is 0: a NaN of the row shows.
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   sums[thread] = sum;
-  for (int32_t half = kThreads / 2; half > 0; half /= 2) {
+  for (int32_t half = kSumThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (thread < half) sums[thread] += sums[thread + half];
   }
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
 void launch_entmax_sink_gradient(const EntmaxBackwardParams& params, float* dsink,
                                  int64_t dsink_stride, cudaStream_t stream) {
   if (params.sizes.heads == 0) return;
-  sum_sink_gradients<<<unsigned(params.sizes.heads), kThreads, 0, stream>>>(params, dsink,
+  sum_sink_gradients<<<unsigned(params.sizes.heads), kSumThreads, 0, stream>>>(params, dsink,
                                                                             dsink_stride);
   check_cuda(cudaGetLastError(), "launching the gradient of the sink");
 }

@@ -17,24 +17,24 @@ namespace {
 // (docs/performance-log.md).
 constexpr double kCacheShare = 0.6;
 constexpr int64_t kAlignment = 256;
-constexpr int32_t kRowsPerCta = 8;
+constexpr int32_t kFilledRowsPerCta = 8;
 
 // Offsets in the workspace, in bytes.
-struct Layout {
+struct ForwardLayout {
   int64_t state_out = 0, state_lse = 0;
   int64_t slot_out = 0, slot_max = 0, slot_sum = 0;
   bool has_states = false, has_slots = false;
   int64_t bytes = 0;
 };
 
-Layout layout_of(const ForwardArgs& args) {
+ForwardLayout layout_of(const ForwardArgs& args) {
   const int64_t num_heads = args.q.shape[0] * args.q.shape[1], cols = args.v.shape[3];
   const int64_t rows = checked_mul(num_heads, args.q.shape[2], "attention: rows of the workspace");
   int64_t slot_rows = 0;  // for the part that needs most: parts share them
   for (const TileView& view : args.plan.tiles) {
     slot_rows = std::max(slot_rows, num_heads * view.work.slots_per_group * view.tile.q);
   }
-  Layout layout;
+  ForwardLayout layout;
   const auto take = [&](int64_t num_rows, int64_t floats_per_row) {
     const int64_t begin = layout.bytes;
     const int64_t bytes = checked_mul(num_rows, floats_per_row * int64_t(sizeof(float)),
@@ -58,7 +58,7 @@ Layout layout_of(const ForwardArgs& args) {
 
 // What ForwardParams and GatherForwardParams share.
 template <class Params>
-Params params_of(const ForwardArgs& args, const Sizes& sizes, const Layout& layout) {
+Params params_of(const ForwardArgs& args, const Sizes& sizes, const ForwardLayout& layout) {
   Params params{};
   params.sizes = sizes;
   params.q = device_tensor(args.q);
@@ -86,9 +86,9 @@ Params params_of(const ForwardArgs& args, const Sizes& sizes, const Layout& layo
 
 // A plan without parts: every row is empty. One warp per row.
 template <class T>
-__global__ void __launch_bounds__(32 * kRowsPerCta)
+__global__ void __launch_bounds__(32 * kFilledRowsPerCta)
     fill_empty_rows(const __grid_constant__ ForwardParams p) {
-  const int64_t row = int64_t{blockIdx.x} * kRowsPerCta + threadIdx.x / 32;
+  const int64_t row = int64_t{blockIdx.x} * kFilledRowsPerCta + threadIdx.x / 32;
   if (row >= p.sizes.num_heads() * p.sizes.q_len) return;
   const int32_t head_index = int32_t(row / p.sizes.q_len);
   const int64_t query = row - head_index * p.sizes.q_len;
@@ -103,9 +103,9 @@ __global__ void __launch_bounds__(32 * kRowsPerCta)
 void launch_fill(const ForwardParams& params, DType dtype, cudaStream_t stream) {
   const int64_t rows = params.sizes.num_heads() * params.sizes.q_len;
   const uint32_t grid =
-      uint32_t(narrow(ceil_div(rows, kRowsPerCta), "attention: CTAs of the fill launch"));
+      uint32_t(narrow(ceil_div(rows, kFilledRowsPerCta), "attention: CTAs of the fill launch"));
   with_device_storage(dtype, [&](auto storage) {
-    fill_empty_rows<decltype(storage)><<<grid, 32 * kRowsPerCta, 0, stream>>>(params);
+    fill_empty_rows<decltype(storage)><<<grid, 32 * kFilledRowsPerCta, 0, stream>>>(params);
   });
   check_cuda(cudaGetLastError(), "launching the fill of empty rows");
 }
@@ -132,7 +132,7 @@ void run_forward_parts(const ForwardArgs& args, LaunchTiles launch_tiles,
   if (args.q.shape[0] == 0 || args.q.shape[1] == 0 || args.q.shape[2] == 0) return;
   const Sizes sizes = sizes_of(args);
   narrow(int64_t{sizes.batch} * sizes.heads, "attention: batch x heads");
-  const Layout layout = layout_of(args);
+  const ForwardLayout layout = layout_of(args);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= layout.bytes, "a forward pass was given ",
                  args.launch.workspace_bytes, " of ", layout.bytes, " bytes of workspace");
   const auto stream = static_cast<cudaStream_t>(args.launch.stream);

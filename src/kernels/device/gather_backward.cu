@@ -13,7 +13,7 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kWarps = 4;  // per CTA
+constexpr int32_t kPartWarps = 4;  // per CTA
 
 // A row in the registers of a warp.
 template <int32_t kSteps>
@@ -48,15 +48,15 @@ struct WarpRow {
 // Rows of all heads, in a grid-stride loop of warps.
 template <class Visit>
 __device__ void for_each_row_of_warp(int64_t num_heads, int64_t length, Visit visit) {
-  const int64_t warp = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  for (int64_t row = warp; row < num_heads * length; row += int64_t{gridDim.x} * kWarps) {
+  const int64_t warp = int64_t{blockIdx.x} * kPartWarps + threadIdx.x / 32;
+  for (int64_t row = warp; row < num_heads * length; row += int64_t{gridDim.x} * kPartWarps) {
     const int64_t head_index = row / length;
     visit(int32_t(head_index), row - head_index * length);
   }
 }
 
 template <class Storage, int32_t kSteps>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kPartWarps)
     gather_query_gradients(const __grid_constant__ BackwardParams p,
                            const __grid_constant__ GatherView view) {
   const Sizes& sizes = p.sizes;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 }
 
 template <class Storage, int32_t kSteps>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kPartWarps)
     gather_key_gradients(const __grid_constant__ BackwardParams p,
                          const __grid_constant__ GatherView view) {
   const Sizes& sizes = p.sizes;
@@ -129,17 +129,17 @@ template <class Storage, int32_t kSteps>
 void launch(const BackwardParams& params, const GatherView& view, cudaStream_t stream) {
   const Sizes& sizes = params.sizes;
   const auto ctas = [](int64_t rows) {  // the kernels loop over the rest
-    return unsigned(std::min(int64_t{1} << 24, ceil_div(rows, kWarps)));
+    return unsigned(std::min(int64_t{1} << 24, ceil_div(rows, kPartWarps)));
   };
   const int64_t queries = int64_t{sizes.num_heads()} * sizes.q_len;
   const int64_t keys = int64_t{sizes.batch} * sizes.kv_heads * sizes.k_len;
   if (queries > 0) {
     gather_query_gradients<Storage, kSteps>
-        <<<ctas(queries), 32 * kWarps, 0, stream>>>(params, view);
+        <<<ctas(queries), 32 * kPartWarps, 0, stream>>>(params, view);
     check_cuda(cudaGetLastError(), "launching the backward pass of gathered keys, by query");
   }
   if (keys > 0) {
-    gather_key_gradients<Storage, kSteps><<<ctas(keys), 32 * kWarps, 0, stream>>>(params, view);
+    gather_key_gradients<Storage, kSteps><<<ctas(keys), 32 * kPartWarps, 0, stream>>>(params, view);
     check_cuda(cudaGetLastError(), "launching the backward pass of gathered keys, by key");
   }
 }

@@ -17,7 +17,7 @@ namespace keyhole::device {
 namespace {
 
 constexpr int kWarpsPerCta = 4;
-constexpr int kWidest = 576;
+constexpr int kWidestRow = 576;
 
 // For heads of up to kCols columns, kTeam lanes per key. kAligned: is_in_vectors of q, k and v.
 template <class Storage, int kCols, int kTeam, bool kAligned>
@@ -198,7 +198,7 @@ void launch_for(const GatherForwardParams& params, int32_t cols, cudaStream_t st
   if (cols <= 64) return launch<T, 64, 8, kAligned>(params, stream);
   if (cols <= 128) return launch<T, 128, 8, kAligned>(params, stream);
   if (cols <= 256) return launch<T, 256, 16, kAligned>(params, stream);
-  launch<T, kWidest, 32, kAligned>(params, stream);
+  launch<T, kWidestRow, 32, kAligned>(params, stream);
 }
 
 }  // namespace
@@ -206,7 +206,7 @@ void launch_for(const GatherForwardParams& params, int32_t cols, cudaStream_t st
 void launch_gather_forward(const GatherForwardParams& params, DType dtype, cudaStream_t stream) {
   const int32_t head_dim = params.sizes.head_dim, v_head_dim = params.sizes.v_head_dim;
   const int32_t cols = std::max(head_dim, v_head_dim);
-  KEYHOLE_ASSERT(cols <= kWidest, "a gather kernel was given head_dim ", cols);
+  KEYHOLE_ASSERT(cols <= kWidestRow, "a gather kernel was given head_dim ", cols);
   with_device_storage(dtype, [&](auto storage) {
     using T = decltype(storage);
     const bool is_aligned = is_in_vectors<T>(params.q, head_dim) &&

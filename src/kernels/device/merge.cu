@@ -8,7 +8,7 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kRowsPerCta = 8;
+constexpr int32_t kMergedRowsPerCta = 8;
 
 struct MergeParams {
   DeviceTensor into_out, from_out;
@@ -31,9 +31,9 @@ __device__ Weights weigh(float into, float from) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(32 * kRowsPerCta)
+__global__ void __launch_bounds__(32 * kMergedRowsPerCta)
     merge_rows(const __grid_constant__ MergeParams p) {
-  const int64_t at = int64_t{blockIdx.x} * kRowsPerCta + threadIdx.x / 32;
+  const int64_t at = int64_t{blockIdx.x} * kMergedRowsPerCta + threadIdx.x / 32;
   if (at >= p.num_rows) return;  // for the whole warp
   const int64_t row = at % p.length, head = at / p.length % p.heads,
                 batch = at / p.length / p.heads;
@@ -68,9 +68,9 @@ void launch_merge(const TensorView& into_out, const TensorView& into_lse,
                            .cols = narrow(shape[3], "merge: head_dim")};
   if (params.num_rows == 0) return;
   const uint32_t ctas =
-      uint32_t(narrow(ceil_div(params.num_rows, int64_t{kRowsPerCta}), "merge: CTAs"));
+      uint32_t(narrow(ceil_div(params.num_rows, int64_t{kMergedRowsPerCta}), "merge: CTAs"));
   with_device_storage(into_out.dtype, [&](auto storage) {
-    merge_rows<decltype(storage)><<<ctas, 32 * kRowsPerCta, 0, stream>>>(params);
+    merge_rows<decltype(storage)><<<ctas, 32 * kMergedRowsPerCta, 0, stream>>>(params);
   });
   check_cuda(cudaGetLastError(), "launching merge");
 }

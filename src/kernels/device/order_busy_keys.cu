@@ -11,14 +11,14 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kWarps = 8, kThreads = 32 * kWarps;
+constexpr int32_t kOrderWarps = 8, kOrderThreads = 32 * kOrderWarps;
 constexpr int32_t kFewestBucketBits = 8, kMostBucketBits = 13;
 
-// Counts become the sums of all counts before them. `size` is a multiple of kThreads.
+// Counts become the sums of all counts before them. `size` is a multiple of kOrderThreads.
 __device__ void scan_in_place(uint32_t* counts, int32_t size) {
-  __shared__ uint32_t of_warp[kWarps];
+  __shared__ uint32_t of_warp[kOrderWarps];
   const int32_t thread = int32_t(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int32_t each = size / kThreads;
+  const int32_t each = size / kOrderThreads;
   uint32_t* const own = counts + thread * each;
   uint32_t sum = 0;
   for (int32_t i = 0; i < each; ++i) sum += own[i];
@@ -91,19 +91,19 @@ __device__ void order_key(const EntmaxBackwardParams& p, const BusyItem& item, u
   const int32_t bits = min(max(32 - __clz(int(count)), kFewestBucketBits), kMostBucketBits);
   const int32_t num_buckets = 1 << bits, shift = max(p.keys.places.bits - bits, 0);
 
-  for (int32_t i = thread; i < num_buckets; i += kThreads) buckets[i] = 0;
+  for (int32_t i = thread; i < num_buckets; i += kOrderThreads) buckets[i] = 0;
   __syncthreads();
-  for (uint32_t i = uint32_t(thread); i < count; i += kThreads) {
+  for (uint32_t i = uint32_t(thread); i < count; i += kOrderThreads) {
     atomicAdd(buckets + (entries[i].place >> shift), 1u);
   }
   __syncthreads();
   scan_in_place(buckets, num_buckets);
-  for (uint32_t i = uint32_t(thread); i < count; i += kThreads) {
+  for (uint32_t i = uint32_t(thread); i < count; i += kOrderThreads) {
     const uint32_t to = atomicAdd(buckets + (entries[i].place >> shift), 1u);
     entries[to].order = i;
   }
   __syncthreads();  // a bucket is now the end of its entries
-  for (int32_t bucket = warp; bucket < num_buckets; bucket += kWarps) {
+  for (int32_t bucket = warp; bucket < num_buckets; bucket += kOrderWarps) {
     const uint32_t begin = bucket == 0 ? 0 : buckets[bucket - 1], end = buckets[bucket];
     if (end - begin <= 1) continue;
     if (end - begin <= kMostOfWarp) {
@@ -115,10 +115,10 @@ __device__ void order_key(const EntmaxBackwardParams& p, const BusyItem& item, u
   __syncthreads();
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kOrderThreads)
     order_keys(const __grid_constant__ EntmaxBackwardParams p) {
   __shared__ uint32_t buckets[1 << kMostBucketBits];
-  __shared__ alignas(16) uint32_t places[kWarps][kMostOfWarp];
+  __shared__ alignas(16) uint32_t places[kOrderWarps][kMostOfWarp];
   const uint32_t num_busy = p.counters->num_busy;
   for (uint32_t i = blockIdx.x; i < num_busy; i += gridDim.x) {
     const BusyItem item = p.keys.busy[i];
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void order_busy_keys(const EntmaxBackwardParams& params, int32_t num_processors,
                      cudaStream_t stream) {
-  order_keys<<<4 * unsigned(std::max(num_processors, 1)), kThreads, 0, stream>>>(params);
+  order_keys<<<4 * unsigned(std::max(num_processors, 1)), kOrderThreads, 0, stream>>>(params);
   check_cuda(cudaGetLastError(), "launching the order of busy keys");
 }
 

@@ -13,14 +13,14 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kThreads = 128;
+constexpr int32_t kBitsThreads = 128;
 
 __device__ uint32_t thread() { return threadIdx.x; }
 
 // Bits [begin, end).
 __device__ void set_range(uint32_t* bits, int64_t begin, int64_t end) {
   const int64_t first = begin / 32, last = (end - 1) / 32;
-  for (int64_t word = first + thread(); word <= last; word += kThreads) {
+  for (int64_t word = first + thread(); word <= last; word += kBitsThreads) {
     uint32_t mask = ~0u;
     if (word == first) mask &= ~0u << (begin % 32);
     if (word == last) mask &= ~0u >> (31 - (end - 1) % 32);
@@ -35,7 +35,7 @@ __device__ void set_range(uint32_t* bits, int64_t begin, int64_t end) {
 // Words of a bitmap, from bit `begin` on.
 __device__ void or_words(const uint32_t* from, int32_t num_words, int64_t begin, uint32_t* bits) {
   const uint32_t shift = uint32_t(begin % 32);
-  for (int32_t i = int32_t(thread()); i < num_words; i += kThreads) {
+  for (int32_t i = int32_t(thread()); i < num_words; i += kBitsThreads) {
     const uint32_t word = from[i], rest = shift == 0 ? 0 : word >> (32 - shift);
     uint32_t* const to = bits + begin / 32 + i;
     if (word << shift != 0) atomicOr(to, word << shift);
@@ -52,7 +52,7 @@ __device__ Place place_of(const TileView& view, int64_t query) {
   __shared__ int32_t found;
   if (thread() == 0) found = -1;
   __syncthreads();
-  for (int32_t c = int32_t(thread()); c < view.classes; c += kThreads) {
+  for (int32_t c = int32_t(thread()); c < view.classes; c += kBitsThreads) {
     const ResidueClass& residue = view.residues[c];
     const int64_t steps = query - residue.first_q;
     const bool is_here =
@@ -80,7 +80,7 @@ __device__ void draw_run(const TileView& view, const ResidueClass& residue, cons
     return set_range(bits, begin, end);
   }
   if (view.stride == 1) return or_words(drawn, ceil_div(view.tile.k, 32), begin, bits);
-  for (int64_t key = begin + thread(); key < end; key += kThreads) {
+  for (int64_t key = begin + thread(); key < end; key += kBitsThreads) {
     const int64_t col = key - begin;
     if (drawn != nullptr && (drawn[col / 32] >> (col % 32) & 1) == 0) continue;
     const int64_t at = residue.first_k + view.stride * key;
@@ -108,7 +108,7 @@ __device__ void for_each_row(const Target& to, int64_t q_len, Visit visit) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kBitsThreads)
     draw_tiles(const __grid_constant__ TileView view, const __grid_constant__ Target to) {
   for_each_row(to, view.q_len, [&](int64_t head, int64_t query, uint32_t* bits) {
     const Place place = place_of(view, query);
@@ -123,11 +123,11 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kBitsThreads)
     draw_keys(const __grid_constant__ GatherView view, const __grid_constant__ Target to) {
   for_each_row(to, view.q_len, [&](int64_t head, int64_t query, uint32_t* bits) {
     const KeyList list = key_list(view, view.group_of_head(head), query / view.rows_per_list);
-    for (uint32_t i = thread(); i < uint32_t(list.count); i += kThreads) {
+    for (uint32_t i = thread(); i < uint32_t(list.count); i += kBitsThreads) {
       if (const int32_t key = list.at(i); key >= 0) atomicOr(bits + key / 32, 1u << (key % 32));
     }
   });
@@ -165,7 +165,7 @@ RowBits draw_row_bits(const PlanView& plan, int64_t heads, QueryRange queries, i
   const int64_t bytes = drawn_heads * head_words * 4;
   if (bytes > 0) {
     check_cuda(cudaMemsetAsync(memory, 0, size_t(bytes), stream), "clearing the bits of rows");
-    const Grid grid = {unsigned(std::min<int64_t>(to.num_rows, INT32_MAX)), kThreads, 0};
+    const Grid grid = {unsigned(std::min<int64_t>(to.num_rows, INT32_MAX)), kBitsThreads, 0};
     for (const TileView& view : plan.tiles) {
       if (view.q_tiles > 0) launch("the bits of tiles", draw_tiles, grid, stream, view, to);
     }

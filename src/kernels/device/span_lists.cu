@@ -11,9 +11,9 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kWarps = 4;  // per CTA
+constexpr int32_t kSpanWarps = 4;  // per CTA
 // A counter of each span and warp, in the shared memory that a launch has without asking.
-constexpr int32_t kMostSpans = 48 * 1024 / (4 * kWarps);
+constexpr int32_t kMostSpans = 48 * 1024 / (4 * kSpanWarps);
 // Of all that a chunk needs.
 constexpr int64_t kChunkBytes = int64_t{384} << 20;
 
@@ -21,12 +21,12 @@ int64_t bytes_per_list(const SpanLists& lists) {
   return lists.room * (4 + 2 * lists.row_tiles * kPairBytes) + 4 * (lists.spans + 1);
 }
 
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kSpanWarps)
     cut_into_spans(const __grid_constant__ Sizes sizes, const __grid_constant__ GatherView view,
                    const __grid_constant__ SpanLists to) {
   extern __shared__ int32_t counters[];
   const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t index = int64_t{blockIdx.x} * kWarps + warp;
+  const int64_t index = int64_t{blockIdx.x} * kSpanWarps + warp;
   if (index >= to.count) return;
   const int64_t unit = (to.first + index) / view.lists;
   const int32_t group = int32_t(unit * (sizes.heads / sizes.kv_heads) / view.table.heads_per_group);
@@ -125,8 +125,8 @@ SpanLists span_lists(const Sizes& sizes, const GatherView& view) {
 
 void cut_span_lists(const Sizes& sizes, const GatherView& view, const SpanLists& lists,
                     cudaStream_t stream) {
-  cut_into_spans<<<unsigned(ceil_div(lists.count, int64_t{kWarps})), 32 * kWarps,
-                   size_t(4 * kWarps * lists.spans), stream>>>(sizes, view, lists);
+  cut_into_spans<<<unsigned(ceil_div(lists.count, int64_t{kSpanWarps})), 32 * kSpanWarps,
+                   size_t(4 * kSpanWarps * lists.spans), stream>>>(sizes, view, lists);
   check_cuda(cudaGetLastError(), "launching the cut of key lists");
 }
 

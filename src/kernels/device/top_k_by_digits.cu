@@ -10,7 +10,7 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kThreads = 256;
+constexpr int32_t kDigitThreads = 256;
 
 // The lowest `count` set bits of a word.
 __device__ uint32_t lowest_bits(uint32_t word, int32_t count) {
@@ -27,7 +27,7 @@ struct OpenScores {
   // Calls visit(may be chosen, ordered bits) for this thread's entries.
   template <class Visit>
   __device__ void for_each(Visit visit) const {
-    for (int64_t entry = threadIdx.x; entry < bits.entries; entry += kThreads) {
+    for (int64_t entry = threadIdx.x; entry < bits.entries; entry += kDigitThreads) {
       const float score = value_of(scores[entry]);
       visit(can_be_chosen(score) && bits.is_open(entry), ordered_bits(score));
     }
@@ -39,12 +39,12 @@ struct OpenScores {
 template <class Storage>
 __device__ void write_best(const TopKRows& rows, const TopKRows::Place& place,
                            const OpenScores<Storage>& open, const Ranked<uint32_t>& last,
-                           CtaSum<kThreads>& sums) {
+                           CtaSum<kDigitThreads>& sums) {
   const int32_t lane = int32_t(threadIdx.x % 32), warp = int32_t(threadIdx.x / 32);
   const int64_t words = ceil_div(rows.entries, int64_t{32});
-  ListWriter<kThreads> list(rows, place, sums);
+  ListWriter<kDigitThreads> list(rows, place, sums);
   int32_t ties = last.exists ? last.taken : 0;  // left to take, of those equal to the last
-  for (int64_t first = 0; first < words; first += kThreads) {
+  for (int64_t first = 0; first < words; first += kDigitThreads) {
     uint32_t above = 0, equal = 0;
     for (int32_t i = 0; i < 32; ++i) {
       const int64_t entry = 32 * (first + 32 * warp + i) + lane;
@@ -67,10 +67,10 @@ __device__ void write_best(const TopKRows& rows, const TopKRows::Place& place,
 }
 
 template <class Storage>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kDigitThreads)
     top_k(const __grid_constant__ TopKRows rows, const int32_t* only) {
   __shared__ int32_t histogram[kDigits];
-  __shared__ CtaSum<kThreads> sums;
+  __shared__ CtaSum<kDigitThreads> sums;
   if (only != nullptr && only[blockIdx.x] == 0) return;
   const TopKRows::Place place = rows.place(blockIdx.x);
   const RowOfBits bits = {rows.visible_of(place), rows.always_of(place), rows.entries};
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
 void launch_top_k_by_digits(DType dtype, const TopKRows& rows, const int32_t* only,
                             cudaStream_t stream) {
   if (rows.num_rows == 0) return;
-  const Grid grid = {unsigned(rows.num_rows), kThreads, 0};
+  const Grid grid = {unsigned(rows.num_rows), kDigitThreads, 0};
   with_device_storage(dtype, [&](auto storage) {
     launch("top_k by digits", top_k<decltype(storage)>, grid, stream, rows, only);
   });

@@ -22,11 +22,11 @@ namespace keyhole::simple {
 
 using device::value_of;
 
-inline constexpr int32_t kThreads = 128, kOwn = 4;
+inline constexpr int32_t kLossThreads = 128, kOwn = 4;
 inline constexpr int32_t kKeys = 64, kHeads = 32, kColumns = 32;
 inline constexpr int32_t kCtas = 4;  // of a processor, at least: 128 registers a thread
 inline constexpr int32_t kHeadThreads = kHeads / kOwn;
-static_assert(kHeadThreads * kKeys / kOwn == kThreads);
+static_assert(kHeadThreads * kKeys / kOwn == kLossThreads);
 
 __device__ inline int32_t thread() { return int32_t(threadIdx.x); }
 __device__ inline int32_t own_head() { return thread() / 16 * kOwn; }  // and the next three
@@ -65,20 +65,20 @@ struct Four {
 // loaded before the first is stored.
 template <int32_t kCount, class FourAt, class Store>
 __device__ void copy_fours(const AnyTensor& from, FourAt four_at, Store store) {
-  constexpr int32_t kFours = kCount / kThreads;
-  static_assert(kFours * kThreads == kCount);
+  constexpr int32_t kFours = kCount / kLossThreads;
+  static_assert(kFours * kLossThreads == kCount);
   float4 fours[kFours];
   with_elements(from.dtype, [&]<class Element>(const Element*) {
 #pragma unroll
     for (int32_t i = 0; i < kFours; ++i) {
-      const Four four = four_at(thread() + i * kThreads);
+      const Four four = four_at(thread() + i * kLossThreads);
       const Element* const at = static_cast<const Element*>(from.at.data) + four.offset;
       fours[i] = from.in_fours ? device::load_four<true>(at, four.left)
                                : device::load_four<false>(at, four.left);
     }
   });
 #pragma unroll
-  for (int32_t i = 0; i < kFours; ++i) store(thread() + i * kThreads, fours[i]);
+  for (int32_t i = 0; i < kFours; ++i) store(thread() + i * kLossThreads, fours[i]);
 }
 
 // Columns of rows in shared memory, column by column, so that neighbouring threads read
@@ -133,8 +133,8 @@ __device__ inline Row row_of_cta(const IndexLossParams& p, int32_t ctas_per_row 
 
 // Walks over the keys of a row, in shared memory.
 struct KeyWalk {
-  uint16_t steps[32 * kThreads];
-  device::CtaSum<kThreads> sum;
+  uint16_t steps[32 * kLossThreads];
+  device::CtaSum<kLossThreads> sum;
 
   // Calls visit(tile) for all keys. keys_before: null, or written: how many keys of the row come
   // before each word of bits. All threads call; they have passed a barrier when visit is called.
@@ -143,7 +143,7 @@ struct KeyWalk {
                                 Visit visit) {
     const uint32_t* const bits = p.listed.row(row.unit, row.index);
     int64_t place = 0;
-    for (int64_t first = 0; first < p.listed.words; first += kThreads) {
+    for (int64_t first = 0; first < p.listed.words; first += kLossThreads) {
       const int64_t word = first + thread();
       uint32_t left = word < p.listed.words ? bits[word] : 0;
       const auto sums = sum.scan(uint32_t(__popc(left)));

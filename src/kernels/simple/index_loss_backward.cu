@@ -23,8 +23,8 @@ namespace {
 constexpr int32_t kTileColumns = 64;  // of dq and dk, computed at a time
 constexpr int32_t kEntries = 32;      // of dk, computed by a CTA: those of a word of bits
 constexpr int32_t kTerms = 32;        // of dk, added at a time: a query and a head each
-static_assert(kHeadThreads * kTileColumns / kOwn == kThreads, "a tile of dq");
-static_assert(kEntries / kOwn * kTileColumns / kOwn == kThreads, "a tile of dk");
+static_assert(kHeadThreads * kTileColumns / kOwn == kLossThreads, "a tile of dq");
+static_assert(kEntries / kOwn * kTileColumns / kOwn == kLossThreads, "a tile of dk");
 
 struct Params {
   IndexLossParams loss;
@@ -76,7 +76,7 @@ struct PositiveBits {
   }
 };
 
-__global__ void __launch_bounds__(kThreads, kCtas) by_pair(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kLossThreads, kCtas) by_pair(const __grid_constant__ Params p) {
   __shared__ KeyWalk walk;
   __shared__ PairTile pairs;
   __shared__ PositiveBits bits;
@@ -133,7 +133,7 @@ struct QueryTile {
     const IndexLossParams& loss = p.loss;
     __syncthreads();
     const int64_t first_pair = p.row(row.unit, row.index) * p.most_keys + keys.place;
-    for (int32_t i = thread(); i < kKeys * kHeads; i += kThreads) {
+    for (int32_t i = thread(); i < kKeys * kHeads; i += kLossThreads) {
       const int32_t key = i / kHeads, head = first_head + i % kHeads;
       const bool counts = key < keys.count && head < loss.heads;
       ds[key][i % kHeads] =
@@ -165,7 +165,7 @@ struct QueryTile {
   }
 };
 
-__global__ void __launch_bounds__(kThreads, kCtas)
+__global__ void __launch_bounds__(kLossThreads, kCtas)
     by_query(const __grid_constant__ Params p, int32_t head_tiles) {
   __shared__ QueryTile tile;
   const IndexLossParams& loss = p.loss;
@@ -208,11 +208,11 @@ __global__ void __launch_bounds__(kThreads, kCtas)
 
 // The rows at hand, in batches of one per thread: those that list an entry of a word.
 struct ListingRows {
-  int32_t rows[kThreads], keys_before[kThreads];  // ascending
-  uint32_t bits[kThreads];
-  device::CtaSum<kThreads> sum;
+  int32_t rows[kLossThreads], keys_before[kLossThreads];  // ascending
+  uint32_t bits[kLossThreads];
+  device::CtaSum<kLossThreads> sum;
 
-  // Rows [first, first + kThreads). Returns how many. All threads call.
+  // Rows [first, first + kLossThreads). Returns how many. All threads call.
   __device__ int32_t find(const Params& p, int32_t unit, int64_t first, int64_t word) {
     const int64_t index = first + thread();
     const uint32_t own = index < p.loss.num_rows ? p.loss.listed.row(unit, index)[word] : 0;
@@ -244,7 +244,7 @@ struct EntryTile {
       return row_at(loss, listing.rows[row_of(term)], unit);
     };
     __syncthreads();
-    for (int32_t i = thread(); i < kTerms * kEntries; i += kThreads) {
+    for (int32_t i = thread(); i < kTerms * kEntries; i += kLossThreads) {
       const int32_t term = i / kEntries, entry = i % kEntries;
       float value = 0;
       if (term < count && (listing.bits[row_of(term)] >> entry & 1) != 0) {
@@ -296,7 +296,7 @@ struct EntryTile {
   }
 };
 
-__global__ void __launch_bounds__(kThreads, kCtas) by_key(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kLossThreads, kCtas) by_key(const __grid_constant__ Params p) {
   __shared__ EntryTile tile;
   const IndexLossParams& loss = p.loss;
   const int64_t cta = blockIdx.x / p.column_tiles, words = ceil_div(loss.entries, kEntries);
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) by_key(const __grid_constant_
   const int64_t word = cta % words;
   const int32_t first_col = int32_t(blockIdx.x % unsigned(p.column_tiles)) * kTileColumns;
   float sums[kOwn][kOwn] = {};
-  for (int64_t first = 0; first < loss.num_rows; first += kThreads) {
+  for (int64_t first = 0; first < loss.num_rows; first += kLossThreads) {
     const int32_t terms = tile.listing.find(p, unit, first, word) * loss.heads;
     for (int32_t i = 0; i < terms; i += kTerms) tile.add(p, unit, i, terms, first_col, sums);
   }
@@ -396,7 +396,7 @@ void run_index_gradients(const IndexGradientArgs& args) {
     draw_chunk(args.loss, loss, first, rows, base);
     p.is_first = first == 0, p.is_last = first + rows >= memory.chunks.rows;
     const auto grid = [&](int64_t ctas) {
-      return device::Grid{unsigned(narrow(ctas, "index_loss_backward: CTAs")), kThreads, 0};
+      return device::Grid{unsigned(narrow(ctas, "index_loss_backward: CTAs")), kLossThreads, 0};
     };
     const int64_t units_rows = loss.units * rows;
     if (units_rows > 0) {

@@ -57,14 +57,14 @@ __device__ void store(const IndexLossParams& p, int32_t batch, int32_t group, in
 
 // Every row: those that count are written again.
 __global__ void __launch_bounds__(device::kLoopThreads)
-    clear(const __grid_constant__ IndexLossParams p) {
+    clear_losses(const __grid_constant__ IndexLossParams p) {
   device::for_each_index(p.units * p.q_len, [&](int64_t i) {
     const int32_t unit = int32_t(i / p.q_len);
     store(p, unit / p.groups, unit % p.groups, i % p.q_len, 0, -INFINITY, 0);
   });
 }
 
-__global__ void __launch_bounds__(kThreads, kCtas)
+__global__ void __launch_bounds__(kLossThreads, kCtas)
     index_loss(const __grid_constant__ IndexLossParams p) {
   __shared__ KeyWalk walk;
   __shared__ PairTile pairs;
@@ -97,14 +97,14 @@ void run_index_loss(const IndexLossArgs& args) {
   IndexLossParams p = index_loss_params(args);
   if (p.units == 0 || p.q_len == 0) return;
   if (args.has_rows) {
-    device::launch("clearing index losses", clear,
+    device::launch("clearing index losses", clear_losses,
                    {device::loop_ctas(p.units * p.q_len), device::kLoopThreads, 0}, stream, p);
   }
   row_chunks(args, 0, kMostLossBytes).for_each([&](int64_t first, int64_t rows) {
     if (rows == 0) return;
     draw_chunk(args, p, first, rows, args.launch.workspace);
     device::launch("the index loss", index_loss,
-                   {unsigned(narrow(rows * p.units, "index_loss: rows")), kThreads, 0}, stream, p);
+                   {unsigned(narrow(rows * p.units, "index_loss: rows")), kLossThreads, 0}, stream, p);
   });
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using device::IndexScoreParams, device::value_of;
 
-constexpr int32_t kTile = 64, kOwn = 4, kColumns = 16, kThreads = 256;
+constexpr int32_t kTile = 64, kOwn = 4, kColumns = 16, kScoreThreads = 256;
 
 // relu of NaN is NaN.
 __device__ float relu(float x) { return x < 0 ? 0.f : x; }
@@ -31,7 +31,7 @@ struct Columns {
 
   template <class Storage, class RowOf>
   __device__ void load(int64_t num_rows, int32_t first, int32_t cols, RowOf row_of) {
-    for (int32_t i = int32_t(threadIdx.x); i < kTile * kColumns; i += kThreads) {
+    for (int32_t i = int32_t(threadIdx.x); i < kTile * kColumns; i += kScoreThreads) {
       const int32_t row = i / kColumns, col = i % kColumns;
       const bool is_there = row < num_rows && first + col < cols;
       at[col][row] = is_there ? value_of(static_cast<const Storage*>(row_of(row))[first + col]) : 0;
@@ -105,7 +105,7 @@ __device__ void store(const IndexScoreParams& p, const Tile& tile,
 }
 
 template <class Storage>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kScoreThreads)
     index_scores(const __grid_constant__ IndexScoreParams p, int64_t q_tiles, int64_t entry_tiles) {
   __shared__ Columns q, k;
   const int64_t unit = blockIdx.x / (q_tiles * entry_tiles);
@@ -147,7 +147,7 @@ void run_index_scores(const ScoreArgs& args) {
                   checked_mul(q_tiles, entry_tiles, "index_scores: tiles"), "index_scores: tiles");
   if (ctas == 0) return;
   device::launch("index scores", index_scores<device::Storage<kType>>,
-                 {unsigned(narrow(ctas, "index_scores: CTAs")), kThreads, 0},
+                 {unsigned(narrow(ctas, "index_scores: CTAs")), kScoreThreads, 0},
                  static_cast<cudaStream_t>(args.launch.stream), p, q_tiles, entry_tiles);
 }
 
