@@ -3,8 +3,8 @@
 """usage: figures.py PROGRAMS [CHAPTER...]
 
 Draws the figures of the chapters (all, or those that are named) beside their README.md. Each chapter's figure.py has a
-function draw(pyplot, programs, folder), which runs programs of that chapter and saves PNG files in its folder. PROGRAMS is the
-folder of the built programs, such as build/course/course.
+function draw(pyplot, programs, folder), which runs programs of that chapter and saves PNG files in its folder. PROGRAMS
+is the folder of the built programs, such as build/course/course.
 """
 
 import importlib.util

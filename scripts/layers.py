@@ -27,6 +27,7 @@ MAY_INCLUDE = {
     # What kernels are judged by. The library has no part of it: only the programs and tests around it may include it.
     "src/judge": ["base/", "pattern/", "reference/", "plan/", "kernels/", "runtime/", "select/", "keyhole/"],
     "examples": ["keyhole/"],  # only what is installed
+    "course": ["keyhole/"],
     "tests/consumer": ["keyhole/"],
 }
 
@@ -42,7 +43,7 @@ THIRD_PARTY = {
     r"png\.h$": ["cli/", "tests/cli/"],
     r"(nanobind/|Python\.h)": ["python/"],
     r"(gtest|gmock|rapidcheck)[/.]": ["tests/"],
-    r"(cuda|cub|cute|thrust|nv)[a-z_]*[/.]": ["src/kernels/", "src/runtime/", "src/select/", "cli/gpu/", "tests/"],
+    r"(cuda|cub|cute|thrust|nv)[a-z_]*[/.]": ["src/kernels/", "src/runtime/", "src/select/", "cli/gpu/", "tests/", "course/"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
@@ -58,7 +59,7 @@ def includes_of(path):
 
 def our_files(root):
     """Every C++ and CUDA file of the folders that have rules, as paths relative to root."""
-    for top in ("include", "src", "cli", "python", "bench", "tests", "examples", "fuzz"):
+    for top in ("include", "src", "cli", "python", "bench", "tests", "examples", "course", "fuzz"):
         for pattern in SOURCES:
             yield from (p.relative_to(root).as_posix() for p in sorted((root / top).rglob(pattern)))
 
@@ -129,6 +130,7 @@ def self_test():
         ("src/pattern/b.cpp", "#include <cuda_runtime.h>"),
         ("include/keyhole/a.h", '#include "base/check.h"'),
         ("examples/a.cpp", '#include "plan/lists.h"'),
+        ("course/01_a/a.cpp", '#include "reference/attention.h"'),
         ("src/api/a.cpp", '#include "cli/common.h"'),
         ("src/runtime/b.cpp", '#include "judge/judge.h"'),
         ("src/judge/a.cpp", '#include "api/check_arguments.h"'),
@@ -142,6 +144,7 @@ def self_test():
         ("src/base/parallel.cpp", "#include <omp.h>\n#pragma omp parallel"),
         ("src/judge/a.cpp", '#include "reference/attention.h"\n#include "runtime/dispatch.h"'),
         ("examples/a.cpp", "#include <keyhole/keyhole.h>"),
+        ("course/01_a/a.cu", '#include <cuda_runtime.h>\n#include "common/gpu.h"\n#include <keyhole/plan.h>'),
     ]
     failures = 0
     for lines, expected in ((wrong, True), (right, False)):

@@ -20,7 +20,7 @@ FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")
 # Between backquotes, a path is something with a folder of ours in front; <name>, *, {a,b} and ... are
 # patterns, not paths, and build/ and out/ appear only after a build.
-PATH = re.compile(r"(?:\./)?((?:include|src|cli|python|tests|bench|examples|fuzz|docs|scripts|cmake|records|\.ci)/[\w./-]*\w/?)$")
+PATH = re.compile(r"(?:\./)?((?:include|src|cli|python|tests|bench|examples|course|fuzz|docs|scripts|cmake|records|\.ci)/[\w./-]*\w/?)$")
 
 
 def slug(heading):

@@ -6,7 +6,8 @@ Runs PROGRAM and compares what it prints with the file EXPECTED. Lengths of whit
   <n>       stands for any number
   <1..2>    stands for a number from 1 to 2; one of the two may be left out
   ...       alone on a line stands for any lines, also none
-A last line "exit N" says that the program ends with status N instead of 0. Status 77 of a program: it could not run here.
+A last line "exit N" says that the program ends with status N instead of 0. A program that ends with status 77 could not
+run here.
 """
 
 import re

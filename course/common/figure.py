@@ -10,8 +10,8 @@ COLORS = ("#0b6e99", "#d9730d", "#0f7b6c", "#ad1a72", "#6940a5", "#9f6b53")
 
 
 def rows_of(program, *arguments):
-    """The rows of every table that `program` prints, as dicts. A table is a line of names, and below it lines that have as
-    many words and begin with its first column; names and values have no spaces in them. An empty line ends it."""
+    """The rows of every table that `program` prints, as dicts. A table is a line of names and, below it, lines of as
+    many words; names and values have no spaces in them. An empty line ends it."""
     run = subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True, check=True)
     rows, names = [], None
     for line in run.stdout.splitlines():

@@ -1,5 +1,5 @@
 # tests/python/test_notebook.py
-"""examples/attention_benchmarks.ipynb runs from top to bottom, at a small size.
+"""Every notebook runs from top to bottom, at a small size.
 
 A notebook is a list of cells; running their code in one namespace and asking what a cell ends in for its picture, as a
 notebook does, takes the lines below. A Jupyter kernel would add some twenty packages and a second process.
@@ -11,8 +11,17 @@ import pathlib
 
 import pytest
 
-NOTEBOOK = pathlib.Path(__file__).resolve().parents[2] / "examples/attention_benchmarks.ipynb"
-SMALL = {"LENGTHS": [64, 128], "HEADS": 2, "HEAD_DIM": 16, "SECONDS": 0.0}
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What the cell with the tag "parameters" is set to, and what must be there to import.
+NOTEBOOKS = {
+    "examples/attention_benchmarks.ipynb": (
+        {"LENGTHS": [64, 128], "HEADS": 2, "HEAD_DIM": 16, "SECONDS": 0.0},
+        ["torch"],
+    ),
+    "course/01_attention/attention.ipynb": ({"LENGTHS": [64, 128], "LENGTH": 40, "HEAD_DIM": 16}, []),
+    "course/04_patterns/patterns.ipynb": ({"LENGTHS": [64, 128], "LENGTH": 60, "HEADS": 1, "HEAD_DIM": 8}, []),
+    "course/05_choosing_keys/choosing_keys.ipynb": ({"LENGTH": 64, "TOPICS": 4, "TOP_K": 8, "STEPS": 3}, []),
+}
 
 
 def run_cell(source, name, namespace):
@@ -31,33 +40,62 @@ def show(value):
     return repr(value)
 
 
-@pytest.fixture(scope="module")
-def notebook():
-    return json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+def code_cells(path):
+    cells = json.loads((ROOT / path).read_text(encoding="utf-8"))["cells"]
+    return [(number, cell) for number, cell in enumerate(cells) if cell["cell_type"] == "code"]
 
 
-def test_notebook_runs(notebook, monkeypatch):
-    pytest.importorskip("torch")
-    pytest.importorskip("matplotlib")
-    monkeypatch.setenv("MPLBACKEND", "Agg")
+def run_notebook(path, small):
+    """Runs its cells with `small` in place of its parameters; returns what they left."""
     namespace, parameters = {"__name__": "notebook"}, 0
-    for number, cell in enumerate(notebook["cells"]):
-        if cell["cell_type"] != "code":
-            continue
-        show(run_cell("".join(cell["source"]), f"{NOTEBOOK.name}, cell {number}", namespace))
+    for number, cell in code_cells(path):
+        show(run_cell("".join(cell["source"]), f"{path}, cell {number}", namespace))
         if "parameters" in cell["metadata"].get("tags", []):
-            assert SMALL.keys() <= namespace.keys(), "the cell with the tag 'parameters' sets other names"
-            namespace.update(SMALL)
+            assert small.keys() <= namespace.keys(), "the cell with the tag 'parameters' sets other names"
+            namespace.update(small)
             parameters += 1
     assert parameters == 1
-    assert all(len(values) == len(SMALL["LENGTHS"]) for values in namespace["times"].values())
-    kept = namespace["kept"]
-    assert kept["softmax"] == [(length + 1) / 2 for length in SMALL["LENGTHS"]]  # all that a query sees
-    assert all(0 < few <= 8 for few in kept["entmax(1.5, top=8)"])
-    namespace["viz"].pyplot.close("all")
+    return namespace
 
 
-def test_notebook_is_kept_without_outputs(notebook):
+@pytest.fixture(autouse=True)
+def no_windows(monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    pyplot.switch_backend("Agg")
+    yield
+    pyplot.close("all")
+
+
+def check_benchmarks(namespace):
+    """All that was asked for was timed, and what is counted is what a query sees."""
+    lengths = namespace["LENGTHS"]
+    assert all(len(values) == len(lengths) for values in namespace["times"].values())
+    assert namespace["kept"]["softmax"] == [(length + 1) / 2 for length in lengths]
+    assert all(0 < few <= 8 for few in namespace["kept"]["entmax(1.5, top=8)"])
+
+
+CHECKS = {"examples/attention_benchmarks.ipynb": check_benchmarks}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_notebook_runs(path):
+    small, needs = NOTEBOOKS[path]
+    for package in needs:
+        pytest.importorskip(package)
+    namespace = run_notebook(path, small)
+    if path in CHECKS:
+        CHECKS[path](namespace)
+
+
+def test_every_notebook_is_run():
+    found = {
+        path.relative_to(ROOT).as_posix() for top in ("examples", "course") for path in (ROOT / top).rglob("*.ipynb")
+    }
+    assert found == NOTEBOOKS.keys()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_notebook_is_kept_without_outputs(path):
     """Outputs are of one machine and one day, and make differences that nobody can read."""
-    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for _, cell in code_cells(path))
