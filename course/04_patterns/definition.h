@@ -68,6 +68,24 @@ inline Values by_definition(const Head& head, const keyhole::Pattern& pattern) {
                        [&asked](int64_t query, int64_t key) { return asked.allows(query, key); });
 }
 
+// Compressed sparse rows: query q attends to keys[offsets[q]] ... keys[offsets[q + 1] - 1].
+struct Csr {
+  std::vector<int32_t> offsets = {0}, keys;
+};
+
+inline Csr csr_of(const keyhole::Pattern& pattern, int64_t length) {
+  const keyhole::HeadPattern asked =
+      pattern.for_head({.q_len = length, .k_len = length, .offset = {}});
+  Csr rows;
+  for (int64_t query = 0; query < length; ++query) {
+    for (int64_t key = 0; key < length; ++key) {
+      if (asked.allows(query, key)) rows.keys.push_back(static_cast<int32_t>(key));
+    }
+    rows.offsets.push_back(static_cast<int32_t>(rows.keys.size()));
+  }
+  return rows;
+}
+
 inline keyhole::TensorView view(const Values& values, int64_t length, int64_t head_dim) {
   return keyhole::TensorView(values.data(), keyhole::DType::f32, {1, 1, length, head_dim});
 }
