@@ -126,7 +126,7 @@ int main(int count, char** arguments) {
     std::printf("%-8s %9.1f %9.1f %9.3f %9.0f\n", name, read, written, ms, (read + written) / ms);
   };
   report("scores", 2 * tensor, matrix, course::gpu_milliseconds(scores));
-  // Timed with results of its own: the softmax of a softmax takes as long as that of scores.
+  // Run again and again on its own result: that takes as long, and is put right below.
   report("softmax", matrix, matrix, course::gpu_milliseconds(softmax));
   scores();
   softmax();
