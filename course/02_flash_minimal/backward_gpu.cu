@@ -10,6 +10,7 @@
 
 #include "common/gpu.h"
 #include "common/tensors.h"
+#include "exact_backward.h"
 
 namespace {
 
@@ -106,8 +107,6 @@ __global__ void gradients(Tensors t) {
 }
 
 }  // namespace
-
-#include "backward_exact.h"
 
 int main(int count, char** arguments) {
   const int length = count > 1 ? std::atoi(arguments[1]) : 300;  // the last tiles are not full
