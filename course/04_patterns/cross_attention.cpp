@@ -2,7 +2,6 @@
 // Queries of one sequence, keys of another: a decoder's words look at an encoder's frames. The two
 // have clocks of their own, so a pattern needs to be told which key a query stands at.
 #include <cstdio>
-#include <numeric>
 
 #include "definition.h"
 
