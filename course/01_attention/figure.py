@@ -1,0 +1,38 @@
+# course/01_attention/figure.py
+"""quadratic.png: time and memory of attention as the sequence grows, by quadratic.cpp."""
+
+from common.figure import COLORS, GREY, new_figure, rows_of
+
+
+def draw(pyplot, programs, folder):
+    rows = rows_of(programs / "quadratic", 4096)
+    lengths = [row["length"] for row in rows]
+    figure, (time, memory) = new_figure(pyplot, columns=2)
+
+    first, last = rows[0], rows[-1]
+    fourfold = [first["naive_ms"] * (length / lengths[0]) ** 2 for length in (lengths[0], lengths[-1])]
+    time.loglog(
+        (lengths[0], lengths[-1]), fourfold, color=GREY, linestyle=":", label="twice the length, 4 times the time"
+    )
+    time.loglog(lengths, [row["naive_ms"] for row in rows], marker="o", color=COLORS[1], label="the definition")
+    time.loglog(lengths, [row["keyhole_ms"] for row in rows], marker="o", color=COLORS[0], label="Keyhole, dense")
+    time.set(title="Time of one head, one thread", ylabel="ms")
+
+    memory.loglog(
+        lengths, [row["weights_mib"] for row in rows], marker="o", color=COLORS[1], label="the weights, L × L"
+    )
+    measured = [(row["length"], row["naive_mib"]) for row in rows if row["naive_mib"] >= 0.5]
+    if measured:
+        memory.loglog(*zip(*measured, strict=True), linestyle="", marker="x", color=COLORS[3], label="measured")
+    memory.loglog(lengths, [row["inputs_mib"] for row in rows], marker="o", color=COLORS[0], label="q, k, v and out")
+    memory.set(title="Memory of one head, fp32", ylabel="MiB")
+
+    for panel in (time, memory):
+        panel.set_xlabel("tokens")
+        panel.set_xticks(lengths, [f"{length:,.0f}" for length in lengths])
+        panel.minorticks_off()
+        panel.legend(frameon=False, fontsize=8)
+    time.annotate(f"{last['naive_ms'] / last['keyhole_ms']:.0f} times", (lengths[-1], last["keyhole_ms"]),
+                  xytext=(-8, 10), textcoords="offset points", ha="right", fontsize=8, color=GREY)  # fmt: skip
+    figure.savefig(folder / "quadratic.png", dpi=120)
+    return ["quadratic.png"]
