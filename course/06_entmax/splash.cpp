@@ -64,13 +64,8 @@ struct Head {
     return static_cast<int>(
         std::count_if(keys, keys + kSupportKeys, [](int key) { return key >= 0; }));
   }
-  double score(int64_t query, int64_t key) const {
-    double sum = 0;
-    for (int64_t d = 0; d < kHeadDim; ++d) {
-      sum += double(q[static_cast<size_t>(query * kHeadDim + d)]) *
-             double(k[static_cast<size_t>(key * kHeadDim + d)]);
-    }
-    return sum / std::sqrt(double{kHeadDim});
+  double at(const std::vector<T>& data, int64_t row, int64_t d) const {
+    return double(data[static_cast<size_t>(row * kHeadDim + d)]);
   }
 };
 
@@ -87,16 +82,13 @@ double gradient_error(Head<double>& head, std::vector<double>& tensor,
                       const std::vector<double>& gradient) {
   const std::vector<double> direction = head.values(9), kept = tensor;
   const double h = 1e-5;
-  double loss[2];
-  for (const int side : {0, 1}) {
-    for (size_t i = 0; i < tensor.size(); ++i) {
-      tensor[i] = kept[i] + (side == 0 ? -h : h) * direction[i];
-    }
+  double expected = 0;
+  for (const int side : {-1, 1}) {
+    for (size_t i = 0; i < tensor.size(); ++i) tensor[i] = kept[i] + side * h * direction[i];
     head.forward();
-    loss[side] = dot(head.out, head.dout);
+    expected += side * dot(head.out, head.dout) / (2 * h);
   }
   tensor = kept;
-  const double expected = (loss[1] - loss[0]) / (2 * h);
   return std::abs(dot(gradient, direction) - expected) / std::abs(expected);
 }
 
@@ -124,25 +116,22 @@ int main(int argc, char** argv) {
   std::printf("\n%lld of %lld visible pairs keep weight\n", static_cast<long long>(pairs),
               static_cast<long long>(length * (length + 1) / 2));
 
-  // The last row by this chapter's threshold. The library's lambda is (tau + 1) / (alpha - 1).
-  std::vector<double> scores;
-  for (int64_t key = 0; key < length; ++key) scores.push_back(head.score(length - 1, key));
-  const std::vector<double> weights = course::entmax(scores, 1.5);
-  double error = 0;
-  for (int64_t d = 0; d < kHeadDim; ++d) {
-    double sum = 0;
-    for (int64_t key = 0; key < length; ++key) {
-      sum += weights[static_cast<size_t>(key)] *
-             double(head.v[static_cast<size_t>(key * kHeadDim + d)]);
-    }
-    error =
-        std::max(error, std::abs(sum - head.out[static_cast<size_t>((length - 1) * kHeadDim + d)]));
+  // The last row by this chapter's entmax.
+  const int64_t last = length - 1;
+  std::vector<double> scores(static_cast<size_t>(length)), row(kHeadDim);
+  for (int64_t key = 0; key < length; ++key) {
+    double& score = scores[static_cast<size_t>(key)];
+    for (int64_t d = 0; d < kHeadDim; ++d)
+      score += head.at(head.q, last, d) * head.at(head.k, key, d);
+    score /= std::sqrt(double{kHeadDim});
   }
-  std::vector<double> z(scores);
-  for (double& value : z) value *= 0.5;
-  const double lambda = (course::threshold(z, 2) + 1) / 0.5;
-  std::printf("last row: error of out %.0e, of lambda %.0e\n", error,
-              std::abs(lambda - double(head.lse.back())));
+  const std::vector<double> weights = course::entmax(scores, 1.5);
+  for (int64_t i = 0; i < length * kHeadDim; ++i) {
+    const int64_t key = i / kHeadDim, d = i % kHeadDim;
+    row[static_cast<size_t>(d)] += weights[static_cast<size_t>(key)] * head.at(head.v, key, d);
+  }
+  const auto out = std::vector<float>(head.out.end() - kHeadDim, head.out.end());
+  std::printf("last row: error %.0e\n", course::largest_difference(row, out));
 
   Head<double> exact(128, entmax(1.5));
   exact.forward();
@@ -152,11 +141,10 @@ int main(int argc, char** argv) {
               gradient_error(exact, exact.v, exact.dv));
 
   Head<float> dense(length, softmax());
-  const auto milliseconds = [](auto&& run) { return course::best_milliseconds(run, 0.1); };
   std::printf("\nnormalizer forward_ms backward_ms\n");
-  dense.forward();
-  std::printf("softmax %.2f %.2f\n", milliseconds([&] { dense.forward(); }),
-              milliseconds([&] { dense.backward(); }));
-  std::printf("entmax(1.5) %.2f %.2f\n", milliseconds([&] { head.forward(); }),
-              milliseconds([&] { head.backward(); }));
+  for (Head<float>* const timed : {&dense, &head}) {
+    const double forward = course::best_milliseconds([&] { timed->forward(); });
+    const double backward = course::best_milliseconds([&] { timed->backward(); });
+    std::printf("%s %.2f %.2f\n", to_string(timed->normalizer).c_str(), forward, backward);
+  }
 }
