@@ -34,7 +34,7 @@ struct Element {
   }
 };
 
-__global__ void score_pairs(int64_t num_pairs, ReferenceInputs in, Rounding rules, Pair* pairs) {
+__global__ void bound_scores(int64_t num_pairs, ReferenceInputs in, Rounding rules, Pair* pairs) {
   for (int64_t at = first_index(); at < num_pairs; at += index_step()) {
     if (!is_allowed(in, at)) continue;
     const RowPlace row(in, at / in.k_len);
@@ -53,7 +53,7 @@ __global__ void score_pairs(int64_t num_pairs, ReferenceInputs in, Rounding rule
   }
 }
 
-__global__ void weigh_rows(int64_t num_rows, ReferenceInputs in, Rounding rules, Pair* pairs,
+__global__ void bound_weights(int64_t num_rows, ReferenceInputs in, Rounding rules, Pair* pairs,
                            Row* rows, Element lse) {
   for (int64_t at = first_index(); at < num_rows; at += index_step()) {
     Row row{};
@@ -225,8 +225,8 @@ GpuBounds bounds_on_gpu(const ReferenceInputs& in, const Rounding& rules,
   const Element out = room_for(want.out, bounds.out), lse = room_for(want.lse, bounds.lse);
   const Element dq = room_for(want.dq, bounds.dq), dk = room_for(want.dk, bounds.dk);
   const Element dv = room_for(want.dv, bounds.dv), dsink = room_for(want.dsink, bounds.dsink);
-  launch_over(num_pairs, score_pairs, in, rules, pairs.get());
-  launch_over(num_rows, weigh_rows, in, rules, pairs.get(), rows.get(), lse);
+  launch_over(num_pairs, bound_scores, in, rules, pairs.get());
+  launch_over(num_rows, bound_weights, in, rules, pairs.get(), rows.get(), lse);
   launch_over(want.out.count(), bound_out, in, rules, pairs.get(), rows.get(), out);
   launch_over(num_rows, sum_deltas, in, rules, out, lse, rows.get());
   launch_over(num_pairs, bound_pairs, in, rules, rows.get(), pairs.get());
