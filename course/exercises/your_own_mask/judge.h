@@ -55,7 +55,9 @@ struct Judge {
     for (int64_t q = 0; q < length; ++q) {
       for (int64_t k = 0; k < length; ++k) {
         if (!is_wrong(q, k)) continue;
-        if (count++ == 0) query = q, key = k;
+        if (++count > 1) continue;
+        query = q;
+        key = k;
       }
     }
     if (say(count == 0, name)) return;
@@ -123,7 +125,10 @@ struct Judge {
         weighted += weight * v[key * head_dim];
       }
       if (std::abs(weighted / sum - out[query * head_dim]) < 1e-4) continue;
-      ++wrong, first = query, want = weighted / sum, came = out[query * head_dim];
+      ++wrong;
+      first = query;  // the last of them is the first row: rows are taken from the end
+      want = weighted / sum;
+      came = out[query * head_dim];
     }
     if (say(wrong == 0, "attention by the library")) return;
     std::printf(
