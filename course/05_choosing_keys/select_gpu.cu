@@ -4,6 +4,7 @@
 #include <keyhole/keyhole.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +21,7 @@ namespace {
 constexpr uint32_t kThreads = 512, kWarps = kThreads / 32, kBins = 2048;  // digits of 11 bits
 
 // Integers in the order of the scores; 0 for NaN and -inf, which are never chosen.
-__host__ __device__ uint32_t ordered(float score) {
+__device__ uint32_t ordered(float score) {
   if (!(score > -INFINITY)) return 0;
   score += 0.0f;  // -0 becomes 0
   uint32_t bits;
@@ -50,7 +51,7 @@ __device__ uint32_t sum_before(uint32_t value, uint32_t& total) {
 
 // scores [rows, length]; lists [rows, k], k <= length: the chosen entries, ascending, then -1.
 __global__ void __launch_bounds__(kThreads)
-    select(const float* scores, uint32_t length, uint32_t k, int32_t* lists) {
+    choose_rows(const float* scores, uint32_t length, uint32_t k, int32_t* lists) {
   __shared__ uint32_t histogram[kBins], bin, above;
   const uint32_t thread = threadIdx.x;
   const float* const row = scores + size_t{blockIdx.x} * length;
@@ -123,7 +124,7 @@ int main(int argc, char** argv) {
   const course::GpuArray<int32_t> lists(size_t{rows} * k);
   GPU(cudaMemset(lists.data(), 0x7f, lists.size() * 4));  // poison, but not the bits of -1
   const double ms = course::gpu_milliseconds(
-      [&] { select<<<rows, kThreads>>>(on_gpu.data(), length, k, lists.data()); });
+      [&] { choose_rows<<<rows, kThreads>>>(on_gpu.data(), length, k, lists.data()); });
   const std::vector<int32_t> chosen = lists.to_host();
   // On the host by the library, which top_k.cpp compares with a plain sort.
   std::vector<int32_t> expected(chosen.size());

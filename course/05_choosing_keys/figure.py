@@ -1,0 +1,45 @@
+# course/05_choosing_keys/figure.py
+"""The mass that k keys keep: for scores of several kinds, and for several ways of choosing."""
+
+from common.figure import new_figure, rows_of
+
+KINDS = {
+    "peaked": "8 high peaks",
+    "normal_3": "normal, deviation 3",
+    "topics": "topics",
+    "normal_1": "normal, 1",
+    "flat": "equal",
+}
+WAYS = {
+    "best": "exact scores",
+    "off_by_1": "scores off by 1",
+    "off_by_3": "scores off by 3",
+    "pooled_16": "means of 16 keys",
+    "pooled_64": "means of 64 keys",
+    "nearest": "nearest keys",
+    "random": "random keys",
+}
+
+
+def draw(pyplot, programs, folder):
+    rows = rows_of(programs / "keeps_and_misses")
+    figure, (left, middle, right) = new_figure(pyplot, width=11, height=3.9, columns=3)
+    panels = (
+        (left, "k", KINDS, "the best k of 4,096 keys keep", "mass kept"),
+        (middle, "k_mass", WAYS, "topics: chosen by", "mass kept"),
+        (right, "k_needle", WAYS, "a needle among topics: chosen by", "rows that keep the needle"),
+    )
+    for panel, column, names, title, label in panels:
+        table = [row for row in rows if column in row]
+        for number, (name, text) in enumerate(names.items()):
+            panel.plot(
+                [row[column] for row in table], [row[name] for row in table], f"{'osD^vP*'[number]}-", ms=4, label=text
+            )
+        panel.set_xscale("log", base=2)
+        panel.set_xticks([row[column] for row in table], [f"{row[column]:.0f}" for row in table])
+        panel.set_ylim(-0.02, 1.04)
+        panel.set(title=title, xlabel="k", ylabel=label)
+        panel.legend(fontsize=7, frameon=False)
+    figure.savefig(folder / "mass_kept.png", dpi=90)
+    pyplot.close(figure)
+    return ["mass_kept.png"]
