@@ -1,4 +1,5 @@
 // course/03_flash_fast/step2_registers_gpu.cu [LENGTH]
+// Needs sm_80.
 // Step 2: warps own rows. A warp keeps the scores and the output of its 16 queries in registers,
 // and reads shared memory in vectors of four floats, each of which takes part in several
 // multiply-adds. Softmax needs no barrier any more: a row belongs to eight lanes of one warp.
@@ -19,17 +20,23 @@ struct Shared {
   float kv[kKeys][kStride];  // first keys, then values
 };
 
+// Two bf16 as floats: a bf16 is the upper half of an fp32.
+__device__ __forceinline__ float2 two(unsigned word, float factor) {
+  return {__uint_as_float(word << 16) * factor, __uint_as_float(word & 0xffff0000) * factor};
+}
+
 // Copies 64 rows as fp32: 16 bytes, eight bf16, at a time.
-__device__ void load_tile(float (&to)[64][kStride], const bf16* from, float factor) {
-  for (int i = threadIdx.x; i < 64 * kHeadDim / 8; i += kThreads) {
-    const uint4 eight = reinterpret_cast<const uint4*>(from)[i];
-    const unsigned words[4] = {eight.x, eight.y, eight.z, eight.w};
-    float* const place = &to[i / 16][i % 16 * 8];
+__device__ __forceinline__ void load_tile(float (&to)[64][kStride], const bf16* from,
+                                          float factor) {
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {  // a bf16 is the upper half of an fp32
-      place[2 * w] = __uint_as_float(words[w] << 16) * factor;
-      place[2 * w + 1] = __uint_as_float(words[w] & 0xffff0000) * factor;
-    }
+  for (int i = 0; i < 64 * kHeadDim / 8; i += kThreads) {
+    const int at = i + int(threadIdx.x);
+    const uint4 eight = reinterpret_cast<const uint4*>(from)[at];
+    const float2 a = two(eight.x, factor), b = two(eight.y, factor), c = two(eight.z, factor),
+                 d = two(eight.w, factor);
+    auto* const place = reinterpret_cast<float4*>(&to[at / 16][at % 16 * 8]);
+    place[0] = {a.x, a.y, b.x, b.y};
+    place[1] = {c.x, c.y, d.x, d.y};
   }
 }
 
