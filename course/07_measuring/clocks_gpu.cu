@@ -1,16 +1,12 @@
 // course/07_measuring/clocks_gpu.cu
-// One kernel, timed at its first call, after pauses, and after a second of the same. It also counts
-// cycles: cycles over time are the clock, which falls under load. And what the host's clock says,
-// with and without waiting for the GPU.
+// One kernel, timed at its first call, with and without waiting, after pauses, and after a second of
+// the same. It also counts cycles: cycles over time are the clock, which falls under load.
 #include <mma.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <thread>
-#include <vector>
 
 #include "common/gpu.h"
 
@@ -39,9 +35,9 @@ __device__ void add_products(Sum (&sums)[kSums], const Left& left, const Right (
   for (int i = 0; i < kSums; ++i) wmma::mma_sync(sums[i], left, right[i % 2], sums[i]);
 }
 
-// Tensor cores at work, with little else. Each warp adds products of 16 x 16 matrices, subtracts
-// them, and so on: numbers that change cost power, as those of a real kernel do. One more addition
-// is the result: total [warps of the grid][16][16] = 2 * a . b0 + 2 * a . b1.
+// Tensor cores at work: each warp adds products of 16 x 16 matrices, and subtracts them again, for
+// numbers that change cost power. One addition more is the result, of each warp in total[warp]:
+// 2 * a . b0 + 2 * a . b1.
 __global__ void __launch_bounds__(kThreads)
     multiply(const half* a, const half* b, float* total, Stamp* stamps) {
   const uint64_t begin = clock64(), begin_ns = nanoseconds_now();

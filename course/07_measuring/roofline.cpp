@@ -20,24 +20,24 @@ using course::best_milliseconds, course::kDim, course::Values, course::view;
 // each takes four cycles: fewer than eight chains would wait for themselves. They begin with
 // different numbers, or the compiler would find out that one chain is enough. A macro, because a
 // template cannot say for which instructions it is compiled.
-#define COURSE_CHAINS(name, bytes)                            \
-  float name(int64_t steps) {                                 \
-    typedef float Vector __attribute__((vector_size(bytes))); \
-    Vector sums[12], total = {};                              \
-    for (int i = 0; i < 12; ++i) sums[i] = total + float(i);  \
-    for (int64_t step = 0; step < steps; ++step)              \
-      for (Vector & sum : sums) sum = sum * 0.5f + 1.0f;      \
-    for (const Vector& sum : sums) total += sum;              \
-    return total[0] + total[bytes / 4 - 1];                   \
+#define COURSE_CHAINS(target, name, bytes)                       \
+  target float name(int64_t steps) {                             \
+    typedef float Vector __attribute__((vector_size(bytes)));    \
+    Vector sums[12], total = {};                                 \
+    for (int i = 0; i < 12; ++i) sums[i] = total + float(3 + i); \
+    for (int64_t step = 0; step < steps; ++step)                 \
+      for (Vector & sum : sums) sum = sum * 0.5f + 1.0f;         \
+    for (const Vector& sum : sums) total += sum;                 \
+    return total[0] + total[bytes / 4 - 1];                      \
   }
-COURSE_CHAINS(chains_of_4, 16)
+COURSE_CHAINS([[]], chains_of_4, 16)
 #if defined(__x86_64__)
-__attribute__((target("avx2,fma"))) COURSE_CHAINS(chains_of_8, 32)
-    __attribute__((target("avx512f"))) COURSE_CHAINS(chains_of_16, 64)
+COURSE_CHAINS([[gnu::target("avx2,fma")]], chains_of_8, 32)
+COURSE_CHAINS([[gnu::target("avx512f")]], chains_of_16, 64)
 #endif
 
-    // FLOPs a second, with the widest registers that this CPU has.
-    double most_flops() {
+// FLOPs a second, with the widest registers that this CPU has.
+double most_flops() {
   float (*chains)(int64_t) = chains_of_4;
   int lanes = 4;
 #if defined(__x86_64__)
