@@ -118,9 +118,11 @@ int main() {
   };
   const Problem plain = {values(kHeads * kQueries * kDim, 1), values(kKeys * kDim, 2),
                          values(kHeads * kQueries, 3)};
-  const auto changed = [&](float all, float first_channel) {
+  // All of q and k times a factor, and their first four channels times another.
+  const auto changed = [&](float all_of_k, float first_of_q, float first_of_k) {
     Problem p = plain;
-    for (size_t i = 0; i < p.k.size(); ++i) p.k[i] *= i % kDim == 0 ? first_channel : all;
+    for (size_t i = 0; i < p.q.size(); ++i) p.q[i] *= i % kDim < 4 ? first_of_q : 1;
+    for (size_t i = 0; i < p.k.size(); ++i) p.k[i] *= i % kDim < 4 ? first_of_k : all_of_k;
     return p;
   };
   std::printf("e4m3 of 1, 1.06, 1.07, 447, 464, 465, 0.0009:");
@@ -132,11 +134,13 @@ int main() {
               static_cast<long long>(kDim));
   std::printf("%-26s %7s %7s %7s\n", "indexer_in_8_bits", "chosen", "same", "score");
   compare("a_scale_per_vector", plain, true, false);
-  compare("outlier_channel", changed(1, 100), true, false);
-  compare("outlier_channel,_turned", changed(1, 100), true, true);
+  compare("turned", plain, true, true);
+  compare("outliers_in_k", changed(1, 1, 20), true, false);
+  compare("outliers_in_k,_turned", changed(1, 1, 20), true, true);
+  compare("outliers_in_q_and_k", changed(1, 20, 20), true, false);
+  compare("outliers_in_both,_turned", changed(1, 20, 20), true, true);
   compare("no_scale", plain, false, false);
-  compare("no_scale,_small_keys", changed(0.0005f, 0.0005f), false, false);
-  compare("no_scale,_large_keys", changed(300, 300), false, false);
-  compare("scale,_large_keys", changed(300, 300), true, false);
+  compare("no_scale,_small_keys", changed(0.0005f, 1, 0.0005f), false, false);
+  compare("no_scale,_large_keys", changed(300, 1, 300), false, false);
   return 0;
 }
