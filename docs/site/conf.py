@@ -26,7 +26,7 @@ version = release = version_in_header()
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "headers", "python_api"]
 root_doc = "docs/index"
-include_patterns = ["docs/**.md", "records/**.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+include_patterns = ["docs/**.md", "course/**.md", "records/**.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = ["build", "out", ".venv", ".git", ".ci", "src", "tests", "python"]
 
 # The reference is made of docstrings alone: the site needs no build of the extension, and none of its packages.
