@@ -46,6 +46,11 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
+def two_layers(kind, device="cpu"):
+    """One of each kind that these models have; the compiler takes as long again for every further one."""
+    return model_of(kind, "keyhole", device, num_hidden_layers=2)
+
+
 def counting(model, **options):
     counter = testing.CompileCounterWithBackend("aot_eager")
     return torch.compile(model, fullgraph=True, backend=counter, **options), counter
@@ -72,7 +77,7 @@ CASES += [("mistral", name) for name in INPUTS if ("mistral", name) not in CASES
 
 def check_lengths(kind, name, lengths, device):
     """How many graphs were made after a forward and backward pass of each length."""
-    model = model_of(kind, "keyhole", device, num_hidden_layers=2)
+    model = two_layers(kind, device)
     compiled, counter = counting(model)
     made = []
     for length in lengths:
@@ -98,7 +103,7 @@ def test_a_second_length(kind, name):
 
 def test_values_may_change_without_a_new_graph():
     """Padding and packed sequences are read when the graph runs."""
-    model = model_of("mistral", "keyhole")
+    model = two_layers("mistral")
     compiled, counter = counting(model)
     for lengths in ([LENGTH, 17], [5, LENGTH], [LENGTH, LENGTH]):
         inputs = {"attention_mask": padding("left", lengths)}
@@ -112,7 +117,7 @@ def test_values_may_change_without_a_new_graph():
 
 
 def test_one_graph_for_all_lengths():
-    model = model_of("mistral", "keyhole")
+    model = two_layers("mistral")
     compiled, counter = counting(model, dynamic=True)
     made = []
     for length in (LENGTH, 29, 64):
@@ -124,14 +129,14 @@ def test_one_graph_for_all_lengths():
 
 def test_inductor():
     """One kind of input: each is a graph of its own, for which Inductor compiles C++ for half a minute."""
-    model = model_of("gemma2", "keyhole")
+    model = two_layers("gemma2")
     compiled = torch.compile(model, fullgraph=True)
     found, expected = (gradients_of(model, function, tokens(), INPUTS["packed"]) for function in (compiled, model))
     check_equal(found, expected, tolerance=1e-4)
 
 
 def test_exported():
-    model = model_of("mistral", "keyhole")
+    model = two_layers("mistral")
     inputs = {"input_ids": tokens(), "attention_mask": padding("left", [LENGTH, 17]), "use_cache": False}
     exported = torch.export.export(model, (), inputs, strict=False).module()
     torch.testing.assert_close(exported(**inputs).logits, model(**inputs).logits)
@@ -139,7 +144,7 @@ def test_exported():
 
 @pytest.mark.parametrize("name", ["plain", "padded left", "packed"])
 def test_own_patterns(name):
-    model = model_of("llama", "keyhole")
+    model = two_layers("llama")
     compiled, counter = counting(model)
     arrays = keyhole.csr([2 * i for i in range(LENGTH + 1)], [j for i in range(LENGTH) for j in (i // 2, i)])
     texts = ["causal & (window(7) | sinks(2))", "causal & blocks(8)"]
@@ -153,7 +158,7 @@ def test_own_patterns(name):
 @pytest.mark.parametrize("kind", ["llama", "mistral"])
 def test_steps_with_a_cache(kind):
     """Mistral's cache drops tokens that its window has left behind."""
-    model = model_of(kind, "keyhole")
+    model = two_layers(kind)
     compiled, _ = counting(model)
     ids = tokens(length=LENGTH + 3)
     results = []
@@ -181,16 +186,16 @@ class TestGraphBreaks:
         mask = torch.ones(2, 1, LENGTH, LENGTH, dtype=torch.bool).tril()
         mask[..., 3:5] = False
         mask |= torch.eye(LENGTH, dtype=torch.bool)
-        self.check(model_of("llama", "keyhole"), "keyhole: .* a tensor of four dimensions", attention_mask=mask)
+        self.check(two_layers("llama"), "keyhole: .* a tensor of four dimensions", attention_mask=mask)
 
     def test_ends_of_packed_sequences(self):
         ends = torch.tensor([0, 11, 80], dtype=torch.int32)
-        model = model_of("mistral", "keyhole")
+        model = two_layers("mistral")
         batch = {"cu_seq_lens_q": ends // 2, "cu_seq_lens_k": ends // 2}
         self.check(model, "keyhole: .* sequences packed by cu_seq_lens_q", **batch)
 
     def test_own_patterns_with_a_cache_that_dropped_tokens(self):
-        model = model_of("mistral", "keyhole")
+        model = two_layers("mistral")
         keyhole_hf.set_pattern(model, "causal & window(7)")
         ids = tokens(length=LENGTH + 1)
 
@@ -211,7 +216,7 @@ class TestGraphBreaks:
         self.check(model, "keyhole: .* a mask function that is not one of")
 
     def test_a_static_cache(self):
-        model = model_of("llama", "keyhole")
+        model = two_layers("llama")
         results = []
         for function in (model, torch.compile(model, backend="eager")):
             cache = transformers.StaticCache(config=model.config, max_cache_len=LENGTH + 8)
