@@ -99,7 +99,7 @@ __device__ __forceinline__ void store_rows(bf16* to, const float (&out)[kHeadDim
     float sum = rows.sum[h];
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    const float factor = 1 / sum;
+    const float factor = __fdividef(1, sum);
     auto* const row = reinterpret_cast<std::uint32_t*>(to + (lane / 4 + 8 * h) * kHeadDim);
 #pragma unroll
     for (int j = 0; j < kHeadDim / 8; ++j) {

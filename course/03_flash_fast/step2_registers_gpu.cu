@@ -26,14 +26,13 @@ __device__ __forceinline__ float2 two(unsigned word, float factor) {
 }
 
 // Copies 64 rows as fp32: 16 bytes, eight bf16, at a time.
-__device__ __forceinline__ void load_tile(float (&to)[64][kStride], const bf16* from,
-                                          float factor) {
+__device__ void load_tile(float (&to)[64][kStride], const bf16* from, float factor) {
 #pragma unroll
   for (int i = 0; i < 64 * kHeadDim / 8; i += kThreads) {
     const int at = i + int(threadIdx.x);
     const uint4 eight = reinterpret_cast<const uint4*>(from)[at];
-    const float2 a = two(eight.x, factor), b = two(eight.y, factor), c = two(eight.z, factor),
-                 d = two(eight.w, factor);
+    const float2 a = two(eight.x, factor), b = two(eight.y, factor);
+    const float2 c = two(eight.z, factor), d = two(eight.w, factor);
     auto* const place = reinterpret_cast<float4*>(&to[at / 16][at % 16 * 8]);
     place[0] = {a.x, a.y, b.x, b.y};
     place[1] = {c.x, c.y, d.x, d.y};
@@ -48,9 +47,7 @@ __device__ __forceinline__ float4 four(const float& first) {
 template <class Combine>
 __device__ __forceinline__ float over_row(float value, Combine combine) {
 #pragma unroll
-  for (int step = 1; step < 8; step *= 2) {
-    value = combine(value, __shfl_xor_sync(~0u, value, step));
-  }
+  for (int step = 1; step < 8; step *= 2) value = combine(value, __shfl_xor_sync(~0u, value, step));
   return value;
 }
 
@@ -71,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, 3) attend(Tensors t) {
     load_tile(shared.kv, t.k + first + std::size_t(key) * kHeadDim, 1);
     __syncthreads();
     float scores[4][8] = {};
-#pragma unroll 2
+#pragma unroll 1
     for (int d = 0; d < kHeadDim; d += 4) {  // 12 loads of four floats, 128 multiply-adds
       float4 queries[4];
 #pragma unroll
@@ -114,9 +111,8 @@ __global__ void __launch_bounds__(kThreads, 3) attend(Tensors t) {
       for (int owner = 0; owner < 8; ++owner) {  // the lane of this row that has the weight
         float weights[4];
 #pragma unroll
-        for (int r = 0; r < 4; ++r) {
+        for (int r = 0; r < 4; ++r)
           weights[r] = __shfl_sync(~0u, scores[r][j], lane / 8 * 8 + owner);
-        }
 #pragma unroll
         for (int c = 0; c < 4; ++c) {  // 4 loads and 4 shuffles, 64 multiply-adds
           const float4 values = four(shared.kv[owner + 8 * j][4 * part + 32 * c]);

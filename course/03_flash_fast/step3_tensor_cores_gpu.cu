@@ -22,7 +22,7 @@ struct Shared {
 // Copies a tile 16 bytes at a time: through registers, so each thread waits for what it has read.
 template <int kRows>
 __device__ void load_tile(bf16 (&to)[kRows][kHeadDim], const bf16* from) {
-#pragma unroll
+#pragma unroll 8
   for (int i = 0; i < kRows * kHeadDim / 8; i += kThreads) {
     const int at = i + int(threadIdx.x);
     reinterpret_cast<uint4*>(to)[at] = reinterpret_cast<const uint4*>(from)[at];
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend(Tensors t) {
     // scores = q . k', 16 terms at a time. Keys are the columns of the right operand, and a key is
     // a row of memory: a fragment is read as it lies there.
     float scores[2][kKeys / 2] = {};
-#pragma unroll
+#pragma unroll 1  // a loop: with all of it unrolled, registers run out
     for (int d = 0; d < kHeadDim; d += 16) {
       std::uint32_t queries[2][4], keys[4];
 #pragma unroll

@@ -25,14 +25,15 @@ __device__ __forceinline__ std::uint32_t chunk_at(const bf16* tile, int row, int
   return smem_address(tile) + std::uint32_t(row * 256 + (chunk ^ row % 8) * 16);
 }
 
-// Starts to copy a tile.
+// Starts to copy a tile: eight rows at a time. A thread keeps to its chunk, and its rows are eight
+// apart, so that it has one address in each memory and adds constants.
 template <int kRows>
 __device__ __forceinline__ void load_tile(const bf16* to, const bf16* from) {
+  const int row = threadIdx.x / 16, chunk = threadIdx.x % 16;
+  const std::uint32_t place = chunk_at(to, row, chunk);
+  from += row * kHeadDim + chunk * 8;
 #pragma unroll
-  for (int i = 0; i < kRows * 16; i += kThreads) {
-    const int at = i + int(threadIdx.x);
-    copy_async(chunk_at(to, at / 16, at % 16), from + at * 8);
-  }
+  for (int r = 0; r < kRows; r += kThreads / 16) copy_async(place + r * 256, from + r * kHeadDim);
 }
 
 __global__ void __launch_bounds__(kThreads, 2) attend(Tensors t) {
@@ -43,11 +44,14 @@ __global__ void __launch_bounds__(kThreads, 2) attend(Tensors t) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int tiles = t.length / kKeys;
 
+  const bf16 *k_from = t.k + first, *v_from = t.v + first;
   const auto load = [&](int tile) {
-    const std::size_t at = first + std::size_t(tile) * (kKeys * kHeadDim);
-    load_tile<kKeys>(shared.k[tile % 2], t.k + at);
-    load_tile<kKeys>(shared.v[tile % 2], t.v + at);
+    load_tile<kKeys>(shared.k[tile % 2], k_from + std::size_t(tile) * (kKeys * kHeadDim));
+    load_tile<kKeys>(shared.v[tile % 2], v_from + std::size_t(tile) * (kKeys * kHeadDim));
   };
+  // Where this lane's addresses begin. Further chunks are an exclusive or away, further rows a sum.
+  const std::uint32_t q_at = chunk_at(shared.q, 32 * warp + lane % 16, lane / 16);
+  const int k_row = lane / 16 * 8 + lane % 8, v_row = lane % 16;
   float out[2][kHeadDim / 2] = {};
   Rows rows[2];
   load_tile<kQueries>(shared.q, t.q + first + first_query * kHeadDim);
@@ -60,21 +64,21 @@ __global__ void __launch_bounds__(kThreads, 2) attend(Tensors t) {
     commit_copies();    // a group for each tile, also an empty one
     await_copies<1>();  // this thread's part of this tile is there
     __syncthreads();    // everybody's is
-    const bf16 *k = shared.k[tile % 2], *v = shared.v[tile % 2];
+    std::uint32_t q = q_at, k = chunk_at(shared.k[tile % 2], k_row, lane / 8 % 2);
+    std::uint32_t v = chunk_at(shared.v[tile % 2], v_row, lane / 16);
+    asm volatile("" : "+r"(q), "+r"(k), "+r"(v));  // sums of these are made where they are used
 
     float scores[2][kKeys / 2] = {};
-#pragma unroll
-    for (int d = 0; d < kHeadDim / 8; d += 2) {  // in chunks, as are columns below
+#pragma unroll 1  // a loop: with all of it unrolled, registers run out
+    for (int d = 0; d < kHeadDim / 8; d += 2) {  // chunks
       std::uint32_t queries[2][4], keys[4];
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        const int row = 32 * warp + 16 * m + lane % 16;
-        load_matrices(queries[m], chunk_at(shared.q, row, d + lane / 16));
+        load_matrices(queries[m], (q ^ d * 16) + m * 16 * 256);
       }
 #pragma unroll
       for (int n = 0; n < kKeys; n += 16) {
-        const int row = n + lane / 16 * 8 + lane % 8;
-        load_matrices(keys, chunk_at(k, row, d + lane / 8 % 2));
+        load_matrices(keys, (k ^ d * 16) + n * 256);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           multiply_add(scores[m], n / 8, queries[m], keys[0], keys[1]);
@@ -94,9 +98,9 @@ __global__ void __launch_bounds__(kThreads, 2) attend(Tensors t) {
 #pragma unroll
     for (int b = 0; b < kKeys / 16; ++b) {
 #pragma unroll
-      for (int n = 0; n < kHeadDim / 8; n += 2) {
+      for (int n = 0; n < kHeadDim / 8; n += 2) {  // chunks, too
         std::uint32_t values[4];
-        load_matrices_transposed(values, chunk_at(v, 16 * b + lane % 16, n + lane / 16));
+        load_matrices_transposed(values, (v ^ n * 16) + b * 16 * 256);
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           multiply_add(out[m], n, weights[m][b], values[0], values[1]);

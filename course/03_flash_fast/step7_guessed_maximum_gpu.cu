@@ -17,36 +17,35 @@ constexpr float kLargestSum = 1 << 24;
 
 class Consumer {
  public:
-  __device__ __forceinline__ Consumer(Rings& rings, int warp)
-      : rings_(rings),
-        group_(warp / 4),
-        queries_(operand(smem_address(rings.q) + warp / 4 * 64 * 128)) {}
+  __device__ __forceinline__ Consumer(Rings& rings, int group)
+      : rings_(rings), group_(group), queries_(operand(smem_address(rings.q) + group * 64 * 128)) {}
 
   __device__ __forceinline__ void run(bf16* to, int tiles) {
     if (group_ == 1) pass_turn();  // warpgroup 0 has the first turn
     rings_.waits.await(rings_.q_full, 0);
     take_first_tile(tiles);
-    // Two sets of weights: one is made while a product still reads the other one. Which set is
-    // which must be known to the compiler, so the loop has a step for each.
+    // Two sets of weights: one is made while a product still reads the other one. The compiler must
+    // know which is which, so the loop has a step for each.
     for (int tile = 1; tile < tiles; tile += 2) {
-      int left = tiles - tile;
-      asm volatile("" : "+r"(left));
-      step<0>(left > 1);
-      if (left == 1) break;
-      step<1>(left > 2);
+      step<0>(tile + 1 < tiles);
+      if (tile + 1 == tiles) break;
+      step<1>(tile + 2 < tiles);
     }
-    begin_products();
-    if (tiles % 2 == 1) {
-      multiply_values(out_, weights_[0], operand(smem_address(rings_.v[v_.stage])));
-    } else {
-      multiply_values(out_, weights_[1], operand(smem_address(rings_.v[v_.stage])));
-    }
+    if (tiles % 2 == 1)
+      multiply_last_values(weights_[0]);
+    else
+      multiply_last_values(weights_[1]);
     await_products<0>();
     is_ready(out_);
     store_rows(to, out_, rows_);
   }
 
  private:
+  __device__ __forceinline__ void multiply_last_values(const Weights& weights) {
+    begin_products();
+    multiply_values(out_, weights, operand(smem_address(rings_.v[v_.stage])));
+  }
+
   // Turns: each warpgroup has a named barrier, at which it waits and the other one only arrives.
   __device__ __forceinline__ void take_turn() const { meet(1 + group_, 256); }
   __device__ __forceinline__ void pass_turn() const { pass(2 - group_, 256); }
@@ -135,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     grow_registers<kConsumerRegisters>();
     const std::size_t row = std::size_t(head) * tiles * kTile + first_query + 16 * (warp - 4);
-    Consumer(rings, warp - 4).run(out + row * kHeadDim, tiles);
+    Consumer(rings, warp / 4 - 1).run(out + row * kHeadDim, tiles);
     rings.waits.end();
   }
 }
