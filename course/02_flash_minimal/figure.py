@@ -16,7 +16,7 @@ def draw(pyplot, programs, folder):
     label = f"the maximum grew: rescaled, {len(raised)} of {len(tiles) - 1} times"
     row.plot([line["tile"] for line in raised], [line["max"] for line in raised], "v", color=COLORS[3], label=label)
     row.set(title="One row, 40 tiles of 16 keys", xlabel="tile")
-    row.legend(frameon=False, fontsize=8, loc="center right")
+    row.legend(frameon=False, fontsize=8, loc="upper right", bbox_to_anchor=(1, 0.5))
 
     sizes = rows_of(programs / "flash")
     lengths = [line["length"] for line in sizes]
