@@ -1,12 +1,11 @@
 # course/05_choosing_keys/learn.py
-"""Four models learn to answer questions about a text: with dense attention, with a window, with random keys, and with keys
-that an indexer chooses (DeepSeek's way). What they answer, and what it costs. CPU, torch, under two minutes.
+"""Four models learn to answer questions about a text: with all keys, the nearest, random ones, and those an indexer
+chooses (DeepSeek's way). What they answer, and what it costs. On the CPU, with torch, in less than two minutes.
 
     python learn.py [--steps 300] [--length 256] [--top-k 8] [--seed 0]
 
-A text is tokens (kind, key, value). FACTS of them are facts; fillers look alike and have a key and a value, too. The last
-QUESTIONS tokens ask. "find" asks for the value of a key: one token knows it, anywhere. "theme" asks which value is the most
-frequent in the text: no token knows it, and all of them do.
+Tokens have a kind, a key and a value. 32 are facts; fillers look alike. The last 32 ask. "find" asks for the value of a
+key: one token knows it, anywhere. "theme" asks for the most frequent value: no token knows it, all together do.
 """
 
 import argparse
@@ -64,11 +63,6 @@ class Reader(nn.Module):
         return self.answer((x + result.output)[:, -QUESTIONS:]), result
 
 
-def random_keys(tokens, top_k):
-    count, length, _ = tokens.shape
-    return keyhole.top_k(torch.rand(count, 1, length, length), top_k, visible="causal")
-
-
 def train(model, steps, length, parameters, rate, lists=None, learns="answers"):
     """`lists`: draws the keys to attend to. `learns`: what is minimised, "answers", "index" or "both"."""
     model.train()
@@ -77,8 +71,8 @@ def train(model, steps, length, parameters, rate, lists=None, learns="answers"):
         tokens, answers, _ = draw_texts(8, length)
         logits, result = model(tokens, lists and lists(tokens))
         loss = result.loss if learns != "answers" else 0
-        if learns != "index":
-            for part in (slice(0, -THEMES), slice(-THEMES, None)):  # both kinds of questions count alike
+        for part in (slice(0, -THEMES), slice(-THEMES, None)):  # both kinds of questions count alike
+            if learns != "index":
                 loss = loss + cross_entropy(logits[:, part].flatten(0, 1), answers[:, part].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -89,76 +83,68 @@ def train(model, steps, length, parameters, rate, lists=None, learns="answers"):
 def judge(model, length, lists=None):
     """Shares of right answers, and of "find" questions that attend to their fact. The same texts for all."""
     model.eval()
-    state = torch.get_rng_state()
-    torch.manual_seed(1234)
-    tokens, answers, places = draw_texts(64, length)
-    logits, result = model(tokens, lists and lists(tokens))
-    torch.set_rng_state(state)
+    with torch.random.fork_rng():
+        torch.manual_seed(1234)
+        tokens, answers, places = draw_texts(64, length)
+        logits, result = model(tokens, lists and lists(tokens))
     right = (logits.argmax(-1) == answers).float()
-    seen = torch.ones(1)
+    row = {"find": right[:, :-THEMES].mean().item(), "theme": right[:, -THEMES:].mean().item(), "seen": 1.0}
     if result.indices is not None:
-        seen = (result.indices[:, 0, -QUESTIONS:-THEMES] == places[..., None]).any(-1).float()
-    return {
-        "find": right[:, :-THEMES].mean().item(),
-        "theme": right[:, -THEMES:].mean().item(),
-        "seen": seen.mean().item(),
-    }
+        row["seen"] = (result.indices[:, 0, -QUESTIONS:-THEMES] == places[..., None]).any(-1).float().mean().item()
+    return row
 
 
 def main(steps=300, length=256, top_k=8, seed=0):
     """Trains and prints; returns the table, one dict a row."""
     table = []
 
-    def report(name, model, began, keys, is_indexed, lists=None):
-        row = {"keys": name, **judge(model, length, lists)}
-        seen = sum(min(query + 1, keys) for query in range(length)) / length  # keys of a query, on average
-        row["multiplications"] = round(seen * 2 * DIM + is_indexed * (length + 1) / 2 * INDEX_HEADS * INDEX_DIM)
-        row["seconds"] = time.perf_counter() - began
-        table.append(row)
-        numbers = f"{row['find']:6.2f} {row['theme']:6.2f} {row['seen']:6.2f} {row['multiplications']:15d}"
-        print(f"{name:22} {numbers} {row['seconds']:8.0f}", flush=True)
-
-    def new_model():
-        torch.manual_seed(seed)  # every model begins with the same weights
-        return Reader(top_k), time.perf_counter()
-
-    print(f"{'keys':22} {'find':>6} {'theme':>6} {'seen':>6} {'multiplications':>15} {'seconds':>8}")
-    model, began = new_model()
-    train(model, steps, length, model.parameters(), 3e-3)
-    report("all", model, began, length, False)
-
-    model, began = new_model()
-    window = (torch.arange(length)[:, None] - torch.arange(top_k)).clamp(min=-1).to(torch.int32)
-    model.attention.set(stage="sparse")
-
     def nearest(tokens):
-        return window.expand(len(tokens), 1, -1, -1)
+        return (torch.arange(length)[:, None] - torch.arange(top_k)).clamp(min=-1).int().expand(len(tokens), 1, -1, -1)
 
-    train(model, steps, length, model.parameters(), 3e-3, nearest)
-    report("nearest", model, began, top_k, False, nearest)
+    def random(tokens):
+        return keyhole.top_k(torch.rand(len(tokens), 1, length, length), top_k, visible="causal")
 
-    model, began = new_model()
-    model.attention.set(stage="sparse")
-    train(model, steps, length, model.parameters(), 3e-3, lambda tokens: random_keys(tokens, top_k))
-    report("random", model, began, top_k, False, lambda tokens: random_keys(tokens, top_k))
+    def begin(stage):
+        torch.manual_seed(seed)  # every model begins with the same weights
+        model = Reader(top_k)
+        model.attention.set(stage=stage)
+        return model, time.perf_counter()
 
-    model, began = new_model()
+    def report(name, keys, scored, lists=None):
+        row = {"keys": name, **judge(model, length, lists)}
+        attended = sum(min(query + 1, keys) for query in range(length)) / length  # by a query, on average
+        row["multiplications"] = round(attended * 2 * DIM + scored * INDEX_HEADS * INDEX_DIM)
+        row["seconds"] = round(time.perf_counter() - began)
+        table.append(row)
+        print("{:20} {:6.2f} {:6.2f} {:6.2f} {:15d} {:7d}".format(*row.values()), flush=True)
+
+    print("{:20} {:>6} {:>6} {:>6} {:>15} {:>7}".format("keys", "find", "theme", "seen", "multiplications", "seconds"))
+    model, began = begin("dense")
+    train(model, steps, length, model.parameters(), 3e-3)
+    report("all", length, 0)
+    for name, lists in (("nearest", nearest), ("random", random)):
+        model, began = begin("sparse")
+        train(model, steps, length, model.parameters(), 3e-3, lists)
+        report(name, top_k, 0, lists)
+
+    scored = (length + 1) / 2  # keys that an indexer scores for a query, on average
+    model, began = begin("dense")
     train(model, steps // 2, length, model.parameters(), 3e-3)
     model.attention.set(stage="sparse")
-    report("indexer,_untrained", model, began, top_k, True)
+    report("indexer,_untrained", top_k, scored)
     model.attention.set(stage="warmup")
     train(model, steps // 3, length, list(knn.indexer_parameters(model)), 3e-3, learns="index")
     model.attention.set(stage="sparse")
-    report("indexer,_warmed_up", model, began, top_k, True)
+    report("indexer,_warmed_up", top_k, scored)
     train(model, steps // 6, length, model.parameters(), 1e-3, learns="both")
-    report("indexer,_trained", model, began, top_k, True)
+    report("indexer,_trained", top_k, scored)
     model.attention.set(top_k=8 * top_k)
-    report("indexer,_8_times_keys", model, began, 8 * top_k, True)
+    report("the_same,_8_times_k", 8 * top_k, scored)
     return table
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description="Trains four models; see the top of the file.")
     for option, default in (("--steps", 300), ("--length", 256), ("--top-k", 8), ("--seed", 0)):
         parser.add_argument(option, type=int, default=default)
     main(**vars(parser.parse_args()))
