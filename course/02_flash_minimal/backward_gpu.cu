@@ -3,6 +3,7 @@
 // two launches. For dq a CTA keeps 32 queries and goes through the keys; for dk and dv it keeps 32
 // keys and goes through the queries. Nothing is added by two CTAs, so no atomics, and the same bits
 // every time; the price is that q k' and dout v' are computed twice.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -109,7 +110,8 @@ __global__ void gradients(Tensors t) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  const int length = count > 1 ? std::atoi(arguments[1]) : 300;  // the last tiles are not full
+  const int length =
+      count > 1 ? std::max(1, std::atoi(arguments[1])) : 300;  // the last tiles are not full
   course::need_gpu();
   const course::Exact exact(kHeads, length, kHeadDim);
   course::GpuArray<float> q(exact.q), k(exact.k), v(exact.v), dout(exact.dout), out(exact.out);

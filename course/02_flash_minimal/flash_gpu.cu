@@ -2,6 +2,7 @@
 // FlashAttention's forward pass in one kernel of about 60 lines. A CTA takes 32 queries of one head
 // and goes through all keys, 32 at a time; a warp takes 8 of the queries. Scores and weights never
 // leave the registers.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -114,7 +115,8 @@ double exact_row(const float* q, const float* k, const float* v, int length, int
 }  // namespace
 
 int main(int count, char** arguments) {
-  const int length = count > 1 ? std::atoi(arguments[1]) : 2045;  // the last tiles are not full
+  const int length =
+      count > 1 ? std::max(1, std::atoi(arguments[1])) : 2045;  // the last tiles are not full
   course::need_gpu();
   const std::size_t numbers = std::size_t{1} * kHeads * length * kHeadDim;
   const std::vector<float> q = course::random_values(numbers, 1);

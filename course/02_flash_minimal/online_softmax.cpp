@@ -76,7 +76,7 @@ int main(int count, char** arguments) {
   // A kernel takes a tile of scores at a time: the maximum of a tile first, then its sums, then one
   // rescaling for the whole tile. That is a merge with the state of the tile alone.
   const size_t tile = 16;
-  const size_t tiles = count > 1 ? std::strtoul(arguments[1], nullptr, 10) : 8;
+  const size_t tiles = count > 1 ? std::max(1ul, std::strtoul(arguments[1], nullptr, 10)) : 8;
   const std::vector<float> many = course::random_values(2 * tiles * tile, 9);
   std::vector<double> all_scores, all_values;
   for (size_t j = 0; j < tiles * tile; ++j) {
