@@ -38,24 +38,29 @@ inline keyhole::TensorView view(const Values& values) {
 // Three steps, and between them `weights`, [length, length], goes through memory.
 inline void naive(const Head& head, Values& weights, Values& out) {
   const int64_t length = head.length;
-  for (int64_t q = 0; q < length; ++q)
-    for (int64_t k = 0; k < length; ++k) {
+  const float *const q = head.q.data(), *const k = head.k.data(), *const v = head.v.data();
+  for (int64_t i = 0; i < length; ++i) {
+    float* row = weights.data() + i * length;
+    for (int64_t j = 0; j < length; ++j) {
       float sum = 0;
-      for (int64_t d = 0; d < kDim; ++d) sum += head.q[q * kDim + d] * head.k[k * kDim + d];
-      weights[q * length + k] = sum * kScale;
+      for (int64_t d = 0; d < kDim; ++d) sum += q[i * kDim + d] * k[j * kDim + d];
+      row[j] = sum * kScale;
     }
-  for (int64_t q = 0; q < length; ++q) {
-    float* row = &weights[q * length];
+  }
+  for (int64_t i = 0; i < length; ++i) {
+    float* row = weights.data() + i * length;
     const float highest = *std::max_element(row, row + length);
     float sum = 0;
-    for (int64_t k = 0; k < length; ++k) sum += row[k] = std::exp(row[k] - highest);
-    for (int64_t k = 0; k < length; ++k) row[k] /= sum;
+    for (int64_t j = 0; j < length; ++j) sum += row[j] = std::exp(row[j] - highest);
+    for (int64_t j = 0; j < length; ++j) row[j] /= sum;
   }
   std::fill(out.begin(), out.end(), 0.0f);
-  for (int64_t q = 0; q < length; ++q)
-    for (int64_t k = 0; k < length; ++k)
-      for (int64_t d = 0; d < kDim; ++d)
-        out[q * kDim + d] += weights[q * length + k] * head.v[k * kDim + d];
+  for (int64_t i = 0; i < length; ++i) {
+    const float* row = weights.data() + i * length;
+    float* o = out.data() + i * kDim;
+    for (int64_t j = 0; j < length; ++j)
+      for (int64_t d = 0; d < kDim; ++d) o[d] += row[j] * v[j * kDim + d];
+  }
 }
 
 // 64 queries and 64 keys at a time. A tile of keys is transposed first: then the scores of a query
@@ -65,30 +70,33 @@ inline void flash(const Head& head, Values& out) {
   float keys[kDim][kTile], weights[kTile];
   std::fill(out.begin(), out.end(), 0.0f);
   for (int64_t first_q = 0; first_q < head.length; first_q += kTile) {
-    Values highest(kTile, kLowest), sum(kTile, 0.0f);
+    float highest[kTile], sum[kTile] = {};
+    std::fill(highest, highest + kTile, kLowest);
     for (int64_t first_k = 0; first_k < head.length; first_k += kTile) {
-      for (int64_t k = 0; k < kTile; ++k)
-        for (int64_t d = 0; d < kDim; ++d) keys[d][k] = head.k[(first_k + k) * kDim + d] * kScale;
-      for (int64_t row = 0; row < kTile; ++row) {
-        const float* q = &head.q[(first_q + row) * kDim];
-        float* o = &out[(first_q + row) * kDim];
+      const float *const k = head.k.data() + first_k * kDim, *const v =
+                                                                 head.v.data() + first_k * kDim;
+      for (int64_t j = 0; j < kTile; ++j)
+        for (int64_t d = 0; d < kDim; ++d) keys[d][j] = k[j * kDim + d] * kScale;
+      for (int64_t i = 0; i < kTile; ++i) {
+        const float* q = head.q.data() + (first_q + i) * kDim;
+        float* o = out.data() + (first_q + i) * kDim;
         std::fill(weights, weights + kTile, 0.0f);
         for (int64_t d = 0; d < kDim; ++d)
-          for (int64_t k = 0; k < kTile; ++k) weights[k] += q[d] * keys[d][k];
-        const float before = highest[row];
-        highest[row] = std::max(before, *std::max_element(weights, weights + kTile));
-        const float shrink = std::exp(before - highest[row]);  // 0 for the first tile
-        sum[row] *= shrink;
+          for (int64_t j = 0; j < kTile; ++j) weights[j] += q[d] * keys[d][j];
+        const float before = highest[i];
+        highest[i] = std::max(before, *std::max_element(weights, weights + kTile));
+        const float shrink = std::exp(before - highest[i]);  // 0 for the first tile
+        sum[i] *= shrink;
         for (int64_t d = 0; d < kDim; ++d) o[d] *= shrink;
-        for (int64_t k = 0; k < kTile; ++k) {
-          const float weight = std::exp(weights[k] - highest[row]);
-          sum[row] += weight;
-          for (int64_t d = 0; d < kDim; ++d) o[d] += weight * head.v[(first_k + k) * kDim + d];
+        for (int64_t j = 0; j < kTile; ++j) {
+          const float weight = std::exp(weights[j] - highest[i]);
+          sum[i] += weight;
+          for (int64_t d = 0; d < kDim; ++d) o[d] += weight * v[j * kDim + d];
         }
       }
     }
-    for (int64_t row = 0; row < kTile; ++row)
-      for (int64_t d = 0; d < kDim; ++d) out[(first_q + row) * kDim + d] /= sum[row];
+    for (int64_t i = 0; i < kTile; ++i)
+      for (int64_t d = 0; d < kDim; ++d) out[(first_q + i) * kDim + d] /= sum[i];
   }
 }
 
