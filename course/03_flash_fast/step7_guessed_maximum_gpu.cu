@@ -11,8 +11,7 @@ namespace {
 
 using namespace course;
 
-// bf16 has the exponents of fp32, and the output is divided by the sum of weights anyway: weights
-// need not be below 1. The sum of weights is at least as large as each of them.
+// Weights may exceed 1: bf16 has the exponents of fp32, and out is divided by their sum anyway.
 constexpr float kLargestSum = 1 << 24;
 
 class Consumer {
