@@ -26,36 +26,32 @@ enum class Mistake {
   out_not_rescaled,
   nothing_rescaled,
   last_tile_only,
+  first_ignored,
+  end_ignored,
   mask_ignored,
 };
 
-inline const char* explain(Mistake mistake) {
-  switch (mistake) {
-    case Mistake::no_scale:
-      return "the scores are not multiplied by problem.scale";
-    case Mistake::no_division:
-      return "out is not divided by the sum of the weights at the end";
-    case Mistake::sum_not_rescaled:
-      return "the old sum is not rescaled when the maximum grows";
-    case Mistake::out_not_rescaled:
-      return "the old out is not rescaled when the maximum grows";
-    case Mistake::nothing_rescaled:
-      return "nothing is rescaled when the maximum grows";
-    case Mistake::last_tile_only:
-      return "every tile begins anew: only the last one counts";
-    case Mistake::mask_ignored:
-      return "keys outside of first[i] to end[i] are not left out";
-    case Mistake::none:
-      break;
-  }
-  return "";
-}
+struct Explanation {
+  Mistake mistake;
+  const char* text;
+};
+inline constexpr Explanation kExplanations[] = {
+    {Mistake::no_scale, "the scores are not multiplied by problem.scale"},
+    {Mistake::no_division, "out is not divided by the sum of the weights at the end"},
+    {Mistake::sum_not_rescaled, "the old sum is not rescaled when the maximum grows"},
+    {Mistake::out_not_rescaled, "the old out is not rescaled when the maximum grows"},
+    {Mistake::nothing_rescaled, "nothing is rescaled when the maximum grows"},
+    {Mistake::last_tile_only, "every tile begins anew: only the last one counts"},
+    {Mistake::first_ignored, "keys before first[i] are not left out"},
+    {Mistake::end_ignored, "keys from end[i] on are not left out"},
+    {Mistake::mask_ignored, "neither first[i] nor end[i] is respected"},
+};
 
 // One row with one mistake; Mistake::none is the definition.
 inline Row row_with(Mistake mistake, const Problem& problem, int query) {
-  const bool all = mistake == Mistake::mask_ignored;
-  const int end = all ? problem.keys : problem.end[query];
-  int first = all ? 0 : problem.first[query];
+  const bool no_mask = mistake == Mistake::mask_ignored;
+  const int end = no_mask || mistake == Mistake::end_ignored ? problem.keys : problem.end[query];
+  int first = no_mask || mistake == Mistake::first_ignored ? 0 : problem.first[query];
   Row row;
   row.out.assign(problem.head_dim, 0);
   if (first >= end) return row;

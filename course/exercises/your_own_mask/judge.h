@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -61,28 +62,29 @@ struct Judge {
       }
     }
     if (say(count == 0, name)) return;
-    std::printf("       expected no pair that %s, came %ld\n", what, count);
-    std::printf("       the first: query %d, key %d, %d back. %s\n", int(query), int(key),
-                int(query - key), explain(query, key).c_str());
+    std::printf("       expected no pair %s, came %ld\n", what, count);
+    std::printf("       the first: query %d, key %d, %d tokens %s. %s\n", int(query), int(key),
+                int(std::abs(query - key)), key > query ? "after it" : "before it",
+                explain(query, key).c_str());
   }
 
   void causality() {
     expect_none(
-        "causality", "sees a later token",
+        "causality", "with a later token",
         [&](int64_t q, int64_t k) { return k > q && got.allows(q, k); },
         [](int64_t, int64_t) { return std::string("Is all of it combined with causal()?"); });
   }
 
   void rule(Rule rule, const char* name, const std::string& cause) {
     expect_none(
-        name, "this rule wants is missing",
+        name, "of this rule to be missing",
         [&](int64_t q, int64_t k) { return (wanted.at(q, k) & rule) && !got.allows(q, k); },
         [&](int64_t, int64_t) { return cause; });
   }
 
   void nothing_else() {
     expect_none(
-        "nothing else", "no rule wants attends (later tokens not counted)",
+        "nothing else", "with an earlier token that no rule names",
         [&](int64_t q, int64_t k) { return k <= q && !wanted.at(q, k) && got.allows(q, k); },
         [&](int64_t q, int64_t k) -> std::string {
           if (q - k == specification.neighbours + 1) return "One neighbour too many?";
