@@ -52,10 +52,11 @@ void print_kept_weight() {
       image_sum[q] += image_falloff(q, k);
     }
   }
-  std::printf("%-34s %8s %6s %6s\n", "share_of_weight_kept_by", "keys", "text", "image");
-  for (const Pattern& pattern : {causal() & window(48), streaming(1, 48), strided(25),
-                                 causal() & random(1, 98, 7), window(24), grid(kSide, kSide, 3, 3),
-                                 neighborhood(kSide, kSide, 3, 3), bigbird(8, 3, 1, 1, 7)}) {
+  std::printf("%-42s %8s %6s %6s\n", "share_of_weight_kept_by", "keys", "text", "image");
+  for (const Pattern& pattern :
+       {causal() & window(48), streaming(1, 48), strided(25), causal() & random(1, 98, 7),
+        window(24), grid(kSide, kSide, 3, 3), neighborhood(kSide, kSide, 3, 3),
+        grid(kSide, kSide, 0, 23) | grid(kSide, kSide, 23, 0), bigbird(8, 3, 1, 1, 7)}) {
     const HeadPattern asked = pattern.for_head({.q_len = kLength, .k_len = kLength, .offset = {}});
     double pairs = 0, text = 0, image = 0;
     for (int64_t q = 0; q < kLength; ++q) {
@@ -66,7 +67,7 @@ void print_kept_weight() {
         image += image_falloff(q, k) / image_sum[q];
       }
     }
-    std::printf("%-34s %8.1f %5.0f%% %5.0f%%\n", pattern.text().c_str(), pairs / kLength,
+    std::printf("%-42s %8.1f %5.0f%% %5.0f%%\n", pattern.text().c_str(), pairs / kLength,
                 100 * text / kLength, 100 * image / kLength);
   }
   std::printf("\n");
@@ -94,8 +95,15 @@ course::Values reordered(const course::Values& rows, const std::vector<int64_t>&
 void print_orders(int64_t side) {
   const int64_t length = side * side;
   const std::vector<int64_t> order = by_patches(side);
-  const Pattern rows = neighborhood(side, side, 7, 7), patches = at(order, order, rows);
-  const Plan row_plan = plan(rows, length, length), patch_plan = plan(patches, length, length);
+  const Pattern rows = neighborhood(side, side, 7, 7);
+  // The same pairs under the tokens' new numbers.
+  const HeadPattern asked = rows.for_head({.q_len = length, .k_len = length, .offset = {}});
+  std::vector<uint8_t> allowed;
+  for (const int64_t query : order) {
+    for (const int64_t key : order) allowed.push_back(asked.allows(query, key));
+  }
+  const Plan row_plan = plan(rows, length, length);
+  const Plan patch_plan = plan(mask(allowed, length, length), length, length);
   const course::Head head = course::random_head(length, length, 32);
   course::Head moved = head;
   for (course::Values* values : {&moved.q, &moved.k, &moved.v}) *values = reordered(*values, order);

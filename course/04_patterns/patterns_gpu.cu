@@ -131,7 +131,7 @@ int main() {
     const auto report = [&](const char* name, std::size_t rows_read, auto&& launch) {
       out.poison();
       const double ms = course::gpu_milliseconds(launch);
-      std::printf("%-10s %10.0f %10.3f %14.1e\n", name,
+      std::printf("%-10s %10.1f %10.3f %14.1e\n", name,
                   static_cast<double>(rows_read) * kHeads * 2 * kHeadDim * 4 / 1048576, ms,
                   course::largest_difference(last_head(out.to_host()), expected));
     };
