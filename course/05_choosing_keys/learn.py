@@ -17,8 +17,8 @@ from keyhole import nn as knn
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-FACTS, QUESTIONS, THEMES = 32, 32, 4  # of the questions, THEMES ask for the theme
-KEYS, VALUES, DIM, HEADS, INDEX_HEADS, INDEX_DIM = 32, 16, 64, 2, 2, 16
+FACTS, QUESTIONS, THEMES, KEYS, VALUES = 32, 32, 4, 32, 16  # THEMES of the QUESTIONS ask for the theme
+DIM, HEADS, INDEX_HEADS, INDEX_DIM = 64, 2, 2, 16
 FILLER, FACT, FIND, THEME = range(4)  # kinds of tokens
 
 
@@ -127,8 +127,7 @@ def main(steps=300, length=256, top_k=8, seed=0):
         train(model, steps, length, model.parameters(), 3e-3, lists)
         report(name, top_k, 0, lists)
 
-    scored = (length + 1) / 2  # keys that an indexer scores for a query, on average
-    model, began = begin("dense")
+    model, began, scored = *begin("dense"), (length + 1) / 2  # scored: keys per query, by the indexer
     train(model, steps // 2, length, model.parameters(), 3e-3)
     model.attention.set(stage="sparse")
     report("indexer,_untrained", top_k, scored)
@@ -144,7 +143,8 @@ def main(steps=300, length=256, top_k=8, seed=0):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Trains four models; see the top of the file.")
+    torch.set_num_threads(1)  # so small a model gains nothing from more
+    parser = argparse.ArgumentParser()
     for option, default in (("--steps", 300), ("--length", 256), ("--top-k", 8), ("--seed", 0)):
         parser.add_argument(option, type=int, default=default)
     main(**vars(parser.parse_args()))
