@@ -1,6 +1,5 @@
 // course/exercises/mini_flash_attention/judge.h
-// Runs flash_attention on a case, compares it with the definition, and says what is wrong with the
-// first row that differs.
+// Runs flash_attention on a case and says what is wrong with the first row that differs.
 #pragma once
 
 #include <algorithm>
