@@ -10,41 +10,28 @@
 #include <set>
 
 #include "cli/check/jobs.h"
-#include "cli/verbs.h"
+#include "cli/command_line.h"
 #include "pattern/catalog.h"
 
 namespace keyhole::cli {
 namespace {
 
-using judge::Finding;
-
-struct Outcome {
-  const Job* job;
-  Finding finding;
-};
-
-struct Report {
-  Jobs jobs;
-  std::vector<Outcome> outcomes;
-};
-
-// The worst outcome of each (kernel, trial), in the order of the tables.
+// The worst run of each (kernel, trial), in the order of the tables.
 struct Line {
-  const Outcome* worst;
+  const Job* worst;
   int64_t count, failed;
 };
 
-std::vector<Line> lines_of(const std::vector<Outcome>& outcomes) {
+std::vector<Line> lines_of(const Jobs& jobs) {
   std::vector<Line> lines;
   std::map<std::pair<std::string, std::string>, size_t> known;
-  for (const Outcome& outcome : outcomes) {
-    const auto [place, is_new] =
-        known.try_emplace({outcome.job->kernel, outcome.job->trial}, lines.size());
-    if (is_new) lines.push_back({&outcome, 0, 0});
+  for (const Job& job : jobs.all) {
+    const auto [place, is_new] = known.try_emplace({job.kernel, job.trial}, lines.size());
+    if (is_new) lines.push_back({&job, 0, 0});
     Line& line = lines[place->second];
     ++line.count;
-    line.failed += !outcome.finding.complaint.empty();
-    if (outcome.finding.ratio() > line.worst->finding.ratio()) line.worst = &outcome;
+    line.failed += !job.is_passed();
+    if (job.finding.ratio() > line.worst->finding.ratio()) line.worst = &job;
   }
   return lines;
 }
@@ -63,81 +50,67 @@ std::string again(const Job& job, const CheckOptions& options) {
   command += NormalizerOption::text_of(options.normalizer.settle("check"));
   if (options.head_dim) command += fmt::format(" --head-dim {}", *options.head_dim);
   if (options.all) command += " --all";
-  if (!options.device.is_auto()) command += " --device " + options.device.text();
+  if (!options.device.is_auto()) command += " --device " + options.device.text;
   return command;
 }
 
-int64_t patterns_of(const std::vector<Outcome>& outcomes) {
-  std::set<std::string> patterns;
-  for (const Outcome& outcome : outcomes) {
-    if (!outcome.job->pattern.empty()) patterns.insert(outcome.job->pattern);
-  }
-  return int64_t(patterns.size());
-}
-
-void report_text(const Report& report, const CheckOptions& options) {
-  const std::vector<Outcome>& outcomes = report.outcomes;
+void report_text(const Jobs& jobs, int64_t failed, const CheckOptions& options) {
   Table table({"kernel", "case", "runs", "max error", "allowed", "verdict"}, "llrrrl");
-  int64_t failed = 0;
-  for (const Line& line : lines_of(outcomes)) {
-    const Finding& finding = line.worst->finding;
-    table.add({line.worst->job->kernel, line.worst->job->trial, std::to_string(line.count),
+  for (const Line& line : lines_of(jobs)) {
+    const judge::Finding& finding = line.worst->finding;
+    table.add({line.worst->kernel, line.worst->trial, std::to_string(line.count),
                fmt::format("{:.1e}", finding.error), fmt::format("{:.1e}", finding.allowed),
                line.failed ? fmt::format("FAILED {}", line.failed) : "ok"},
               line.failed ? Ink::red : Ink::plain);
-    failed += line.failed;
   }
   std::set<std::pair<std::string, std::string>> told;  // a reason is often that of many patterns
-  for (const Skipped& skipped : report.jobs.skipped) {
+  for (const Skipped& skipped : jobs.skipped) {
     if (!told.insert({skipped.kernel, skipped.why}).second) continue;
     table.add({skipped.kernel, "not checked: " + skipped.why, "0", "", "", "skipped"}, Ink::dim);
   }
   write_out(table.text());
   int shown = 0;
-  for (const Outcome& outcome : outcomes) {
-    if (outcome.finding.complaint.empty() || ++shown > 5) continue;
-    const Job& job = *outcome.job;
+  std::set<std::string> patterns;
+  for (const Job& job : jobs.all) {
+    if (!job.pattern.empty()) patterns.insert(job.pattern);
+    if (job.is_passed() || ++shown > 5) continue;
     print("\nfailed: {}, {}, tile {}\n  {}\n  again: {}\n", job.kernel, job.trial,
-          to_string(job.tile), outcome.finding.complaint, again(job, options));
+          to_string(job.tile), job.finding.complaint, again(job, options));
   }
-  const int64_t patterns = patterns_of(outcomes);
   print(
-      "\n{} checks of {} pattern{}: {}\n", outcomes.size(), patterns, patterns == 1 ? "" : "s",
+      "\n{} checks of {} pattern{}: {}\n", jobs.all.size(), patterns.size(),
+      patterns.size() == 1 ? "" : "s",
       failed ? paint(Ink::red, fmt::format("{} failed", failed)) : paint(Ink::green, "all passed"));
 }
 
 Json pattern_json(const std::string& pattern) { return pattern.empty() ? Json() : Json(pattern); }
 
-Json report_json(const Report& report, const CheckOptions& options) {
-  const std::vector<Outcome>& outcomes = report.outcomes;
-  Json list = Json::array();
-  int64_t failed = 0;
-  for (const Outcome& outcome : outcomes) {
-    const Job& job = *outcome.job;
-    const bool is_passed = outcome.finding.complaint.empty();
-    failed += !is_passed;
-    list.push_back({{"kernel", job.kernel},
-                    {"case", job.trial},
-                    {"pattern", pattern_json(job.pattern)},
-                    {"q_len", job.shape.q_len},
-                    {"k_len", job.shape.k_len},
-                    {"tile", to_string(job.tile)},
-                    {"error", outcome.finding.error},
-                    {"allowed", outcome.finding.allowed},
-                    {"passed", is_passed}});
-    if (!is_passed)
-      list.back()["complaint"] = outcome.finding.complaint,
-      list.back()["again"] = again(job, options);
+Json report_json(const Jobs& jobs, int64_t failed, const CheckOptions& options) {
+  Json outcomes = Json::array(), skipped = Json::array();
+  for (const Job& job : jobs.all) {
+    outcomes.push_back({{"kernel", job.kernel},
+                        {"case", job.trial},
+                        {"pattern", pattern_json(job.pattern)},
+                        {"q_len", job.shape.q_len},
+                        {"k_len", job.shape.k_len},
+                        {"tile", to_string(job.tile)},
+                        {"error", job.finding.error},
+                        {"allowed", job.finding.allowed},
+                        {"passed", job.is_passed()}});
+    if (job.is_passed()) continue;
+    outcomes.back()["complaint"] = job.finding.complaint;
+    outcomes.back()["again"] = again(job, options);
   }
-  Json skipped = Json::array();
-  for (const Skipped& item : report.jobs.skipped) {
+  for (const Skipped& item : jobs.skipped) {
     skipped.push_back(
         {{"kernel", item.kernel}, {"pattern", pattern_json(item.pattern)}, {"why", item.why}});
   }
-  return {
-      {"seed", options.seed},        {"normalizer", to_string(options.normalizer.settle("check"))},
-      {"checks", outcomes.size()},   {"failed", failed},
-      {"outcomes", std::move(list)}, {"skipped", std::move(skipped)}};
+  return {{"seed", options.seed},
+          {"normalizer", to_string(options.normalizer.settle("check"))},
+          {"checks", jobs.all.size()},
+          {"failed", failed},
+          {"outcomes", std::move(outcomes)},
+          {"skipped", std::move(skipped)}};
 }
 
 Jobs jobs_of(const CheckOptions& options) {
@@ -170,52 +143,45 @@ Jobs jobs_of(const CheckOptions& options) {
 int check(const CheckOptions& options, const Context& context) {
   if (!options.dtype.empty()) index_dtype_from(options.dtype);
   const Normalizer normalizer = options.normalizer.settle("check");
-  if (options.head_dim) {
-    KEYHOLE_CHECK(*options.head_dim >= 1 && *options.head_dim <= 576, "check: --head-dim is ",
-                  *options.head_dim, "; accepted are 1 to 576");
-  }
-  Report report{jobs_of(options), {}};
-  KEYHOLE_CHECK(!report.jobs.all.empty(), "check: no kernel was left to check; ",
+  check_range("check: --head-dim", options.head_dim.value_or(1), 1, 576);
+  Jobs jobs = jobs_of(options);
+  KEYHOLE_CHECK(!jobs.all.empty(), "check: no kernel was left to check; ",
                 normalizer.is_plain_softmax()
                     ? ""
                     : "--alpha and --top-k leave only the kernels of entmax and top-K attention; ",
                 "keyhole info lists them");
   {
-    Progress progress("check", int64_t(report.jobs.all.size()));
-    for (const Job& job : report.jobs.all) {
+    Progress progress("check", int64_t(jobs.all.size()));
+    for (Job& job : jobs.all) {
       progress.step(say(job.kernel, ", ", job.pattern.empty() ? job.trial : job.pattern));
-      report.outcomes.push_back({&job, job.run()});
+      job.finding = job.run();
     }
   }
+  const int64_t passed = std::ranges::count_if(jobs.all, &Job::is_passed);
+  const int64_t failed = int64_t(jobs.all.size()) - passed;
   if (context.json) {
-    print_json(report_json(report, options));
+    print_json(report_json(jobs, failed, options));
   } else {
-    report_text(report, options);
+    report_text(jobs, failed, options);
   }
-  const bool is_passed = std::ranges::all_of(
-      report.outcomes, [](const Outcome& outcome) { return outcome.finding.complaint.empty(); });
-  return is_passed ? kDone : kCheckFailed;
+  return failed == 0 ? kDone : kCheckFailed;
 }
 
 }  // namespace
 
 Runner add_check(CLI::App& app, Context& context) {
   auto options = std::make_shared<CheckOptions>();
-  const CLI::Option* pattern =
-      app.add_option("pattern", options->pattern, "default: every example of the catalog")
-          ->type_name("");
+  add(app, {{"pattern", &options->pattern, "default: every example of the catalog"}});
   options->shape.add_to(app);
-  app.add_option("--dtype", options->dtype, "only kernels of this dtype; e4m3: of indexers")
-      ->type_name("DTYPE");
-  add_integer(app, "--head-dim", options->head_dim,
-              "of q, k and v, and of an indexer; default: 24, 17 of v");
-  app.add_option("--kernel", options->kernel, "only kernels with this in their name")
-      ->type_name("NAME");
+  add(app, {{"--dtype DTYPE", &options->dtype, "only kernels of this dtype; e4m3: of indexers"},
+            {"--head-dim N", &options->head_dim,
+             "of q, k and v, and of an indexer; default: 24, 17 of v"},
+            {"--kernel NAME", &options->kernel, "only kernels with this in their name"}});
   options->normalizer.add_to(app);
   options->device.add_to(app, "the CPU and the first GPU");
-  add_integer(app, "--seed", options->seed, "of the random inputs; default: 1");
-  app.add_flag("--all", options->all, "every tile shape of every kernel, and more lengths");
-  add_json_option(app, context);
+  add(app, {{"--seed N", &options->seed, "of the random inputs; default: 1"},
+            {"--all", &options->all, "every tile shape of every kernel, and more lengths"},
+            json_option(context)});
   app.footer(
       "exit status 1 when a check fails\n\n"
       "examples:\n"
@@ -225,9 +191,9 @@ Runner add_check(CLI::App& app, Context& context) {
       "  keyhole check --alpha 1.5 --top-k 8              entmax and top-K attention alone\n"
       "  keyhole check causal --len 300 --kernel top_k    selections, of what is causal\n"
       "  keyhole check --device gpu --head-dim 128");
-  return [options, pattern, &context] {
+  return [options, &app, &context] {
     KEYHOLE_CHECK(
-        pattern->empty() || !options->pattern.empty(),
+        app.get_option("pattern")->empty() || !options->pattern.empty(),
         "check: the pattern is \"\"; pass one, such as \"causal & window(256)\", or leave it "
         "out to check every example of the catalog");
     return check(*options, context);

@@ -12,11 +12,16 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cli/verbs.h"
+#include "cli/options.h"
 
 namespace keyhole::cli {
 namespace {
 
+struct Verb {
+  const char* name;
+  const char* summary;                             // one line, shown by `keyhole` alone
+  Runner (*add)(CLI::App& app, Context& context);  // app: the subcommand of this verb
+};
 constexpr Verb kVerbs[] = {
     {"info", "what was found on this machine, and the list of patterns", add_info},
     {"show", "a picture of a pattern: text, SVG, PNG or a web page", add_show},

@@ -1,10 +1,9 @@
 // cli/common.cpp
-// Printing, colours, the progress line and tables; the options are in options.cpp.
+// Printing, colours, the progress line and tables.
 #include "cli/common.h"
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -33,10 +32,6 @@ size_t width_of(std::string_view text) {
 }
 
 }  // namespace
-
-void add_json_option(CLI::App& app, Context& context) {
-  app.add_flag("--json", context.json, "print JSON instead of text");
-}
 
 void write_out(std::string_view text) {
   errno = 0;

@@ -1,26 +1,20 @@
 // cli/common.h
-// What all verbs share: the exit codes, printing, colours, the progress line, and the options that
-// name a shape, a dtype or a tile.
+// What all verbs share: the exit codes, printing, colours, tables and the progress line.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "keyhole/keyhole.h"
 #include "render/picture.h"
-
-namespace CLI {
-class App;
-}
 
 namespace keyhole::cli {
 
@@ -28,15 +22,6 @@ inline constexpr int kDone = 0, kCheckFailed = 1, kUsageError = 2;
 
 // Keys keep the order in which they are written: a person reads the output too.
 using Json = nlohmann::ordered_json;
-
-struct Context {
-  bool json = false;  // machines read this output: JSON only on stdout
-};
-
-// Adds --json.
-void add_json_option(CLI::App& app, Context& context);
-
-// ---- printing ----
 
 // To stdout. A closed pipe is remembered, not thrown: the verb finishes and its exit code stands.
 void write_out(std::string_view text);
@@ -86,42 +71,5 @@ std::string with_thousands(int64_t value);                        // 1,048,576
 std::string percent(double share);                                // "50.0%"
 std::string bytes_text(double bytes);                             // "4.0 KiB"
 std::string flops_text(double flops, const char* unit = "FLOP");  // "1.23 GFLOP"
-
-// ---- options ----
-
-// An option that takes a whole number and refuses everything else, numbers that do not fit included
-// (CLI11 would take the nearest that does).
-void add_integer(CLI::App& app, const std::string& name, std::function<void(int64_t)> set,
-                 const std::string& help);
-template <class T>
-void add_integer(CLI::App& app, const std::string& name, T& value, const std::string& help) {
-  add_integer(app, name, std::function<void(int64_t)>([&value](int64_t given) { value = given; }),
-              help);
-}
-
-std::optional<int64_t> integer_from(std::string_view text);  // nothing where it is none
-
-struct ShapeOptions {
-  std::optional<int64_t> len, q_len, k_len, offset, heads, batch;
-
-  void add_to(CLI::App& app);
-  bool is_given() const { return len || q_len || k_len; }
-  // Heads and batch entries that were not given are as many as the pattern needs. Throws
-  // Error(usage) when lengths are missing or absurd. Products of lengths up to kMostTokens fit 64
-  // bits with room to spare.
-  static constexpr int64_t kMostTokens = int64_t{1} << 40;
-  Shape shape(std::string_view verb, const Pattern& pattern, int64_t longest = kMostTokens) const;
-};
-
-// Throws Error(usage) with an example when the text is empty. Reads files for mask(file=...).
-Pattern pattern_from(std::string_view verb, const std::string& text);
-DType dtype_from(const std::string& text);
-DType index_dtype_from(const std::string& text);  // or e4m3, which only an indexer may be
-TileShape tile_from(const std::string& text);     // "128x128", or "auto": {0, 0}
-
-// The candidate that a misspelt word most likely meant; empty when none is near.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
-// The same as a question, or all candidates: the second half of an error.
-std::string nearest_or_all(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace keyhole::cli

@@ -6,9 +6,8 @@
 
 #include "cli/bench/machine.h"
 #include "cli/bench/measure.h"
-#include "cli/device.h"
-#include "cli/gpu/stopwatch.h"
-#include "cli/verbs.h"
+#include "cli/command_line.h"
+#include "cli/gpu/measure.h"
 #include "judge/trials.h"
 #include "render/text.h"
 #include "runtime/dispatch.h"
@@ -46,11 +45,8 @@ std::vector<Checked> check_both_passes(const Device& device) {
   for (const Operation operation : {Operation::forward, Operation::backward}) {
     const KernelEntry& kernel =
         choose(kernel_table(), request_for(device, operation, dtype_on(device), 64, 64));
-    for (const judge::Trial& trial : judge::trials()) {
-      if (trial.operation != operation) continue;
-      checked.push_back({kernel.name, trial.run(kernel, pick_tile(kernel, subject.plan), subject)});
-      break;
-    }
+    const auto trial = std::ranges::find(judge::trials(), operation, &judge::Trial::operation);
+    checked.push_back({kernel.name, trial->run(kernel, pick_tile(kernel, subject.plan), subject)});
   }
   return checked;
 }
@@ -146,7 +142,7 @@ int demo(const Device& device, const Context& context) {
 Runner add_demo(CLI::App& app, Context& context) {
   auto device = std::make_shared<DeviceOption>();
   device->add_to(app, "a GPU when there is one");
-  add_json_option(app, context);
+  add(app, {json_option(context)});
   app.footer("examples:\n  keyhole demo\n  keyhole demo --device cpu");
   return [device, &context] { return demo(device->settle("demo"), context); };
 }

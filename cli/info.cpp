@@ -7,9 +7,9 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "cli/bench/machine.h"
-#include "cli/environment.h"
-#include "cli/png.h"
-#include "cli/verbs.h"
+#include "cli/command_line.h"
+#include "cli/options.h"
+#include "cli/pixels.h"
 #include "pattern/catalog.h"
 #include "runtime/gpu.h"
 #include "runtime/registry.h"
@@ -34,27 +34,10 @@ std::vector<Feature> features() {
           {"CUDA", has_cuda_kernels(), "no GPU kernels in this build"}};
 }
 
-// Or why it is the cpu.
-std::string backend_text() {
-  return gpus().empty() ? fmt::format("cpu ({})", why_no_gpu())
-                        : "cuda, and cpu for tensors in host memory";
-}
-
-Json to_json(const Gpu& gpu) {
-  return {{"name", gpu.name},
-          {"compute_capability", gpu.compute_capability},
-          {"processors", gpu.num_processors},
-          {"memory_bytes", gpu.memory_bytes},
-          {"l2_cache_bytes", gpu.l2_cache_bytes},
-          {"shared_bytes", gpu.shared_bytes}};
-}
-
-std::string dims_text(const KernelEntry& kernel) { return say("up to ", kernel.max_head_dim); }
-
-std::string tiles_text(const KernelEntry& kernel) {
-  std::string text;
-  for (const TileShape& tile : kernel.tiles) text += (text.empty() ? "" : " ") + to_string(tile);
-  return text;
+std::vector<std::string> tiles_of(const KernelEntry& kernel) {
+  std::vector<std::string> tiles;
+  for (const TileShape& tile : kernel.tiles) tiles.push_back(to_string(tile));
+  return tiles;
 }
 
 // What the kernels of a backend do not take, whatever their width and dtype; empty: nothing.
@@ -110,8 +93,15 @@ int info_json(const bench::Machine& machine, const bench::Commit& commit) {
                {"why_no_gpu", why_no_gpu()},
                {"simd", machine.simd},
                {"threads", max_threads()}};
-  for (const Gpu& gpu : gpus()) json["gpus"].push_back(to_json(gpu));
-  for (const Feature& feature : features()) json["libraries"][feature.name] = feature.is_there;
+  for (const Gpu& gpu : gpus()) {
+    json["gpus"].push_back({{"name", gpu.name},
+                            {"compute_capability", gpu.compute_capability},
+                            {"processors", gpu.num_processors},
+                            {"memory_bytes", gpu.memory_bytes},
+                            {"l2_cache_bytes", gpu.l2_cache_bytes},
+                            {"shared_bytes", gpu.shared_bytes}});
+  }
+  for (const auto& [name, is_there, without] : features()) json["libraries"][name] = is_there;
   for (const Variable& variable : kVariables) {
     const char* value = std::getenv(variable.name);
     json["environment"][variable.name] = value ? Json(value) : Json();
@@ -125,9 +115,7 @@ int info_json(const bench::Machine& machine, const bench::Commit& commit) {
                                {"max_head_dim", kernel.max_head_dim},
                                {"why_not_here", why_not_here(kernel)},
                                {"objections", objections_of(kernel)},
-                               {"tiles", Json::array()}});
-    for (const TileShape& tile : kernel.tiles)
-      json["kernels"].back()["tiles"].push_back(to_string(tile));
+                               {"tiles", tiles_of(kernel)}});
   }
   print_json(json);
   return kDone;
@@ -139,32 +127,36 @@ int info(const Context& context) {
   if (context.json) return info_json(machine, commit);
 
   Table facts({});
-  facts.add({"version", fmt::format("{} ({}{})", version(), commit.id,
-                                    commit.is_dirty ? ", changed since" : "")});
+  facts.add(
+      {"version", say(version(), " (", commit.id, commit.is_dirty ? ", changed since" : "", ")")});
   facts.add({"compiler", machine.compiler});
-  facts.add({"machine", fmt::format("{}, {}", machine.cpu, machine.system)});
+  facts.add({"machine", say(machine.cpu, ", ", machine.system)});
   for (size_t i = 0; i < gpus().size(); ++i) {
-    facts.add({fmt::format("gpu:{}", i), bench::describe(gpus()[i])});
+    facts.add({say("gpu:", i), bench::describe(gpus()[i])});
   }
   facts.add({"simd", machine.simd});
   facts.add({"threads", std::to_string(max_threads())});
-  for (const Feature& feature : features()) {
-    facts.add({feature.name, feature.is_there ? "yes" : fmt::format("no: {}", feature.without)});
+  for (const auto& [name, is_there, without] : features()) {
+    facts.add({name, is_there ? "yes" : say("no: ", without)});
   }
   for (const Variable& variable : kVariables) {
     const char* value = std::getenv(variable.name);
-    facts.add({variable.name, value ? value : fmt::format("not set ({})", variable.meaning)});
+    facts.add({variable.name, value ? value : say("not set (", variable.meaning, ")")});
   }
   write_out(facts.text());
 
   Table kernels({"kernel", "head_dim", "tiles (queries x keys)", "on this machine"});
   for (const KernelEntry& kernel : kernel_table()) {
     const std::string why_not = why_not_here(kernel);
-    kernels.add({kernel.name, dims_text(kernel), tiles_text(kernel),
+    kernels.add({kernel.name, say("up to ", kernel.max_head_dim),
+                 fmt::format("{}", fmt::join(tiles_of(kernel), " ")),
                  why_not.empty() ? "yes" : "no: " + why_not},
                 why_not.empty() ? Ink::plain : Ink::dim);
   }
-  print("\nbackend: {}\n\n{}", backend_text(), kernels.text());
+  print(
+      "\nbackend: {}\n\n{}",
+      gpus().empty() ? say("cpu (", why_no_gpu(), ")") : "cuda, and cpu for tensors in host memory",
+      kernels.text());
   if (const std::string left = left_to_the_next(); !left.empty()) {
     print("\nleft to the next backend of this table\n{}", left);
   }
@@ -176,8 +168,8 @@ int info(const Context& context) {
 
 Runner add_info(CLI::App& app, Context& context) {
   auto wants_patterns = std::make_shared<bool>(false);
-  app.add_flag("--patterns", *wants_patterns, "list the patterns with their definitions");
-  add_json_option(app, context);
+  add(app, {{"--patterns", wants_patterns.get(), "list the patterns with their definitions"},
+            json_option(context)});
   app.footer(
       "examples:\n"
       "  keyhole info\n"

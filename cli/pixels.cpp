@@ -1,13 +1,18 @@
 // cli/pixels.cpp
-// Cells as squares of whole pixels, below a title and beside positions.
+// Cells as squares of whole pixels, below a title and beside positions; and as a file, with
+// libpng's simplified interface where this build has it.
 #include "cli/pixels.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/int_math.h"
 #include "cli/letters.h"
+#ifdef KEYHOLE_HAVE_PNG
+#include <png.h>
+#endif
 
 namespace keyhole::cli {
 namespace {
@@ -71,7 +76,7 @@ class Canvas {
   Pixels pixels_;
 };
 
-int64_t width_of(std::string_view text, int64_t dot = kDot) {
+int64_t pixels_of(std::string_view text, int64_t dot = kDot) {
   return int64_t(text.size()) * kLetterWidth * dot;
 }
 
@@ -96,7 +101,7 @@ std::vector<Tick> ticks(int64_t first, int64_t count, int64_t cell, int64_t unit
 // In one line, smaller where it is long, and cut where that is not enough.
 void write_title(Canvas& canvas, const std::string& text, int64_t y, Rgb colour) {
   const int64_t room = canvas.width() - 2 * kMargin;
-  const int64_t dot = width_of(text) <= room ? kDot : 1;
+  const int64_t dot = pixels_of(text) <= room ? kDot : 1;
   const size_t most = size_t(room / (kLetterWidth * dot));
   canvas.write(kMargin, y + (kDot - dot) * kLetterHeight,
                text.size() <= most ? text : text.substr(0, most - 3) + "...", colour, dot);
@@ -126,19 +131,19 @@ void draw_axes(Canvas& canvas, const Picture& picture, int64_t left, int64_t uni
   canvas.write_down(kMargin - 6, kTop, "queries q ->", kSoft);
   constexpr int64_t kTick = 5, kGap = 3, kHeight = kLetterHeight * kDot;
   const Shape& shape = picture.shape;
-  const int64_t widest = width_of(std::to_string(shape.k_len));
+  const int64_t widest = pixels_of(std::to_string(shape.k_len));
   for (const Tick& tick : ticks(0, shape.k_len, picture.cell, unit, widest + 24)) {
     const std::string label = std::to_string(tick.position);
-    const int64_t x = left + tick.pixel, begin = x - width_of(label) / 2 + 1;
+    const int64_t x = left + tick.pixel, begin = x - pixels_of(label) / 2 + 1;
     canvas.fill(x, kTop - 1 - kTick, 1, kTick, kFrame);
-    if (begin + width_of(label) > canvas.width()) continue;
+    if (begin + pixels_of(label) > canvas.width()) continue;
     canvas.write(begin, kTop - kTick - kGap - kHeight - 1, label, kSoft);
   }
   for (const Tick& tick : ticks(shape.q_offset(), shape.q_len, picture.cell, unit, 2 * kHeight)) {
     const std::string label = std::to_string(tick.position);
     const int64_t y = kTop + tick.pixel;
     canvas.fill(left - 1 - kTick, y, kTick, 1, kFrame);
-    canvas.write(left - kTick - kGap - width_of(label), y - kHeight / 2, label, kSoft);
+    canvas.write(left - kTick - kGap - pixels_of(label), y - kHeight / 2, label, kSoft);
   }
 }
 
@@ -146,7 +151,7 @@ void draw_axes(Canvas& canvas, const Picture& picture, int64_t left, int64_t uni
 int64_t left_of(const Shape& shape) {
   const std::string first = std::to_string(shape.q_offset()),
                     last = std::to_string(shape.q_offset() + shape.q_len);
-  return kMargin + 24 + std::max(width_of(first), width_of(last));
+  return kMargin + 24 + std::max(pixels_of(first), pixels_of(last));
 }
 
 }  // namespace
@@ -163,5 +168,38 @@ Pixels picture_pixels(const Picture& picture) {
   draw_axes(canvas, picture, left, unit);
   return canvas.take();
 }
+
+void refuse_png() {
+  if (can_write_png()) return;
+  throw Error(
+      ErrorKind::unsupported,
+      "this build cannot write PNG files, because libpng was not found when it was built; use "
+      "--svg FILE, or install libpng-dev and build again");
+}
+
+#ifdef KEYHOLE_HAVE_PNG
+bool can_write_png() { return true; }
+
+std::string picture_png(const Picture& picture) {
+  const Pixels pixels = picture_pixels(picture);
+  png_image image = {};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = png_uint_32(pixels.width), image.height = png_uint_32(pixels.height);
+  image.format = PNG_FORMAT_RGB;
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::string bytes(size, '\0');
+  const bool is_made =
+      png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels.colours.data(), 0, nullptr);
+  KEYHOLE_ASSERT(is_made, "libpng: ", image.message);
+  bytes.resize(size);
+  return bytes;
+}
+#else
+bool can_write_png() { return false; }
+std::string picture_png(const Picture&) {
+  refuse_png();
+  return {};
+}
+#endif
 
 }  // namespace keyhole::cli

@@ -1,8 +1,10 @@
 // cli/pixels.h
-// A picture as pixels: a title, axes with the positions of queries and keys, and the cells.
+// A picture as pixels (a title, axes with the positions of queries and keys, and the cells) and as
+// a PNG file. Builds without libpng refuse by name and point to --svg.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "render/picture.h"
@@ -21,5 +23,10 @@ struct Pixels {
 };
 
 Pixels picture_pixels(const Picture& picture);
+
+inline constexpr int64_t kPngCells = 1024;
+bool can_write_png();
+std::string picture_png(const Picture& picture);  // the bytes of the file
+void refuse_png();  // throws Error(unsupported) when this build has no libpng
 
 }  // namespace keyhole::cli

@@ -7,12 +7,10 @@
 #include <memory>
 
 #include "base/check.h"
-#include "cli/device.h"
-#include "cli/environment.h"
+#include "cli/command_line.h"
 #include "cli/files.h"
-#include "cli/normalizer_option.h"
-#include "cli/selection_options.h"
-#include "cli/verbs.h"
+#include "cli/options.h"
+#include "keyhole/selection_cost.h"
 #include "pattern/node.h"
 #include "pattern/smallest_shape.h"
 #include "plan/compile.h"
@@ -21,7 +19,23 @@
 namespace keyhole::cli {
 namespace {
 
-struct Options {
+// --select and what goes with it: the attention and the indexer of a selection.
+constexpr const char* kSelectionGroup = "options of a selection";
+struct SelectionOptions {
+  std::optional<int64_t> k, kv_heads, v_head_dim;
+  std::string index_dtype = "e4m3";
+  SelectionCall call;  // the rest, with its defaults
+
+  DType dtype() const {
+    for (const DType dtype : {DType::e4m3, DType::bf16, DType::f16}) {
+      if (index_dtype == to_string(dtype)) return dtype;
+    }
+    throw Error(ErrorKind::usage, say("plan: --index-dtype is \"", index_dtype,
+                                      "\"; accepted are e4m3, bf16 and f16"));
+  }
+};
+
+struct PlanOptions {
   std::string pattern, compare, save, load, tile = "auto", dtype;
   bool has_pattern = false;  // also when it is ""
   ShapeOptions shape;
@@ -33,37 +47,23 @@ struct Options {
   DType dtype_or(const char* otherwise) const {
     return dtype_from(dtype.empty() ? otherwise : dtype);
   }
-};
-
-constexpr const char* kUsualDtype = "f32";
-
-struct Report {
-  Plan plan;
-  PlanReport report;
+  DType usual_dtype() const { return dtype_or("f32"); }
 };
 
 // What would run on the CPU.
-Choice choice_of(const Plan& plan, Operation operation, const Options& options) {
+Choice choice_of(const Plan& plan, Operation operation, const PlanOptions& options) {
   Request request =
-      request_for({}, operation, options.dtype_or(kUsualDtype), options.head_dim, options.head_dim);
+      request_for({}, operation, options.usual_dtype(), options.head_dim, options.head_dim);
   request.normalizer = options.normalizer.settle("plan");
   return choice_for(request, plan);
 }
 
-Report explain(const Plan& plan, const Options& options) {
-  KEYHOLE_CHECK(options.head_dim >= 1 && options.head_dim <= 65536, "plan: --head-dim is ",
-                options.head_dim, "; accepted are 1 to 65536");
-  const DType dtype = options.dtype_or(kUsualDtype);
+PlanReport explain(const Plan& plan, const PlanOptions& options) {
+  check_range("plan: --head-dim", options.head_dim, 1, 65536);
+  const DType dtype = options.usual_dtype();
   TileShape tile = tile_from(options.tile);
   if (tile.q == 0) tile = choice_of(plan, Operation::forward, options).tile;
-  return {plan, plan.explain(tile, options.head_dim, bytes_of(dtype))};
-}
-
-// Where the tile is given, nothing runs: it is a question of cost.
-void print_what_runs(const Plan& plan, const Options& options) {
-  for (const Operation operation : {Operation::forward, Operation::backward}) {
-    print("{:<9} {}\n", to_string(operation), to_string(choice_of(plan, operation, options)));
-  }
+  return plan.explain(tile, options.head_dim, bytes_of(dtype));
 }
 
 // What entmax and top_k make of the cost of a plan: the score of every pair, then work for those
@@ -75,17 +75,16 @@ struct SparseCost {
   std::optional<int64_t> most_kept;      // with top_k
   int64_t support_bytes;
 
-  SparseCost(const Report& made, const Normalizer& normalizer, int64_t head_dim)
+  SparseCost(const PlanReport& report, const Normalizer& normalizer, int64_t head_dim)
       : weights(to_string(normalizer)),
-        score_flops(double(made.report.pairs) * 2 * double(head_dim)),
+        score_flops(double(report.pairs) * 2 * double(head_dim)),
         forward_flops(2 * double(head_dim)),
         backward_flops(10 * double(head_dim)) {
-    const Shape& shape = made.plan.shape();
-    const int64_t rows = shape.batch * shape.heads * shape.q_len;
+    const int64_t rows = report.shape.batch * report.shape.heads * report.shape.q_len;
     // Products of 64 bits: as many heads as a plan may have, of as many queries.
     if (normalizer.top_k > 0) {
-      const bool is_all = double(normalizer.top_k) * double(rows) >= double(made.report.pairs);
-      most_kept = is_all ? made.report.pairs : normalizer.top_k * rows;
+      const bool is_all = double(normalizer.top_k) * double(rows) >= double(report.pairs);
+      most_kept = is_all ? report.pairs : normalizer.top_k * rows;
     }
     support_bytes = rows * kSupportKeys * int64_t(sizeof(int32_t));
   }
@@ -113,16 +112,29 @@ struct SparseCost {
   }
 };
 
-void report_json(const Report& made, const Options& options) {
+// Where the tile is given, nothing runs: it is a question of cost.
+void print_report(const Plan& plan, const PlanReport& report, const PlanOptions& options,
+                  const Context& context) {
   const Normalizer normalizer = options.normalizer.settle("plan");
-  if (normalizer.is_plain_softmax()) return write_out(made.report.json());
-  Json json = Json::parse(made.report.json());
-  SparseCost(made, normalizer, options.head_dim).add_to(json);
+  std::optional<SparseCost> sparse;
+  if (!normalizer.is_plain_softmax()) sparse.emplace(report, normalizer, options.head_dim);
+  if (context.json && !sparse) return write_out(report.json());
+  std::vector<std::pair<std::string, std::string>> runs;
   if (tile_from(options.tile).q == 0) {
-    json["forward"] = to_string(choice_of(made.plan, Operation::forward, options));
-    json["backward"] = to_string(choice_of(made.plan, Operation::backward, options));
+    for (const Operation operation : {Operation::forward, Operation::backward}) {
+      runs.push_back({to_string(operation), to_string(choice_of(plan, operation, options))});
+    }
   }
-  print_json(json);
+  if (context.json) {
+    Json json = Json::parse(report.json());
+    sparse->add_to(json);
+    for (const auto& [operation, choice] : runs) json[operation] = choice;
+    return print_json(json);
+  }
+  write_out(report.text());
+  for (const auto& [operation, choice] : runs) cli::print("{:<9} {}\n", operation, choice);
+  if (sparse) sparse->print_text();
+  if (!options.save.empty()) print("saved     {}\n", options.save);
 }
 
 // Pairs of a that are not in b, over all heads and batch entries.
@@ -152,7 +164,7 @@ int64_t total(const PlanReport& report, int64_t PartReport::* field) {
   return sum;
 }
 
-int compare(const Options& options, const Context& context) {
+int compare(const PlanOptions& options, const Context& context) {
   const Pattern a = pattern_from("plan", options.pattern);
   const Pattern b = pattern_from("plan", options.compare);
   // Heads and batch entries must suit both.
@@ -160,8 +172,8 @@ int compare(const Options& options, const Context& context) {
   Shape shape = options.shape.shape("plan", a, kMaxPlanLength);
   if (!options.shape.heads) shape.heads = std::max(shape.heads, of_b.heads);
   if (!options.shape.batch) shape.batch = std::max(shape.batch, of_b.batch);
-  const PlanReport first = explain(plan(a, shape), options).report;
-  const PlanReport second = explain(plan(b, shape), options).report;
+  const PlanReport first = explain(plan(a, shape), options);
+  const PlanReport second = explain(plan(b, shape), options);
   constexpr int64_t kLongestCounted = 4096;
   const bool is_counted = std::max(shape.q_len, shape.k_len) <= kLongestCounted;
   const int64_t only_first = is_counted ? count_only_in(a, b, shape) : 0;
@@ -199,7 +211,8 @@ int compare(const Options& options, const Context& context) {
   return kDone;
 }
 
-int explain_select(const Options& options, const Context& context) {
+// What choosing among the keys of the pattern would cost.
+int explain_select(const PlanOptions& options, const Context& context) {
   const auto refuse = [](const char* option, bool is_given) {
     KEYHOLE_CHECK(!is_given, "plan: --select goes with a pattern, a shape and dtypes; leave ",
                   option, " out");
@@ -212,17 +225,27 @@ int explain_select(const Options& options, const Context& context) {
   const Pattern pattern = pattern_from("plan", options.pattern);
   Shape shape = options.shape.shape("plan", pattern, kMaxPlanLength);
   // The attention has --heads; a selection has a list for each of its groups.
-  shape.heads = options.selection.groups();
+  const SelectionOptions& given = options.selection;
+  SelectionCall call = given.call;
+  shape.heads = call.groups;
   if (!pattern.depends_on_heads(shape.q_len, shape.k_len)) shape.batch = shape.heads = 1;
-  const SelectionReport report =
-      options.selection.report("plan", plan(pattern, shape), options.shape.batch,
-                               options.shape.heads, options.head_dim, options.dtype_or("bf16"));
+  call.visible = plan(pattern, shape);
+  KEYHOLE_CHECK(options.shape.heads,
+                "plan: --select needs the query heads of the attention; pass --heads N, and "
+                "--kv-heads N where several share a key");
+  call.batch = options.shape.batch.value_or(shape.batch);
+  call.q_len = shape.q_len, call.k_len = shape.k_len, call.k = *given.k;
+  call.q_heads = *options.shape.heads;
+  call.kv_heads = given.kv_heads.value_or(call.latent_dim > 0 ? 1 : call.q_heads);
+  call.head_dim = options.head_dim, call.v_head_dim = given.v_head_dim.value_or(options.head_dim);
+  call.dtype = options.dtype_or("bf16"), call.index_dtype = given.dtype();
+  const SelectionReport report = explain_selection(call);
   write_out(context.json ? report.json() : report.text());
   return kDone;
 }
 
-int plan_verb(const Options& options, const Context& context) {
-  if (options.selection.is_given("plan")) return explain_select(options, context);
+int plan_verb(const PlanOptions& options, const Context& context) {
+  if (options.selection.k) return explain_select(options, context);
   KEYHOLE_CHECK(options.load.empty() || !options.has_pattern,
                 "plan: a pattern and --load were both given; a plan file already has its pattern, "
                 "so leave one out");
@@ -240,53 +263,53 @@ int plan_verb(const Options& options, const Context& context) {
   const Plan made = options.load.empty()
                         ? plan(pattern, options.shape.shape("plan", pattern, kMaxPlanLength))
                         : Plan::load(options.load);
-  const Report report = explain(made, options);
+  const PlanReport report = explain(made, options);
   options.environment.log("{} compiled in {:.2f} ms with tile {}", made.pattern_text(),
-                          report.report.compile_ms, to_string(report.report.tile));
+                          report.compile_ms, to_string(report.tile));
   if (options.environment.verifies) made.verify();
   if (!options.save.empty()) {
     // The lists that the kernels will ask for, whatever tile was explained.
     made.explain(choice_of(made, Operation::forward, options).tile, options.head_dim,
-                 bytes_of(options.dtype_or(kUsualDtype)));
+                 bytes_of(options.usual_dtype()));
     const std::vector<std::byte> bytes = plan_file_bytes(made);
     write_file(options.save, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    if (is_to_stdout) return kDone;
   }
-  if (context.json) {
-    report_json(report, options);
-  } else {
-    const Normalizer normalizer = options.normalizer.settle("plan");
-    write_out(report.report.text());
-    if (tile_from(options.tile).q == 0) print_what_runs(made, options);
-    if (!normalizer.is_plain_softmax())
-      SparseCost(report, normalizer, options.head_dim).print_text();
-    if (!options.save.empty()) print("saved     {}\n", options.save);
-  }
+  if (!is_to_stdout) print_report(made, report, options, context);
   return kDone;
 }
 
 }  // namespace
 
 Runner add_plan(CLI::App& app, Context& context) {
-  auto options = std::make_shared<Options>();
-  const CLI::Option* pattern =
-      app.add_option("pattern", options->pattern, "what attends to what")->type_name("");
+  auto options = std::make_shared<PlanOptions>();
+  add(app, {{"pattern", &options->pattern, "what attends to what"}});
   options->shape.add_to(app);
-  app.add_option("--tile", options->tile,
-                 "queries x keys, such as 128x128; default: what the kernel takes")
-      ->type_name("QxK");
-  add_integer(app, "--head-dim", options->head_dim, "for FLOPs and bytes; default: 128");
-  app.add_option("--dtype", options->dtype,
-                 "f16, bf16, f32 or f64; default: f32, with --select bf16")
-      ->type_name("DTYPE");
+  add(app, {{"--tile QxK", &options->tile,
+             "queries x keys, such as 128x128; default: what the kernel takes"},
+            {"--head-dim N", &options->head_dim, "for FLOPs and bytes; default: 128"},
+            {"--dtype DTYPE", &options->dtype,
+             "f16, bf16, f32 or f64; default: f32, with --select bf16"}});
   options->normalizer.add_to(app);
-  app.add_option("--save", options->save, "write the plan; - for stdout")->type_name("FILE");
-  app.add_option("--load", options->load, "read a plan instead of making one")->type_name("FILE");
-  app.add_option("--compare", options->compare, "a second pattern, side by side")
-      ->type_name("PATTERN");
+  add(app, {{"--save FILE", &options->save, "write the plan; - for stdout"},
+            {"--load FILE", &options->load, "read a plan instead of making one"},
+            {"--compare PATTERN", &options->compare, "a second pattern, side by side"}});
   options->environment.add_to(app, /*runs_kernels=*/false);
-  add_json_option(app, context);
-  options->selection.add_to(app);
+  add(app, {json_option(context)});
+  SelectionOptions& select = options->selection;
+  add(app,
+      {{"--select K", &select.k, "what it costs to choose K of these keys for every query"},
+       {"--kv-heads N", &select.kv_heads, "default: as many as --heads; latent heads: 1"},
+       {"--v-head-dim N", &select.v_head_dim, "default: that of --head-dim"},
+       {"--latent-dim N", &select.call.latent_dim, "of latent heads, such as 512"},
+       {"--rope-head-dim N", &select.call.rope_head_dim, "of latent heads; default: 64"},
+       {"--index-heads N", &select.call.index_heads,
+        "of the indexer; 0: lists come from elsewhere; default: 64"},
+       {"--index-dim N", &select.call.index_dim, "head_dim of the indexer; default: 128"},
+       {"--groups N", &select.call.groups, "lists of a query, as kv heads share them; default: 1"},
+       {"--shared-by N", &select.call.shared_by,
+        "layers that use the lists of one indexer; default: 1"},
+       {"--index-dtype DTYPE", &select.index_dtype, "e4m3, bf16 or f16; default: e4m3"}},
+      kSelectionGroup);
   app.footer(
       "examples:\n"
       "  keyhole plan \"causal & window(256)\" --len 1024 --tile 128x128\n"
@@ -295,8 +318,14 @@ Runner add_plan(CLI::App& app, Context& context) {
       "  keyhole plan causal --len 8192 --head-dim 64 --alpha 1.5 --top-k 8\n"
       "  keyhole plan \"causal & window(256)\" --compare \"strided(64)\" --len 2048\n"
       "  keyhole plan causal --len 131072 --select 2048 --heads 32 --kv-heads 8");
-  return [options, pattern, &context] {
-    options->has_pattern = !pattern->empty();
+  return [options, &app, &context] {
+    options->has_pattern = !app.get_option("pattern")->empty();
+    for (const CLI::Option* option : app.get_options()) {
+      KEYHOLE_CHECK(
+          options->selection.k || option->get_group() != kSelectionGroup || option->empty(),
+          "plan: ", option->get_name(),
+          " is for a selection; pass --select K too, or leave it out");
+    }
     options->environment.settle();
     return plan_verb(*options, context);
   };

@@ -1,29 +1,24 @@
 // cli/run.cpp
 // keyhole run: q, k and v from .npy files, attention over them, out and lse as .npy files.
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <memory>
 
 #include "base/check.h"
 #include "base/files.h"
-#include "cli/device.h"
-#include "cli/environment.h"
+#include "cli/bench/timing.h"  // now_s
+#include "cli/command_line.h"
 #include "cli/file_tensor.h"
 #include "cli/files.h"
-#include "cli/normalizer_option.h"
-#include "cli/verbs.h"
+#include "cli/options.h"
 #include "judge/device_copies.h"
 #include "reference/attention.h"
-#include "runtime/dispatch.h"
 #include "runtime/gpu.h"
 #include "runtime/registry.h"
 
 namespace keyhole::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-struct Options {
+struct RunOptions {
   std::string q, k, v, sink, out, lse;
   std::string pattern, plan;
   std::string layout = "bhsd", dtype;
@@ -37,7 +32,7 @@ struct Options {
 };
 
 // True when a result goes to standard output.
-bool check_options(const Options& options, const Context& context) {
+bool check_options(const RunOptions& options, const Context& context) {
   for (const auto& [name, value] : {std::pair{"--q", &options.q},
                                     {"--k", &options.k},
                                     {"--v", &options.v},
@@ -71,13 +66,13 @@ bool check_options(const Options& options, const Context& context) {
 }
 
 // The reference and the cpu backend read host memory, every other backend that of a GPU.
-Device device_for(const Options& options, DType dtype) {
+Device device_for(const RunOptions& options, DType dtype) {
   const std::string& backend = options.environment.backend;
   const Device device = options.device.settle("run", dtype);
   if (backend == "auto") return device;
   if (backend == "cpu" || backend == "reference") {
     KEYHOLE_CHECK(options.device.is_auto() || !is_gpu(device), "run: the backend is ", backend,
-                  ", which runs on the CPU, but --device is ", options.device.text(),
+                  ", which runs on the CPU, but --device is ", options.device.text,
                   "; leave one of them out");
     return {};
   }
@@ -89,9 +84,7 @@ Device device_for(const Options& options, DType dtype) {
   return device;
 }
 
-double ms_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double, std::milli>(to - from).count();
-}
+double ms_since(double begin_s) { return 1e3 * (bench::now_s() - begin_s); }
 
 // Everything about one call that the report needs afterwards.
 struct Call {
@@ -108,7 +101,7 @@ struct Call {
   }
 };
 
-Call read_inputs(const Options& options) {
+Call read_inputs(const RunOptions& options) {
   const bool is_bshd = options.layout == "bshd";
   Call call;
   call.q = read_tensor(options.q, "--q", options.dtype, is_bshd);
@@ -125,7 +118,7 @@ Call read_inputs(const Options& options) {
   return call;
 }
 
-void run_reference(const Pattern& pattern, const Options& options,
+void run_reference(const Pattern& pattern, const RunOptions& options,
                    const AttentionOptions& attention, Call& call) {
   const ReferenceOutput exact =
       reference_forward(pattern, call.q.view, call.k.view, call.v.view, attention, options.offset);
@@ -149,7 +142,7 @@ void log_passed_over(const Environment& environment, const AttentionOptions& att
   }
 }
 
-void report(const Plan& plan, const Options& options, const Context& context, const Call& call) {
+void report(const Plan& plan, const RunOptions& options, const Context& context, const Call& call) {
   if (context.json) {
     Json json = {{"pattern", plan.pattern_text()},
                  {"kernel", call.kernel},
@@ -168,7 +161,7 @@ void report(const Plan& plan, const Options& options, const Context& context, co
   if (!options.lse.empty()) print("lse       {}, {}\n", options.lse, to_string(call.lse_view()));
 }
 
-int run(const Options& options, const Context& context) {
+int run(const RunOptions& options, const Context& context) {
   const bool is_to_stdout = check_options(options, context);
   Call call = read_inputs(options);
   call.device = device_for(options, call.q.view.dtype);
@@ -184,15 +177,16 @@ int run(const Options& options, const Context& context) {
   const int64_t* q_shape = call.q.view.shape;
   const Shape shape{q_shape[0], q_shape[1], q_shape[2], call.k.view.shape[2], options.offset};
 
-  const Clock::time_point start = Clock::now();
+  const double start = bench::now_s();
   const Plan made = options.plan.empty() ? plan(pattern_from("run", options.pattern), shape)
                                          : Plan::load(options.plan);
   if (options.environment.verifies) made.verify();
-  const Clock::time_point planned = Clock::now();
+  call.plan_ms = ms_since(start);
   if (attention.backend == "reference") {
     call.kernel = "reference";
+    const double begin = bench::now_s();
     run_reference(pattern_from("run", options.pattern), options, attention, call);
-    call.run_ms = ms_between(planned, Clock::now());
+    call.run_ms = ms_since(begin);
   } else {
     const Device& device = call.device;
     judge::DeviceCopies copies(device);
@@ -203,10 +197,10 @@ int run(const Options& options, const Context& context) {
     const TensorView lse = copies.output(call.lse.data, call.lse_view());
     attention.sink = copies.input(std::as_bytes(std::span(sink)), attention.sink);
     if (is_gpu(device)) synchronize(device);
-    const Clock::time_point there = Clock::now();
+    const double begin = bench::now_s();
     attention_forward(q, k, v, made, out, lse, attention);
     if (is_gpu(device)) synchronize(device);
-    call.run_ms = ms_between(there, Clock::now());
+    call.run_ms = ms_since(begin);
     copies.finish();
     log_passed_over(options.environment, attention, q, k, v, out);
     call.kernel = kernel_for_forward(q, v, made, attention);
@@ -214,7 +208,6 @@ int run(const Options& options, const Context& context) {
       call.kernel += fmt::format(" on {}, {}", device_text(device), gpu(device).name);
     }
   }
-  call.plan_ms = ms_between(start, planned);
   options.environment.log("{} on {}: {:.2f} ms", call.kernel, to_string(call.q.view), call.run_ms);
 
   const auto write = [](const std::string& path, const NpyArray& array) {
@@ -234,35 +227,29 @@ int run(const Options& options, const Context& context) {
 }  // namespace
 
 Runner add_run(CLI::App& app, Context& context) {
-  auto options = std::make_shared<Options>();
-  app.add_option("--q", options->q,
-                 "queries: [length, dim], [heads, length, dim] or with a batch before")
-      ->type_name("FILE");
-  app.add_option("--k", options->k, "keys, of as many or fewer heads")->type_name("FILE");
-  app.add_option("--v", options->v, "values")->type_name("FILE");
-  app.add_option("--out", options->out,
-                 "where the result goes, like q but with the last dimension of v; - for stdout")
-      ->type_name("FILE");
-  app.add_option("--lse", options->lse,
-                 "where log-sum-exp of each query goes; for entmax its threshold, lambda")
-      ->type_name("FILE");
-  app.add_option("--pattern", options->pattern, "what attends to what")->type_name("PATTERN");
-  app.add_option("--plan", options->plan, "a plan saved by keyhole plan --save, instead")
-      ->type_name("FILE");
-  add_integer(app, "--offset", options->offset, "position of query 0; default: k-len - q-len");
-  app.add_option("--scale", options->scale, "multiplies q . k; default: dim ** -0.5")
-      ->type_name("X");
-  app.add_option("--softcap", options->softcap, "a score s becomes c tanh(s / c)")->type_name("C");
+  auto options = std::make_shared<RunOptions>();
+  add(app, {{"--q FILE", &options->q,
+             "queries: [length, dim], [heads, length, dim] or with a batch before"},
+            {"--k FILE", &options->k, "keys, of as many or fewer heads"},
+            {"--v FILE", &options->v, "values"},
+            {"--out FILE", &options->out,
+             "where the result goes, like q but with the last dimension of v; - for stdout"},
+            {"--lse FILE", &options->lse,
+             "where log-sum-exp of each query goes; for entmax its threshold, lambda"},
+            {"--pattern PATTERN", &options->pattern, "what attends to what"},
+            {"--plan FILE", &options->plan, "a plan saved by keyhole plan --save, instead"},
+            {"--offset N", &options->offset, "position of query 0; default: k-len - q-len"},
+            {"--scale X", &options->scale, "multiplies q . k; default: dim ** -0.5"},
+            {"--softcap C", &options->softcap, "a score s becomes c tanh(s / c)"}});
   options->normalizer.add_to(app);
-  app.add_option("--sink", options->sink, "one more logit per head: [heads]")->type_name("FILE");
-  app.add_option("--layout", options->layout, "bhsd (heads before length, the default) or bshd")
-      ->type_name("ORDER");
-  app.add_option("--dtype", options->dtype, "bf16: the <u2 words of the files are bf16 numbers")
-      ->type_name("DTYPE");
+  add(app,
+      {{"--sink FILE", &options->sink, "one more logit per head: [heads]"},
+       {"--layout ORDER", &options->layout, "bhsd (heads before length, the default) or bshd"},
+       {"--dtype DTYPE", &options->dtype, "bf16: the <u2 words of the files are bf16 numbers"}});
   options->device.add_to(app, "a GPU when there is one");
   options->environment.add_to(app, /*runs_kernels=*/true);
-  add_integer(app, "--threads", options->threads, "at most so many; default: all");
-  add_json_option(app, context);
+  add(app,
+      {{"--threads N", &options->threads, "at most so many; default: all"}, json_option(context)});
   app.footer(
       "examples:\n"
       "  keyhole run --q q.npy --k k.npy --v v.npy --pattern \"causal & window(256)\" --out "

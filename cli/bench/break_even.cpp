@@ -82,7 +82,7 @@ bool Search::wins(int64_t length) {
 
 std::optional<int64_t> Search::run() {
   int64_t losing = 0, winning = 0;
-  for (const int64_t length : doubling(first_, last_)) {
+  for (const int64_t length : doubling({first_, last_})) {
     // Winning once may be luck; the next length must agree.
     if (wins(length) && (length == last_ || wins(std::min(2 * length, last_)))) {
       winning = length;
@@ -109,7 +109,7 @@ std::vector<Contender> contenders(const Session& session, const Range& range) {
   for (const CatalogEntry& entry : catalog()) {
     if (entry.name == "dense" || entry.name == "causal") continue;
     const std::string name(entry.name);
-    const auto sized = sized_pattern(entry, range.first_len, range.heads);
+    const auto sized = sized_pattern(entry, range.lengths.first, range.heads);
     if (!sized) continue;
     all.push_back(
         {name, sized->text, [&entry, made, name, range](int64_t length) -> std::optional<Case> {
@@ -131,9 +131,14 @@ std::vector<Contender> contenders(const Session& session, const Range& range) {
 
 }  // namespace
 
-void bench_break_even(Session& session, const Range& range) {
-  const std::string first = cli::with_thousands(range.first_len);
-  const std::string last = cli::with_thousands(range.last_len);
+void bench_break_even(Session& session) {
+  // A GPU has work for a hundred thousand threads before length matters.
+  const bool is_quick = session.options().is_quick;
+  const int64_t usual_last =
+      session.is_on_gpu() ? (is_quick ? 16384 : 131072) : (is_quick ? 1024 : 4096);
+  const Range range(session, {16, usual_last}, 2);
+  const auto [first_len, last_len] = range.lengths;
+  const std::string first = cli::with_thousands(first_len), last = cli::with_thousands(last_len);
   cli::Table table(
       {"pattern", "beats dense from", "there", "keeps there", "at " + first, "at " + last},
       "lrrrrr");
@@ -142,33 +147,33 @@ void bench_break_even(Session& session, const Range& range) {
     cli::Progress progress("bench break-even", int64_t(all.size()));
     for (const Contender& contender : all) {
       progress.step(contender.text);
-      Search search(session, contender, range.first_len, range.last_len);
+      Search search(session, contender, first_len, last_len);
       const auto found = search.run();
       const auto speedup_at = [&](int64_t length) {
         const Step* step = search.at(length);
         return step ? speedup_text(step->speedup) : std::string("-");
       };
-      const int64_t shown = found.value_or(range.last_len);
+      const int64_t shown = found.value_or(last_len);
       const Step* step = search.at(shown);
       if (!step) {  // not to be had at this length, or its check failed
-        table.add({contender.text, "not measured", "", "", speedup_at(range.first_len), ""},
+        table.add({contender.text, "not measured", "", "", speedup_at(first_len), ""},
                   cli::Ink::dim);
         continue;
       }
       table.add({step->text(), found ? cli::with_thousands(*found) : "never up to " + last,
                  found ? speedup_text(step->speedup) : "", cli::percent(step->kept_share),
-                 speedup_at(range.first_len), speedup_at(range.last_len)});
+                 speedup_at(first_len), speedup_at(last_len)});
       nlohmann::json record = step->record;
       record["name"] = contender.name;
       record["break_even"] = found ? nlohmann::json(*found) : nlohmann::json(nullptr);
       record["kept_of_dense"] = step->kept_share;
-      for (const int64_t end : {range.first_len, range.last_len}) {
+      for (const int64_t end : {first_len, last_len}) {
         if (const Step* other = search.at(end)) {
-          record[end == range.first_len ? "speedup_at_first" : "speedup_at_last"] = other->speedup;
+          record[end == first_len ? "speedup_at_first" : "speedup_at_last"] = other->speedup;
         }
       }
-      record["first_len"] = range.first_len;
-      record["last_len"] = range.last_len;
+      record["first_len"] = first_len;
+      record["last_len"] = last_len;
       session.keep("break-even", std::move(record));
     }
   }

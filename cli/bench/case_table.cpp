@@ -3,9 +3,10 @@
 // and the memory.
 #include <fmt/format.h>
 
+#include "base/check.h"
+#include "cli/bench/cases.h"
 #include "cli/bench/tables.h"
-#include "cli/device.h"
-#include "cli/gpu/stopwatch.h"
+#include "cli/gpu/measure.h"
 
 namespace keyhole::bench {
 namespace {
@@ -99,7 +100,36 @@ class CaseTable {
   cli::Table table_{header(), "lllrrrrrrrr"};
 };
 
-}  // namespace
+std::vector<Case> chosen_cases(const Session& session, Operation operation) {
+  const Options& options = session.options();
+  const Normalizer normalizer = options.normalizer.settle("bench");
+  std::vector<Case> cases;
+  if (options.pattern.empty()) {
+    cases = options.case_file.empty()
+                ? built_in_cases(operation, session.device(), options.case_names)
+                : cases_from_file(options.case_file, operation, options.case_names);
+  } else {
+    KEYHOLE_CHECK(!options.len.empty(), "bench: --pattern needs --len, such as --len 4096");
+    Case c{.name = "given",
+           .pattern = cli::pattern_from("bench", options.pattern),
+           .pattern_text = ""};
+    c.pattern_text = c.pattern.text();
+    c.heads = positive(options.heads, "--heads", 4);
+    c.kv_heads = positive(options.kv_heads, "--kv-heads", c.heads);
+    KEYHOLE_CHECK(c.heads % c.kv_heads == 0, "bench: --heads ", c.heads,
+                  " is not a multiple of --kv-heads ", c.kv_heads);
+    c.head_dim = positive(options.head_dim, "--head-dim", 128);
+    c.dtype = dtype_of(session);
+    c.operation = operation;
+    for (const int64_t length : doubling(lengths_from(options.len, {}))) {
+      c.name = fmt::format("given-{}", length);
+      c.q_len = c.k_len = length;
+      cases.push_back(c);
+    }
+  }
+  for (Case& c : cases) c.device = session.device(), c.normalizer = normalizer;
+  return cases;
+}
 
 void bench_cases(Session& session, const std::string& suite, const std::vector<Case>& cases) {
   CaseTable table(session);
@@ -131,5 +161,27 @@ void bench_cases(Session& session, const std::string& suite, const std::vector<C
   }
   if (!session.options().is_profiled) table.print(suite);
 }
+
+// With --quick, cases longer than that are left out: their check, and backward a call, takes
+// seconds.
+void bench_operation(Session& session, Operation operation, int64_t longest_quick) {
+  const Options& options = session.options();
+  std::vector<Case> cases = chosen_cases(session, operation);
+  std::vector<std::string> left_out;
+  if (options.is_quick && options.pattern.empty() && options.case_names.empty()) {
+    std::erase_if(cases, [&](const Case& c) {
+      if (c.q_len > longest_quick) left_out.push_back(c.name);
+      return c.q_len > longest_quick;
+    });
+  }
+  bench_cases(session, to_string(operation), cases);
+  if (left_out.empty()) return;
+  session.print(fmt::format("left out with --quick: {}\n", fmt::join(left_out, ", ")));
+}
+
+}  // namespace
+
+void bench_forward(Session& session) { bench_operation(session, Operation::forward, 65536); }
+void bench_backward(Session& session) { bench_operation(session, Operation::backward, 32768); }
 
 }  // namespace keyhole::bench

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/int_math.h"
 #include "cli/bench/case_texts.h"  // made by cli/bench/bench.cmake from bench/cases/
-#include "cli/common.h"
+#include "cli/options.h"
 
 namespace keyhole::bench {
 namespace {

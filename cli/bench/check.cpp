@@ -1,39 +1,13 @@
 // cli/bench/check.cpp
 // Takes a case with its plan and tensors, says whether the kernel's answer is the reference's.
-#include "cli/bench/check.h"
-
 #include <algorithm>
 #include <vector>
 
-#include "cli/device.h"
+#include "cli/bench/measure.h"
+#include "cli/options.h"
 #include "judge/judge.h"
 
 namespace keyhole::bench {
-namespace {
-
-// Always the same ones.
-std::vector<int64_t> choose_rows(const Case& c, const CheckEffort& effort) {
-  const int64_t wanted =
-      std::clamp(effort.sampled_keys / (c.k_len * c.heads), effort.min_rows, effort.max_rows);
-  return judge::rows_to_check(c.q_len, effort.all_rows_up_to, wanted, /*seed=*/1);
-}
-
-// Zero but in the chosen rows.
-void keep_rows(const Tensor& tensor, const std::vector<int64_t>& rows) {
-  const TensorView& view = tensor.host();
-  const int64_t row_bytes = view.shape[3] * bytes_of(view.dtype);
-  std::vector<bool> is_chosen(static_cast<size_t>(view.shape[2]));
-  for (int64_t row : rows) is_chosen[size_t(row)] = true;
-  auto* data = static_cast<std::byte*>(view.data);
-  for (int64_t i = 0; i < view.shape[1] * view.shape[2]; ++i) {
-    if (!is_chosen[size_t(i % view.shape[2])]) {
-      std::fill_n(data + i * row_bytes, row_bytes, std::byte{0});
-    }
-  }
-  tensor.send();
-}
-
-}  // namespace
 
 Choice choice_for(const Case& c, Operation operation, const Lists& lists,
                   const AttentionOptions& options) {
@@ -47,21 +21,15 @@ Choice choice_for(const Case& c, Operation operation, const Lists& lists,
 
 CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const CheckEffort& effort,
                   const AttentionOptions& options) {
-  const std::vector<int64_t> rows = choose_rows(c, effort);
+  const int64_t wanted =
+      std::clamp(effort.sampled_keys / (c.k_len * c.heads), effort.min_rows, effort.max_rows);
+  // Always the same ones.
+  const std::vector<int64_t> rows =
+      judge::rows_to_check(c.q_len, effort.all_rows_up_to, wanted, /*seed=*/1);
   const auto kernel_of = [&](Operation operation) -> const KernelEntry& {
     return *choice_for(c, operation, lists, options).kernel;
   };
-  const judge::Answer answer{{.q = inputs.q.host(),
-                              .k = inputs.k.host(),
-                              .v = inputs.v.host(),
-                              .dout = inputs.dout.host(),
-                              .out = inputs.out.host(),
-                              .lse = inputs.lse.host(),
-                              .dq = inputs.dq.host(),
-                              .dk = inputs.dk.host(),
-                              .dv = inputs.dv.host()},
-                             c.pattern,
-                             options};
+  const judge::Answer answer{inputs.host(), c.pattern, options};
   inputs.out.fill_nan();
   inputs.lse.fill_nan();
   inputs.run_forward(lists, options);
@@ -72,7 +40,7 @@ CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const Check
   worst.take(judge::judge_forward(kernel_of(Operation::forward), answer, rows));
 
   if (c.operation == Operation::backward) {
-    keep_rows(inputs.dout, rows);
+    inputs.dout.keep_rows(rows);
     for (Tensor* gradient : {&inputs.dq, &inputs.dk, &inputs.dv}) gradient->fill_nan();
     inputs.run_backward(lists, options);
     for (const Tensor* gradient : {&inputs.dq, &inputs.dk, &inputs.dv}) gradient->bring_back();

@@ -10,11 +10,20 @@
 namespace keyhole::bench {
 namespace {
 
+// On a GPU lengths go on to where sparse attention is used; dense attention still takes no minutes.
+Range classic_range(const Session& session) {
+  return Range(session, {128, session.is_on_gpu() ? 131072 : 4096}, 1);
+}
+
+std::string heads_text(const Range& range) {
+  return fmt::format("{} head{} of {}", range.heads, range.heads == 1 ? "" : "s", range.head_dim);
+}
+
 void run_table(Session& session, const std::string& suite, const std::string& title,
                const std::string& length_name, const std::string& sparse_name, const Range& range,
                const Pattern& pattern, const Pattern& dense_pattern) {
   cli::Table table({length_name, "dense ms", sparse_name + " ms", "speed-up"}, "rrrr");
-  const auto lengths = doubling(range.first_len, range.last_len);
+  const auto lengths = doubling(range.lengths);
   {
     cli::Progress progress("bench " + suite, int64_t(lengths.size()));
     std::shared_ptr<Inputs> inputs;
@@ -45,32 +54,34 @@ void run_table(Session& session, const std::string& suite, const std::string& ti
 
 }  // namespace
 
-void bench_streaming(Session& session, Range range, int64_t channels, int64_t sinks,
-                     int64_t window) {
+void bench_streaming(Session& session) {
+  Range range = classic_range(session);
+  const Options& options = session.options();
+  const int64_t channels = positive(options.channels, "--channels");
+  const Pattern pattern = streaming(options.sinks, positive(options.window, "--window"));
   KEYHOLE_CHECK(channels % range.head_dim == 0, "bench streaming: --channels is ", channels,
                 ", --head-dim is ", range.head_dim, "; channels must be a multiple of head_dim");
-  const Pattern pattern = streaming(sinks, window);
   const int64_t many = channels / range.head_dim;
   for (const int64_t heads : {many, int64_t{1}}) {
     range.heads = heads;
     range.head_dim = channels / heads;
     run_table(session, "streaming",
-              fmt::format("{}, {} channels as {} head{} of {}, {}, against dense causal",
-                          pattern.text(), channels, heads, heads == 1 ? "" : "s", range.head_dim,
-                          session.conditions(range.dtype)),
+              fmt::format("{}, {} channels as {}, {}, against dense causal", pattern.text(),
+                          channels, heads_text(range), session.conditions(range.dtype)),
               "T", "streaming", range, pattern, causal());
     if (many == 1) break;
   }
 }
 
-void bench_blocks(Session& session, const Range& range, int64_t block) {
+void bench_blocks(Session& session) {
+  const Range range = classic_range(session);
+  const Pattern of_blocks = blocks(positive(session.options().block, "--block"));
   for (const bool is_causal_table : {false, true}) {
-    const Pattern pattern = is_causal_table ? causal() & blocks(block) : blocks(block);
+    const Pattern pattern = is_causal_table ? causal() & of_blocks : of_blocks;
     run_table(
         session, is_causal_table ? "blocks-causal" : "blocks",
-        fmt::format("{}, {} head{} of {}, {}, against {}", pattern.text(), range.heads,
-                    range.heads == 1 ? "" : "s", range.head_dim, session.conditions(range.dtype),
-                    is_causal_table ? "dense causal" : "dense"),
+        fmt::format("{}, {}, {}, against {}", pattern.text(), heads_text(range),
+                    session.conditions(range.dtype), is_causal_table ? "dense causal" : "dense"),
         "L", "sparse", range, pattern, is_causal_table ? causal() : dense());
   }
 }

@@ -14,15 +14,26 @@
 
 namespace keyhole::bench {
 
+namespace {
+
+// Memory for a view that lies on a GPU, to which it then points; none on the host.
+template <class View>
+GpuMemory on_gpu(View& view, const Device& device, int64_t bytes) {
+  if (device.kind == Device::Kind::cpu) return {};
+  GpuMemory memory(device, bytes);
+  view.data = memory.data();
+  view.device = device;
+  return memory;
+}
+
+}  // namespace
+
 Tensor::Tensor(DType dtype, std::initializer_list<int64_t> shape, const Device& device)
     : host_(nullptr, dtype, shape) {
   memory_.reset(static_cast<std::byte*>(::operator new[](size_t(num_bytes()), kAlignment)));
   host_.data = memory_.get();
   view_ = host_;
-  if (device.kind == Device::Kind::cpu) return;
-  gpu_memory_ = GpuMemory(device, num_bytes());
-  view_.data = gpu_memory_.data();
-  view_.device = device;
+  gpu_memory_ = on_gpu(view_, device, num_bytes());
 }
 
 void Tensor::send() const {
@@ -63,6 +74,17 @@ void Tensor::begin_with_nan() {
   send();
 }
 
+void Tensor::keep_rows(const std::vector<int64_t>& rows, std::optional<int64_t> of_head) {
+  const int64_t length = host_.shape[2], row_bytes = host_.shape[3] * bytes_of(host_.dtype);
+  std::vector<bool> is_kept(static_cast<size_t>(length));
+  for (const int64_t row : rows) is_kept[size_t(row)] = true;
+  for (int64_t i = 0; i < host_.shape[1] * length; ++i) {
+    if (is_kept[size_t(i % length)] && i / length == of_head.value_or(i / length)) continue;
+    std::memset(static_cast<std::byte*>(host_.data) + i * row_bytes, 0, size_t(row_bytes));
+  }
+  send();
+}
+
 KeyIndices::KeyIndices(const Case& c, const Plan& plan, bool is_wide) {
   const std::vector<KeyLists>& parts = plan.state().gathers();
   KEYHOLE_CHECK(
@@ -79,43 +101,46 @@ KeyIndices::KeyIndices(const Case& c, const Plan& plan, bool is_wide) {
   narrow_.assign(wide_.begin(), wide_.end());
   view_ = is_wide ? IndexView(wide_.data(), {1, 1, c.q_len, count})
                   : IndexView(narrow_.data(), {1, 1, c.q_len, count});
-  if (c.device.kind == Device::Kind::cpu) return;
-  gpu_memory_ = GpuMemory(c.device, int64_t(wide_.size()) * (is_wide ? 8 : 4));
-  gpu_memory_.copy_from_host(view_.data, gpu_memory_.bytes());
-  view_.data = gpu_memory_.data();
-  view_.device = c.device;
+  const void* const host = view_.data;
+  gpu_memory_ = on_gpu(view_, c.device, int64_t(wide_.size()) * (is_wide ? 8 : 4));
+  if (gpu_memory_.bytes() > 0) gpu_memory_.copy_from_host(host, gpu_memory_.bytes());
 }
 
 SupportKeys::SupportKeys(const Case& c)
     : keys_(size_t(c.heads * c.q_len * kSupportKeys), -1),
-      view_(keys_.data(), {1, c.heads, c.q_len, kSupportKeys}) {
-  if (c.device.kind == Device::Kind::cpu) return;
-  gpu_memory_ = GpuMemory(c.device, num_bytes());
-  view_.data = gpu_memory_.data();
-  view_.device = c.device;
-}
+      view_(keys_.data(), {1, c.heads, c.q_len, kSupportKeys}),
+      gpu_memory_(on_gpu(view_, c.device, num_bytes())) {}
 
 const std::vector<int32_t>& SupportKeys::bring_back() {
   if (gpu_memory_.bytes() > 0) gpu_memory_.copy_to_host(keys_.data(), num_bytes());
   return keys_;
 }
 
-Inputs::Inputs(const Case& c)
-    : made_for(c),
-      q(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device),
-      k(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device),
-      v(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device),
-      out(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device),
-      lse(c.dtype == DType::f64 ? DType::f64 : DType::f32, {1, c.heads, c.q_len}, c.device) {
-  q.fill_normal(1);
-  k.fill_normal(2);
-  v.fill_normal(3);
+judge::CallTensors Tensors::host() const {
+  return {.q = q.host(),
+          .k = k.host(),
+          .v = v.host(),
+          .dout = dout.host(),
+          .out = out.host(),
+          .lse = lse.host(),
+          .dq = dq.host(),
+          .dk = dk.host(),
+          .dv = dv.host()};
+}
+
+Inputs::Inputs(const Case& c) : made_for(c) {
+  const auto of_queries = [&] {
+    return Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device);
+  };
+  const auto of_keys = [&] {
+    return Tensor(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device);
+  };
+  q = of_queries(), k = of_keys(), v = of_keys(), out = of_queries();
+  lse = Tensor(c.dtype == DType::f64 ? DType::f64 : DType::f32, {1, c.heads, c.q_len}, c.device);
+  q.fill_normal(1), k.fill_normal(2), v.fill_normal(3);
   if (c.has_nan) v.begin_with_nan();
   if (c.operation == Operation::forward) return;
-  dout = Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device);
-  dq = Tensor(c.dtype, {1, c.heads, c.q_len, c.head_dim}, c.device);
-  dk = Tensor(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device);
-  dv = Tensor(c.dtype, {1, c.kv_heads, c.k_len, c.head_dim}, c.device);
+  dout = of_queries(), dq = of_queries(), dk = of_keys(), dv = of_keys();
   dout.fill_normal(4);
 }
 
@@ -140,6 +165,12 @@ bool Inputs::fits(const Case& c) const {
          made_for.kv_heads == c.kv_heads && made_for.head_dim == c.head_dim &&
          made_for.dtype == c.dtype && made_for.operation == c.operation &&
          made_for.has_nan == c.has_nan && made_for.device == c.device;
+}
+
+TensorView part_of(TensorView view, int d, int64_t first, int64_t count) {
+  view.data = static_cast<std::byte*>(view.data) + first * view.strides[d] * bytes_of(view.dtype);
+  view.shape[d] = count;
+  return view;
 }
 
 }  // namespace keyhole::bench

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <optional>
 #include <vector>
 
-#include "cli/bench/case.h"
+#include "cli/bench/cases.h"
+#include "judge/call_tensors.h"
 #include "keyhole/attention.h"
 #include "keyhole/lists.h"
 #include "keyhole/tensor.h"
@@ -34,6 +36,8 @@ class Tensor {
   void fill_zero();
   void fill_nan();  // so that what a kernel forgets to write shows
   void begin_with_nan();
+  // Zero elsewhere; of one head, or of all.
+  void keep_rows(const std::vector<int64_t>& rows, std::optional<int64_t> of_head = {});
   int64_t num_bytes() const { return host_.num_elements() * bytes_of(host_.dtype); }
 
  private:
@@ -74,12 +78,20 @@ class SupportKeys {
 
  private:
   std::vector<int32_t> keys_;
-  GpuMemory gpu_memory_;
   IndexView view_;
+  GpuMemory gpu_memory_;
 };
 
-// All tensors of a case. Gradients are there only for backward cases.
-struct Inputs {
+// What one call reads and writes; gradients only where it has a backward pass.
+struct Tensors {
+  Tensor q, k, v, out, lse;
+  Tensor dout, dq, dk, dv;
+
+  judge::CallTensors host() const;
+};
+
+// All tensors of a case.
+struct Inputs : Tensors {
   explicit Inputs(const Case& c);
   int64_t num_bytes() const;
   bool fits(const Case& c) const;  // another case of the same shapes may use them again
@@ -87,8 +99,9 @@ struct Inputs {
   void run_backward(const Lists& lists, const AttentionOptions& options) const;
 
   Case made_for;
-  Tensor q, k, v, out, lse;
-  Tensor dout, dq, dk, dv;
 };
+
+// The elements [first, first + count) of one dimension.
+TensorView part_of(TensorView view, int d, int64_t first, int64_t count);
 
 }  // namespace keyhole::bench

@@ -8,13 +8,20 @@
 
 #include "cli/bench/inputs.h"
 #include "cli/bench/tables.h"
+#include "judge/judge.h"
 
 namespace keyhole::bench {
+
+struct SelectSizes {
+  int64_t queries = 0, entries = 0, heads = 0, head_dim = 0, k = 0;
+  int64_t q_heads = 0;  // of the attention; 0: none
+  DType dtype = DType::f32;
+};
 
 class LatentLayer {
  public:
   // chosen: where the lists are, for kernels and on the host.
-  LatentLayer(const Session& session, const SelectRange& range, const IndexView& chosen,
+  LatentLayer(const Session& session, const SelectSizes& sizes, const IndexView& chosen,
               const IndexView& chosen_on_host);
 
   // One of the attentions, or the gradients. After a run, check() compares some rows with the
@@ -30,24 +37,19 @@ class LatentLayer {
   Form dense();
 
  private:
-  // The values are the first columns of k, or a tensor of their own.
-  struct Tensors {
-    Tensor q, k, v, out, lse;
-  };
-  struct GradientTensors {
-    Tensor dout, dq, dk, dv;
+  struct Attention : Tensors {
+    TensorView values, values_on_host;  // the first columns of k, or a tensor of their own
+    Pattern attends = keyhole::dense();
+    double pairs = 0;  // of a head
   };
   Pattern chosen_pattern() const;
-  TensorView latent_values() const;
-  Form form_of(const Tensors& tensors, const TensorView& v, const TensorView& v_on_host,
-               const Lists& lists, const Pattern& attends, double pairs) const;
-  double num_chosen() const;
+  judge::Answer answer(const Attention& attention, int64_t head) const;
+  Form form_of(const Attention& attention, const Lists& lists) const;
 
   AttentionOptions options_;
-  SelectRange range_;
+  SelectSizes sizes_;
   IndexView chosen_, on_host_;
-  Tensors latent_, per_head_;
-  GradientTensors gradients_;  // of latent_
+  Attention latent_, per_head_;  // latent_ has gradients, too
   Plan causal_;
 };
 

@@ -1,5 +1,6 @@
 // cli/bench/machine.h
-// What a record must say of the place it was taken on: machine, build, commit, time.
+// What a record must say of the place it was taken on: machine, build, commit, time. And what its
+// processor can do at most.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -28,6 +29,11 @@ Machine this_machine(const Device& device = {});  // device: what computes
 nlohmann::json to_json(const Machine& machine);
 std::string describe(const Machine& machine);  // one line
 std::string describe(const Gpu& gpu);
+
+// The machine's peak for fp32 in GFLOP/s, measured now: fused multiply-adds on independent
+// registers, on `threads` threads at once (0: all), with the widest instructions that are there. A
+// share of peak means nothing when the two were not taken in the same run.
+double measure_peak_gflops(int threads, bool is_cpu_time = false);
 
 struct Commit {
   std::string id;         // "unknown" outside a git checkout

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/device.h"
-#include "cli/gpu/memory_watch.h"
+#include "cli/gpu/measure.h"
+#include "cli/options.h"
 #include "keyhole/attention.h"
 #include "plan/estimate.h"
 #include "runtime/dispatch.h"

@@ -7,11 +7,40 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 
-#include "cli/bench/check.h"
+#include "cli/bench/inputs.h"
 #include "cli/bench/timing.h"
 #include "keyhole/plan.h"
+#include "runtime/dispatch.h"
 
 namespace keyhole::bench {
+
+// ---- is the answer right? Compared with the fp64 reference, all rows of short sequences, a sample
+// of long ones ----
+
+struct CheckEffort {
+  int64_t all_rows_up_to = 1024;            // longer sequences are sampled
+  int64_t sampled_keys = int64_t{1} << 22;  // rows are drawn until they have met this many keys ...
+  int64_t min_rows = 16, max_rows = 256;    // ... over all heads, within these bounds per head
+};
+
+// What a pass of a case runs.
+Choice choice_for(const Case& c, Operation operation, const Lists& lists,
+                  const AttentionOptions& options);
+
+struct CheckResult {
+  bool is_passed = false;
+  int64_t rows = 0;  // checked, of each head
+  bool is_sampled = false;
+  double worst = 0;       // the largest difference, as a share of what is allowed
+  std::string complaint;  // where it failed, with both numbers
+};
+
+// Runs the case once and compares. A backward case is checked with gradients that come in at the
+// sampled rows only: those reach every key the rows attend to.
+CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const CheckEffort& effort,
+                  const AttentionOptions& options = {});
+
+// ---- how long does it take? ----
 
 struct Effort {
   CheckEffort check;
@@ -91,5 +120,15 @@ struct DenseTwin {
 };
 DenseTwin dense_twin_of(const Subject& subject, const Timing& timing);
 void add_dense(nlohmann::json& record, const DenseTwin& twin);
+
+// ---- how much memory does it need? ----
+
+// Starts to watch the memory of the process, or of a GPU; asked later, gives the bytes that were
+// needed in between. Nothing where the system cannot tell.
+std::optional<std::function<double()>> watch_memory(const Device& device);
+
+// What the first call of a case needs besides its tensors, plan included; of a backward case the
+// backward pass alone. Threads must be there already.
+std::optional<double> extra_bytes(const Case& c, AttentionOptions options);
 
 }  // namespace keyhole::bench

@@ -2,8 +2,6 @@
 // What a call needs besides its tensors: the peak of the process, or of the GPU's memory pool,
 // during the first call at a length (plan and tile lists included), less what was held before.
 // Attention that stores scores would need 16 times as much for four times the tokens.
-#include "cli/bench/memory.h"
-
 #include <fmt/format.h>
 #include <malloc.h>
 
@@ -11,9 +9,10 @@
 #include <fstream>
 
 #include "base/check.h"
+#include "cli/bench/measure.h"
 #include "cli/bench/tables.h"
-#include "cli/device.h"
-#include "cli/gpu/memory_watch.h"
+#include "cli/gpu/measure.h"
+#include "cli/options.h"
 
 namespace keyhole::bench {
 namespace {
@@ -58,12 +57,13 @@ std::optional<std::function<double()>> watch_memory(const Device& device) {
       [before = status_kib("VmRSS")] { return 1024 * std::max(0.0, status_kib("VmHWM") - before); };
 }
 
-void bench_memory(Session& session, const Range& range) {
-  cli::Table table(
-      {"pattern", "pass", "extra at " + cli::with_thousands(range.first_len),
-       "extra at " + cli::with_thousands(range.last_len), "tensors there", "L x L scores"},
-      "llrrrr");
-  const double ratio = double(range.last_len) / double(range.first_len);
+void bench_memory(Session& session) {
+  const Range range(session, {4096, 16384}, 2);
+  const auto [first, last] = range.lengths;
+  cli::Table table({"pattern", "pass", "extra at " + cli::with_thousands(first),
+                    "extra at " + cli::with_thousands(last), "tensors there", "L x L scores"},
+                   "llrrrr");
+  const double ratio = double(last) / double(first);
   for (const Operation operation : {Operation::forward, Operation::backward}) {
     for (const char* text : {"causal", "streaming(16, 64)", "bigbird(64, 3, 3, 2, 1)"}) {
       // Makes the threads and their stacks before the measured call.
@@ -74,7 +74,7 @@ void bench_memory(Session& session, const Range& range) {
       if (!session.prepare(c, inputs)) continue;
       inputs.reset();
       std::vector<double> extra;
-      for (const int64_t length : {range.first_len, range.last_len}) {
+      for (const int64_t length : {first, last}) {
         c.q_len = c.k_len = length;
         const auto bytes = extra_bytes(c, session.effort().options);
         if (!bytes) {
@@ -95,7 +95,7 @@ void bench_memory(Session& session, const Range& range) {
                               {"heads", c.heads},
                               {"head_dim", c.head_dim},
                               {"dtype", to_string(c.dtype)},
-                              {"lengths", {range.first_len, range.last_len}},
+                              {"lengths", {first, last}},
                               {"extra_bytes", extra},
                               {"tensor_bytes", tensors},
                               {"score_bytes", scores}});

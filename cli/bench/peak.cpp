@@ -1,12 +1,11 @@
 // cli/bench/peak.cpp
 // Always compiled with full optimisation (CMakeLists.txt): chains that are kept in memory measure
 // the memory.
-#include "cli/bench/peak.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "base/parallel.h"
+#include "cli/bench/machine.h"
 #include "cli/bench/timing.h"
 
 namespace keyhole::bench {

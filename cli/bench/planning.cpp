@@ -3,7 +3,6 @@
 // tiles, beside the bar that each has to clear.
 #include <fmt/format.h>
 
-#include "cli/bench/memory.h"
 #include "cli/bench/patterns.h"
 #include "cli/bench/tables.h"
 #include "plan/plan_state.h"
@@ -12,7 +11,7 @@ namespace keyhole::bench {
 namespace {
 
 constexpr int64_t kMillion = 1048576;
-constexpr TileShape kTile = {128, 128};
+constexpr TileShape kPlanTile = {128, 128};
 
 struct PlanningCase {
   std::string text;
@@ -51,7 +50,7 @@ Measured measure(const PlanningCase& c, int num_runs) {
   for (int run = 0; run <= num_runs; ++run) {
     const double begin = now_s(/*is_cpu_time=*/true);
     const Plan made = plan(c.pattern, shape);
-    const CompiledTiles& lists = made.state().tiles(kTile);
+    const CompiledTiles& lists = made.state().tiles(kPlanTile);
     const double elapsed_ms = 1e3 * (now_s(/*is_cpu_time=*/true) - begin);
     if (run > 0) {
       samples_ms.push_back(elapsed_ms);
@@ -86,7 +85,7 @@ void bench_planning(Session& session) {
          cli::with_thousands(m.bitmaps), is_met ? "met" : "MISSED"},
         is_met ? cli::Ink::plain : cli::Ink::red);
     nlohmann::json record = {{"case", fmt::format("planning {} at {}", c.text, c.length)},
-                             {"tile", to_string(kTile)},
+                             {"tile", to_string(kPlanTile)},
                              {"ms", to_json(m.timing)},
                              {"bar_ms", c.most_ms},
                              {"is_met", is_met},
@@ -95,7 +94,8 @@ void bench_planning(Session& session) {
     if (c.most_mb > 0) record["bar_mb"] = c.most_mb;
     session.keep("planning", std::move(record));
   }
-  session.print(fmt::format("\nplanning: plans of {} tiles, processor time\n", to_string(kTile)));
+  session.print(
+      fmt::format("\nplanning: plans of {} tiles, processor time\n", to_string(kPlanTile)));
   session.print(table);
 }
 

@@ -20,35 +20,29 @@ namespace {
 
 constexpr int64_t kCheckedRows = 4, kCheckedEntries = 512;
 
-// The elements [first, first + count) of one dimension.
-TensorView part_of(TensorView view, int d, int64_t first, int64_t count) {
-  view.data = static_cast<std::byte*>(view.data) + first * view.strides[d] * bytes_of(view.dtype);
-  view.shape[d] = count;
-  return view;
-}
-
 class SelectBench {
  public:
-  SelectBench(Session& session, const SelectRange& range)
+  SelectBench(Session& session, const SelectSizes& sizes, const std::optional<Pattern>& visible)
       : session_(session),
-        range_(range),
-        q_(range.dtype, {1, range.heads, range.queries, range.head_dim}, session.device()),
-        k_(range.dtype, {1, 1, range.entries, range.head_dim}, session.device()),
-        w_(DType::f32, {1, range.heads, range.queries}, session.device()),
-        scores_(DType::f32, {1, 1, range.queries, range.entries}, session.device()),
-        lists_(DType::f32, {1, 1, range.queries, range.k}, session.device()) {
+        sizes_(sizes),
+        visible_(visible),
+        q_(sizes.dtype, {1, sizes.heads, sizes.queries, sizes.head_dim}, session.device()),
+        k_(sizes.dtype, {1, 1, sizes.entries, sizes.head_dim}, session.device()),
+        w_(DType::f32, {1, sizes.heads, sizes.queries}, session.device()),
+        scores_(DType::f32, {1, 1, sizes.queries, sizes.entries}, session.device()),
+        lists_(DType::f32, {1, 1, sizes.queries, sizes.k}, session.device()) {
     q_.fill_normal(1), k_.fill_normal(2), w_.fill_normal(3);
-    options_.k = range.k;
+    options_.k = sizes.k;
     options_.backend = session.options().backend;
     options_.threads = session.threads();
-    if (range.visible) options_.visible = plan(*range.visible, range.queries, range.entries);
+    if (visible) options_.visible = plan(*visible, sizes.queries, sizes.entries);
     selection_.indices =
-        IndexView(static_cast<int32_t*>(lists_.view().data), {1, 1, range.queries, range.k});
+        IndexView(static_cast<int32_t*>(lists_.view().data), {1, 1, sizes.queries, sizes.k});
     selection_.indices.device = session.device();
   }
 
   void run() {
-    const double products = 2 * pairs() * double(range_.heads * range_.head_dim);
+    const double products = 2 * pairs() * double(sizes_.heads * sizes_.head_dim);
     const double bytes = 4 * pairs();
     const auto name_of = [&](const SelectRequest& request) {
       return choose_select(select_table(), request).name;
@@ -64,11 +58,11 @@ class SelectBench {
     const double selecting = measure(
         "select_keys", kernel_for_selection(indexer(), options_), products, "TFLOP/s",
         [&] { select_keys(indexer(), selection_, options_); }, [&] { return check_lists(true); });
-    const std::string verdict = range_.q_heads > 0 ? attend(selecting) : "";
+    const std::string verdict = sizes_.q_heads > 0 ? attend(selecting) : "";
     session_.print(fmt::format(
         "\nselect: {}, {} queries of {} entries ({} visible), {} index heads of {}, k {}\n",
-        session_.conditions(range_.dtype), range_.queries, range_.entries, visible_text(),
-        range_.heads, range_.head_dim, range_.k));
+        session_.conditions(sizes_.dtype), sizes_.queries, sizes_.entries, visible_text(),
+        sizes_.heads, sizes_.head_dim, sizes_.k));
     session_.print(table_);
     session_.print(verdict);
   }
@@ -79,7 +73,7 @@ class SelectBench {
     IndexView on_host = selection_.indices;
     on_host.data = lists_.host().data;
     on_host.device = {};
-    LatentLayer layer(session_, range_, selection_.indices, on_host);
+    LatentLayer layer(session_, sizes_, selection_.indices, on_host);
     const auto ms_of = [&](const std::string& name, const LatentLayer::Form& form) {
       return measure(name, form.kernel, form.work, "TFLOP/s", form.run, form.check);
     };
@@ -90,22 +84,22 @@ class SelectBench {
     const double both = selecting_ms + chosen, ratio = dense / both;
     return fmt::format(
         "a layer of {} heads: selection and attention {} ms, dense causal attention {} ms: {}\n",
-        range_.q_heads, ms_text(both), ms_text(dense),
+        sizes_.q_heads, ms_text(both), ms_text(dense),
         ratio >= 1 ? fmt::format("choosing is {:.2f} times as fast", ratio)
                    : fmt::format("dense is {:.2f} times as fast", 1 / ratio));
   }
 
   IndexerView indexer() const { return {q_, k_, w_, {}}; }
   double pairs() const {
-    const double all = double(range_.queries) * double(range_.entries);
+    const double all = double(sizes_.queries) * double(sizes_.entries);
     return options_.visible ? double(options_.visible->explain().pairs) : all;
   }
-  std::string visible_text() const { return range_.visible ? range_.visible->text() : "all"; }
-  int64_t checked_row(int64_t i) const { return (2 * i + 1) * range_.queries / (2 * kCheckedRows); }
+  std::string visible_text() const { return visible_ ? visible_->text() : "all"; }
+  int64_t checked_row(int64_t i) const { return (2 * i + 1) * sizes_.queries / (2 * kCheckedRows); }
   EntryPredicate visible_from(int64_t row) const {
-    if (!range_.visible) return {};
-    const Shape shape{.batch = 1, .heads = 1, .q_len = range_.queries, .k_len = range_.entries};
-    return [head = range_.visible->for_head(shape), row](int64_t, int64_t, int64_t, int64_t s) {
+    if (!visible_) return {};
+    const Shape shape{.batch = 1, .heads = 1, .q_len = sizes_.queries, .k_len = sizes_.entries};
+    return [head = visible_->for_head(shape), row](int64_t, int64_t, int64_t, int64_t s) {
       return head.allows(row, s);
     };
   }
@@ -113,7 +107,7 @@ class SelectBench {
   // Empty, or what is wrong.
   std::string check_scores() {
     scores_.bring_back();
-    const int64_t entries = std::min(kCheckedEntries, range_.entries);
+    const int64_t entries = std::min(kCheckedEntries, sizes_.entries);
     for (int64_t i = 0; i < kCheckedRows; ++i) {
       const int64_t row = checked_row(i);
       const auto want = reference_index_scores({part_of(q_.host(), 2, row, 1),
@@ -123,7 +117,7 @@ class SelectBench {
                                                visible_from(row));
       const auto* got = static_cast<const float*>(part_of(scores_.host(), 2, row, 1).data);
       // Terms are about as large as head_dim ** 0.5, and heads ** 0.5 of them remain.
-      const double allowed = 1e-3 * std::sqrt(double(range_.head_dim * range_.heads));
+      const double allowed = 1e-3 * std::sqrt(double(sizes_.head_dim * sizes_.heads));
       for (int64_t s = 0; s < entries; ++s) {
         const bool is_equal = double(got[s]) == want[size_t(s)];
         if (!is_equal && !(std::abs(double(got[s]) - want[size_t(s)]) <= allowed)) {
@@ -138,10 +132,10 @@ class SelectBench {
     lists_.bring_back();
     for (int64_t i = 0; i < kCheckedRows; ++i) {
       const int64_t row = checked_row(i);
-      auto want = reference_top_k(part_of(scores_.host(), 2, row, 1), range_.k, visible_from(row),
+      auto want = reference_top_k(part_of(scores_.host(), 2, row, 1), sizes_.k, visible_from(row),
                                   {}, takes_short_rows)
                       .rows[0];
-      want.resize(size_t(range_.k), -1);
+      want.resize(size_t(sizes_.k), -1);
       const auto* got = static_cast<const int32_t*>(part_of(lists_.host(), 2, row, 1).data);
       if (!std::equal(want.begin(), want.end(), got)) {
         return fmt::format("query {}: its list is not that of its best scores", row);
@@ -165,20 +159,21 @@ class SelectBench {
     session_.keep("select", {{"case", name},
                              {"kernel", kernel},
                              {"check", "ok"},
-                             {"dtype", to_string(range_.dtype)},
-                             {"queries", range_.queries},
-                             {"entries", range_.entries},
-                             {"index_heads", range_.heads},
-                             {"head_dim", range_.head_dim},
-                             {"k", range_.k},
+                             {"dtype", to_string(sizes_.dtype)},
+                             {"queries", sizes_.queries},
+                             {"entries", sizes_.entries},
+                             {"index_heads", sizes_.heads},
+                             {"head_dim", sizes_.head_dim},
+                             {"k", sizes_.k},
                              {"visible", visible_text()},
-                             {"q_heads", range_.q_heads},
+                             {"q_heads", sizes_.q_heads},
                              {"ms", to_json(timing)}});
     return timing.median_ms;
   }
 
   Session& session_;
-  const SelectRange& range_;
+  SelectSizes sizes_;
+  std::optional<Pattern> visible_;     // not given: all
   Tensor q_, k_, w_, scores_, lists_;  // lists_: int32, which are as large as f32
   SelectOptions options_;
   Selection selection_;
@@ -187,6 +182,36 @@ class SelectBench {
 
 }  // namespace
 
-void bench_select(Session& session, const SelectRange& range) { SelectBench(session, range).run(); }
+// On a GPU what DeepSeek's models choose.
+void bench_select(Session& session) {
+  const Options& options = session.options();
+  const bool is_on_gpu = session.is_on_gpu();
+  const auto size = [&](const std::optional<int64_t>& given, const char* option, int64_t on_gpu,
+                        int64_t on_cpu) {
+    return positive(given, option, is_on_gpu ? on_gpu : on_cpu);
+  };
+  SelectSizes sizes{.queries = size(options.queries, "--queries", 4096, 256),
+                    .entries = size(options.entries, "--entries", 131072, 8192),
+                    .heads = size(options.heads, "--heads", 64, 16),
+                    .head_dim = size(options.head_dim, "--head-dim", 128, 64),
+                    .k = size(options.best, "--top-k", 2048, 512),
+                    .q_heads = options.q_heads.value_or(is_on_gpu ? 128 : 16),
+                    .dtype = is_on_gpu ? DType::e4m3 : DType::f32};
+  if (!options.index_dtype.empty()) {
+    sizes.dtype = cli::index_dtype_from(options.index_dtype);
+    KEYHOLE_CHECK(sizes.dtype != DType::f64,
+                  "bench: --dtype is f64; accepted are e4m3, f16, bf16 and f32");
+  }
+  KEYHOLE_CHECK(sizes.q_heads >= 0, "bench: --q-heads is ", sizes.q_heads,
+                "; accepted are 1 and more, or 0 to time the selection alone");
+  KEYHOLE_CHECK(
+      sizes.q_heads == 0 || sizes.queries <= sizes.entries, "bench: --queries ", sizes.queries,
+      " exceeds --entries ", sizes.entries,
+      "; the attention over the chosen keys is causal, at the end of the text: pass fewer "
+      "queries, or --q-heads 0");
+  std::optional<Pattern> visible;
+  if (!options.pattern.empty()) visible = cli::pattern_from("bench", options.pattern);
+  SelectBench(session, sizes, visible).run();
+}
 
 }  // namespace keyhole::bench

@@ -12,20 +12,17 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "cli/bench/peak.h"
 #include "cli/bench/tables.h"
-#include "cli/device.h"
 #include "cli/files.h"
-#include "cli/gpu/peak.h"
-#include "cli/gpu/stopwatch.h"
+#include "cli/gpu/measure.h"
 #include "runtime/gpu.h"
 
 namespace keyhole::bench {
 namespace {
 
-Effort effort_of(const SessionOptions& options) {
+Effort effort_of(const Options& options) {
   Effort effort;
-  effort.options.threads = options.threads;
+  effort.options.threads = int(options.threads);
   effort.options.backend = options.backend;
   effort.options.deterministic = options.is_deterministic;
   effort.indices = options.indices;
@@ -83,7 +80,7 @@ std::string record_stem(const std::string& folder, const std::string& table,
   return fmt::format("{}/{}-{}{}", folder, utc_now().substr(0, 10), place, suffix);
 }
 
-Session::Session(const SessionOptions& options)
+Session::Session(const Options& options)
     : options_(options), effort_(effort_of(options)), machine_(this_machine(options.device)) {
   if (options_.limit_s == 0) options_.limit_s = options_.is_quick ? 1.5 : 20;
   const Commit commit = this_commit();
@@ -101,13 +98,15 @@ Session::Session(const SessionOptions& options)
   if (cli::is_gpu(options.device)) common_["cold"] = options.is_cold;
 }
 
-int Session::threads() const { return options_.threads > 0 ? options_.threads : max_threads(); }
+int Session::threads() const {
+  return options_.threads > 0 ? int(options_.threads) : max_threads();
+}
 
 const Peak& Session::peak(DType dtype) {
   const auto measure_cpu = [this](const Device&) {
-    return measure_peak_gflops(options_.threads, options_.is_cpu_time);
+    return measure_peak_gflops(threads(), options_.is_cpu_time);
   };
-  const Way way = cli::is_gpu(device()) ? fastest_way(device(), dtype) : Way{"FMA", measure_cpu};
+  const Way way = is_on_gpu() ? fastest_way(device(), dtype) : Way{"FMA", measure_cpu};
   Peak& peak = peaks_[way.name];
   if (peak.gflops == 0) peak = {way.name, way.measure(device())};
   return peak;
@@ -124,29 +123,16 @@ Case Session::here(Case c) const {
   return c;
 }
 
-Case Range::at(const Session& session, std::string name, const Pattern& pattern, std::string text,
-               int64_t length) const {
-  return session.here({.name = std::move(name),
-                       .pattern = pattern,
-                       .pattern_text = std::move(text),
-                       .q_len = length,
-                       .k_len = length,
-                       .heads = heads,
-                       .kv_heads = heads,
-                       .head_dim = head_dim,
-                       .dtype = dtype});
-}
-
 std::string Session::conditions(DType dtype) const {
   std::string text = to_string(dtype);
   if (options_.is_training) text += ", forward + backward";
-  if (!cli::is_gpu(device())) return text;
+  if (!is_on_gpu()) return text;
   return fmt::format("{}, {}, {} cache", text, gpu(device()).name,
                      options_.is_cold ? "cold" : "warm");
 }
 
 std::string Session::place() const {
-  if (!cli::is_gpu(device())) return machine_.arch;
+  if (!is_on_gpu()) return machine_.arch;
   // "h200" of "NVIDIA H200", "geforce-rtx-4090" of "NVIDIA GeForce RTX 4090".
   std::string name = gpu(device()).name;
   if (name.starts_with("NVIDIA ")) name = name.substr(7);
@@ -200,7 +186,7 @@ std::string Session::markdown() const {
       commit.is_dirty ? ", with changes" : "", machine_.gpu.empty() ? "" : machine_.gpu + "; ",
       machine_.cpu, machine_.cores, machine_.memory_gib, machine_.system, machine_.compiler,
       machine_.simd, threads(),
-      cli::is_gpu(device())
+      is_on_gpu()
           ? fmt::format("taken by CUDA events, {} cache", options_.is_cold ? "cold" : "warm")
       : options_.is_cpu_time ? "processor time of one thread"
                              : "by the clock on the wall",
@@ -243,11 +229,59 @@ std::string speedup_text(double speedup) {
   return speedup < 10 ? fmt::format("{:.2f}x", speedup) : fmt::format("{:.1f}x", speedup);
 }
 
-std::vector<int64_t> doubling(int64_t first, int64_t last, int64_t factor) {
-  std::vector<int64_t> lengths;
-  for (int64_t length = first; length < last; length *= factor) lengths.push_back(length);
-  lengths.push_back(last);
-  return lengths;
+std::vector<int64_t> doubling(const Lengths& lengths, int64_t factor) {
+  std::vector<int64_t> all;
+  for (int64_t length = lengths.first; length < lengths.last; length *= factor) {
+    all.push_back(length);
+  }
+  all.push_back(lengths.last);
+  return all;
+}
+
+// ---- what the tables have in common ----
+
+Lengths lengths_from(const std::string& text, Lengths otherwise) {
+  constexpr int64_t kMostTokens = int64_t{1} << 24;
+  if (text.empty()) return otherwise;
+  const size_t colon = text.find(':');
+  const int64_t first = cli::integer_from(text.substr(0, colon)).value_or(0);
+  const int64_t last =
+      colon == std::string::npos ? first : cli::integer_from(text.substr(colon + 1)).value_or(0);
+  KEYHOLE_CHECK(first >= 1 && first <= last && last <= kMostTokens, "bench: --len \"", text,
+                "\" is not a length; write 4096, or 128:4096 for all lengths ",
+                "between that double, up to ", kMostTokens);
+  return {first, last};
+}
+
+int64_t positive(std::optional<int64_t> given, const char* option, int64_t otherwise) {
+  const int64_t value = given.value_or(otherwise);
+  KEYHOLE_CHECK(value >= 1, "bench: ", option, " is ", value, "; it must be at least 1");
+  return value;
+}
+
+DType dtype_of(const Session& session) {
+  const std::string& given = session.options().dtype;
+  if (!given.empty()) return cli::dtype_from(given);
+  return session.is_on_gpu() ? DType::bf16 : DType::f32;
+}
+
+Range::Range(const Session& session, Lengths usual_lengths, int64_t usual_heads)
+    : lengths(lengths_from(session.options().len, usual_lengths)),
+      heads(positive(session.options().heads, "--heads", usual_heads)),
+      head_dim(positive(session.options().head_dim, "--head-dim", 64)),
+      dtype(dtype_of(session)) {}
+
+Case Range::at(const Session& session, std::string name, const Pattern& pattern, std::string text,
+               int64_t length) const {
+  return session.here({.name = std::move(name),
+                       .pattern = pattern,
+                       .pattern_text = std::move(text),
+                       .q_len = length,
+                       .k_len = length,
+                       .heads = heads,
+                       .kv_heads = heads,
+                       .head_dim = head_dim,
+                       .dtype = dtype});
 }
 
 }  // namespace keyhole::bench

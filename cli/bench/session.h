@@ -9,26 +9,37 @@
 
 #include "cli/bench/machine.h"
 #include "cli/bench/measure.h"
-#include "cli/common.h"
+#include "cli/options.h"
 
 namespace keyhole::bench {
 
-struct SessionOptions {
-  Device device = {};        // what computes
-  bool is_training = false;  // tables of patterns: forward and backward are timed together
-  bool is_cold = false;      // GPU: its second-level cache is overwritten before each call
-  bool is_profiled = false;  // GPU: one call between the marks of a profiler, not timed
-  std::string backend = "auto", indices;
-  bool is_deterministic = false;
-  bool is_quick = false;     // fewer repeats, sampled checks, shorter lengths
-  int threads = 0;           // 0: all
-  bool is_cpu_time = false;  // processor time of one thread: for a machine that others use too
-  double limit_s = 0;        // a call expected to take longer is not made; 0: 20, quick: 1.5
-  std::string json_path;  // records go there, one JSON object a line; empty: nowhere; "-": stdout
-  std::string
-      record_folder;    // tables and records also go there, under the date and the machine's kind
+// All options of all tables; each table's subcommand offers its own.
+struct Options {
   std::string table;    // "all", "sweep", ...
   std::string command;  // as typed, for the records
+  cli::DeviceOption device_option;
+  Device device = {};        // what computes: what the option comes to
+  bool is_quick = false;     // fewer repeats, sampled checks, shorter lengths
+  int64_t threads = 0;       // 0: all
+  double limit_s = 0;        // a call expected to take longer is not made; 0: 20, quick: 1.5
+  bool is_cold = false;      // GPU: its second-level cache is overwritten before each call
+  bool is_cpu_time = false;  // processor time of one thread: for a machine that others use too
+  std::string json_path;  // records go there, one JSON object a line; empty: nowhere; "-": stdout
+  std::string
+      record_folder;  // tables and records also go there, under the date and the machine's kind
+
+  bool is_training = false;  // tables of patterns: forward and backward are timed together
+  bool is_profiled = false;  // GPU: one call between the marks of a profiler, not timed
+  bool is_deterministic = false;
+  std::string backend = "auto", indices;
+  std::string len, dtype;  // dtype not given: f32 on the CPU, bf16 on a GPU
+  std::string case_names, case_file, pattern;
+  std::optional<int64_t> heads, kv_heads, head_dim;
+  int64_t window = 64, sinks = 16, block = 16, channels = 384;
+  int64_t max_len = 131072;
+  std::optional<int64_t> queries, entries, best, q_heads;  // of a selection
+  std::string index_dtype;
+  cli::NormalizerOption normalizer;
 };
 
 struct Peak {
@@ -38,12 +49,13 @@ struct Peak {
 
 class Session {
  public:
-  explicit Session(const SessionOptions& options);
+  explicit Session(const Options& options);
 
-  const SessionOptions& options() const { return options_; }
+  const Options& options() const { return options_; }
   const Effort& effort() const { return effort_; }
   const Machine& machine() const { return machine_; }
   const Device& device() const { return options_.device; }
+  bool is_on_gpu() const { return cli::is_gpu(options_.device); }
   int threads() const;
   // What this device can do at most with that dtype, and the speed of a GPU's memory; measured on
   // first use.
@@ -75,7 +87,7 @@ class Session {
   std::string place() const;     // in the names of records: "x86_64", "h200"
   std::string markdown() const;  // where and how it was measured, and all that was printed
 
-  SessionOptions options_;
+  Options options_;
   Effort effort_;
   Machine machine_;
   nlohmann::json common_;              // what every record says
@@ -96,6 +108,9 @@ std::string duration_text(double seconds);  // "~40 s", "~12 min", "~3 h"
 std::string speedup_text(double speedup);   // "12.3x"
 
 // Lengths that double from first to last; last itself is always among them.
-std::vector<int64_t> doubling(int64_t first, int64_t last, int64_t factor = 2);
+struct Lengths {
+  int64_t first = 0, last = 0;
+};
+std::vector<int64_t> doubling(const Lengths& lengths, int64_t factor = 2);
 
 }  // namespace keyhole::bench

@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "cli/bench/memory.h"
 #include "cli/bench/tables.h"
 #include "reference/attention.h"
 
@@ -124,7 +123,7 @@ std::optional<Pass> Splash::measure(int64_t length, Operation operation,
     pass.softmax = timings[0];
     pass.sparse = timings[1];
     if (!kept) {
-      kept = count_kept(sparse, *sparse_inputs, *subject->support(), session_.options().threads);
+      kept = count_kept(sparse, *sparse_inputs, *subject->support(), session_.threads());
     }
     pairs_ = double(subject->report().pairs);
     support_bytes_ = subject->support_bytes();
@@ -198,7 +197,7 @@ void Splash::add_row(int64_t length) {
 
 void Splash::run() {
   {
-    const auto lengths = doubling(range_.first_len, range_.last_len);
+    const auto lengths = doubling(range_.lengths);
     cli::Progress progress("bench splash", int64_t(lengths.size()));
     for (const int64_t length : lengths) {
       progress.step(fmt::format("{}, {} tokens", to_string(normalizer_), length));
@@ -219,9 +218,28 @@ void Splash::run() {
 
 }  // namespace
 
-void bench_splash(Session& session, const Range& range, const Pattern& pattern,
-                  const Normalizer& normalizer) {
-  Splash(session, range, pattern, normalizer).run();
+// The layer SplashAttention is causal, with alpha 1.5.
+void bench_splash(Session& session) {
+  constexpr int64_t kLast = 32768, kLastOnCpu = 4096, kLastQuick = 2048;
+  const Options& options = session.options();
+  const Normalizer normalizer = options.normalizer.settle("bench", /*otherwise=*/1.5);
+  KEYHOLE_CHECK(
+      !normalizer.is_plain_softmax(),
+      "bench: --alpha 1 without --top-k is softmax, which splash is held against; pass an "
+      "alpha above 1, a --top-k, or both");
+  const int64_t last = session.is_on_gpu() ? kLast : options.is_quick ? kLastQuick : kLastOnCpu;
+  Splash(session, Range(session, {512, last}, session.is_on_gpu() ? 16 : 4),
+         options.pattern.empty() ? causal() : cli::pattern_from("bench", options.pattern),
+         normalizer)
+      .run();
+  if (options.len.empty() && last < kLast) {
+    const double times = double(kLast) / double(last);
+    session.print(fmt::format(
+        "lengths end at {} on the CPU{}: at {} a dense pattern takes {:.0f} times as long; --len "
+        "512:{} goes on\n",
+        cli::with_thousands(last), options.is_quick ? " with --quick" : "",
+        cli::with_thousands(kLast), times * times, kLast));
+  }
 }
 
 }  // namespace keyhole::bench

@@ -1,9 +1,10 @@
 // cli/bench/sweep.cpp
 // All catalog patterns at growing lengths: keys per query, sparsity, work, time and speed-up over
 // dense. What would take longer than the limit is not run; its time is told from the rate at the
-// longest length that did run.
+// longest length that did run. And the comparison of the patterns, from the same measurements.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <map>
 
 #include "cli/bench/patterns.h"
@@ -11,6 +12,12 @@
 
 namespace keyhole::bench {
 namespace {
+
+struct SweepPoint {
+  std::string name;  // of the catalog
+  int64_t length = 0;
+  double ms = 0, pairs = 0, keys_per_query = 0;
+};
 
 struct Row {
   std::vector<std::string> cells;
@@ -124,7 +131,7 @@ Row Sweep::measure(const SizedPattern& sized, const Case& c) {
 }
 
 std::vector<SweepPoint> Sweep::run(int64_t factor, bool prints_table) {
-  const auto lengths = doubling(range_.first_len, range_.last_len, factor);
+  const auto lengths = doubling(range_.lengths, factor);
   std::map<std::string_view, std::vector<Row>> rows;
   {
     // Length by length: tensors are made once for each, and a rate is known before it is needed.
@@ -157,11 +164,68 @@ std::vector<SweepPoint> Sweep::run(int64_t factor, bool prints_table) {
   return std::move(points_);
 }
 
+// The exponent x of time = c * length^x: the slope of the least-squares line through the points,
+// both axes logarithmic. Nothing from fewer than two lengths.
+std::optional<double> growth(const std::vector<SweepPoint>& points) {
+  if (points.size() < 2) return std::nullopt;
+  double mean_x = 0, mean_y = 0;
+  for (const SweepPoint& point : points) {
+    mean_x += std::log(double(point.length)) / double(points.size());
+    mean_y += std::log(point.ms) / double(points.size());
+  }
+  double products = 0, squares = 0;
+  for (const SweepPoint& point : points) {
+    const double x = std::log(double(point.length)) - mean_x;
+    products += x * (std::log(point.ms) - mean_y);
+    squares += x * x;
+  }
+  return products / squares;
+}
+
+// What a pattern costs by its definition, what it can see, and how its time was measured to grow.
+void compare(Session& session, const std::vector<SweepPoint>& points) {
+  std::map<std::string, std::vector<SweepPoint>> by_name;
+  for (const SweepPoint& point : points) by_name[point.name].push_back(point);
+
+  cli::Table table(
+      {"pattern", "pairs", "keys/query", "at length", "global context", "time grows as"}, "llrrll");
+  for (const CatalogEntry& entry : catalog()) {
+    const auto found = by_name.find(std::string(entry.name));
+    if (found == by_name.end()) continue;
+    const SweepPoint& longest = found->second.back();
+    const auto exponent = growth(found->second);
+    table.add({found->first, std::string(entry.complexity),
+               fmt::format("{:.1f}", longest.keys_per_query), cli::with_thousands(longest.length),
+               std::string(entry.reach),
+               exponent ? fmt::format("L^{:.2f}", *exponent) : "one length only"});
+    if (!exponent) continue;
+    session.keep("compare", {{"case", "compare-" + found->first},
+                             {"name", found->first},
+                             {"check", "ok"},
+                             {"complexity", entry.complexity},
+                             {"reach", entry.reach},
+                             {"growth", *exponent},
+                             {"keys_per_query", longest.keys_per_query},
+                             {"shortest", found->second.front().length},
+                             {"longest", longest.length}});
+  }
+  session.print("\ncomparison: from the lengths that were measured\n");
+  session.print(table);
+}
+
+std::vector<SweepPoint> sweep(Session& session, bool prints_table) {
+  const bool is_quick = session.options().is_quick;
+  const int64_t last = positive(session.options().max_len, "--max-len");
+  const Lengths lengths{std::min<int64_t>(is_quick ? 2048 : 1024, last), last};
+  return Sweep(session, Range(session, lengths, 2)).run(is_quick ? 4 : 2, prints_table);
+}
+
 }  // namespace
 
-std::vector<SweepPoint> bench_sweep(Session& session, const Range& range, int64_t factor,
-                                    bool prints_table) {
-  return Sweep(session, range).run(factor, prints_table);
+void bench_sweep(Session& session) { sweep(session, /*prints_table=*/true); }
+void bench_compare(Session& session) { compare(session, sweep(session, /*prints_table=*/false)); }
+void bench_sweep_and_compare(Session& session) {
+  compare(session, sweep(session, /*prints_table=*/true));
 }
 
 }  // namespace keyhole::bench

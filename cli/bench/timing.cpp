@@ -26,7 +26,7 @@ double host_ms(const std::function<void()>& call, int times, bool is_cpu_time) {
 }
 
 // One call with how many times it is made per run.
-struct Subject {
+struct Timed {
   const std::function<void()>& call;
   int calls_per_run = 1;
   double spent_ms = 0;
@@ -48,7 +48,7 @@ struct Subject {
 
 // The first call compiles what is compiled on first use and faults pages in; the second tells how
 // many calls make a run.
-void warm_up(Subject& subject, const TimingEffort& effort) {
+void warm_up(Timed& subject, const TimingEffort& effort) {
   subject.run(effort);
   if (subject.is_done(effort)) return;  // so long that it needs no second look
   if (subject.samples_ms.back() < effort.budget_ms) subject.run(effort);
@@ -83,21 +83,21 @@ Timing summarize(std::vector<double> samples_ms) {
 
 std::vector<Timing> time_in_turns(const std::vector<std::function<void()>>& calls,
                                   const TimingEffort& effort) {
-  std::vector<Subject> subjects;
+  std::vector<Timed> subjects;
   for (const auto& call : calls) {
     subjects.push_back({.call = call, .samples_ms = {}});
     warm_up(subjects.back(), effort);
   }
   for (bool is_any_left = true; is_any_left;) {
     is_any_left = false;
-    for (Subject& subject : subjects) {
+    for (Timed& subject : subjects) {
       if (subject.is_done(effort)) continue;
       subject.run(effort);
       is_any_left = true;
     }
   }
   std::vector<Timing> timings;
-  for (Subject& subject : subjects) timings.push_back(summarize(std::move(subject.samples_ms)));
+  for (Timed& subject : subjects) timings.push_back(summarize(std::move(subject.samples_ms)));
   return timings;
 }
 

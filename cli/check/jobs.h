@@ -8,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/common.h"
-#include "cli/device.h"
-#include "cli/normalizer_option.h"
+#include "cli/options.h"
 #include "judge/judge.h"
 
 namespace keyhole::cli {
@@ -25,13 +23,16 @@ struct CheckOptions {
   bool all = false;
 };
 
-// One run of one kernel.
+// One run of one kernel, and what it found.
 struct Job {
   std::string kernel, trial;
   std::string pattern;  // empty: none, every entry is visible
   Shape shape;
   TileShape tile;
   std::function<judge::Finding()> run;
+  judge::Finding finding = {};
+
+  bool is_passed() const { return finding.complaint.empty(); }
 };
 
 struct Skipped {
@@ -51,11 +52,5 @@ void add_attention_jobs(Jobs& jobs, const Pattern& pattern, const CheckOptions& 
 // visible: what queries may choose from; not given: every entry.
 void add_select_jobs(Jobs& jobs, const std::optional<Pattern>& visible, const CheckOptions& options,
                      const Device& gpu);
-
-// What both have in common: whether the options leave a kernel in, and the lengths of a pattern.
-bool is_wanted(const std::string& kernel, Device::Kind device, DType dtype,
-               const CheckOptions& options);
-std::vector<Shape> shapes_for(const Pattern& pattern, const CheckOptions& options);
-bool fits(const Pattern& pattern, const Shape& shape);
 
 }  // namespace keyhole::cli

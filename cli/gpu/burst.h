@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "cli/gpu/stopwatch.h"
+#include "cli/gpu/measure.h"
 #include "kernels/device/check_cuda.h"
 
 namespace keyhole::bench {

@@ -1,7 +1,7 @@
 // cli/gpu/memory_watch.cu
 #include <algorithm>
 
-#include "cli/gpu/memory_watch.h"
+#include "cli/gpu/measure.h"
 #include "kernels/device/check_cuda.h"
 #include "runtime/gpu_memory.h"
 

@@ -2,9 +2,7 @@
 // The clocks and peaks of a GPU in a build without CUDA kernels: gpu() refuses, with the reason.
 #ifndef KEYHOLE_HAVE_CUDA
 
-#include "cli/gpu/memory_watch.h"
-#include "cli/gpu/peak.h"
-#include "cli/gpu/stopwatch.h"
+#include "cli/gpu/measure.h"
 #include "runtime/gpu.h"
 
 namespace keyhole::bench {

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "cli/gpu/burst.h"
-#include "cli/gpu/peak.h"
+#include "cli/gpu/measure.h"
 #include "runtime/gpu.h"
 #include "runtime/gpu_memory.h"
 

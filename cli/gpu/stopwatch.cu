@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "cli/gpu/stopwatch.h"
+#include "cli/gpu/measure.h"
 #include "kernels/device/check_cuda.h"
 #include "runtime/cuda/call.h"  // OnGpu
 #include "runtime/gpu.h"

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "cli/bench/cases.h"
-#include "cli/bench/check.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/patterns.h"
 #include "cli/bench/session.h"  // doubling
@@ -203,7 +202,7 @@ TEST(BenchMeasure, DenseTwinsAreCausalForCausalPatterns) {
 }
 
 TEST(BenchSession, AMissedBarIsTheExitCode) {
-  SessionOptions options;
+  Options options;
   options.json_path = "-";  // nothing is printed but the records, and there are none
   Session session(options);
   EXPECT_EQ(session.finish(), cli::kDone);
@@ -218,7 +217,7 @@ TEST(BenchTiming, MedianAndSpread) {
   EXPECT_DOUBLE_EQ(timing.p10_ms, 1.4);
   EXPECT_DOUBLE_EQ(timing.p90_ms, 4.6);
   EXPECT_EQ(timing.runs, 5);
-  EXPECT_EQ(doubling(128, 1000), (std::vector<int64_t>{128, 256, 512, 1000}));
+  EXPECT_EQ(doubling({128, 1000}), (std::vector<int64_t>{128, 256, 512, 1000}));
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "cli/letters.h"
-#include "cli/png.h"
 #include "keyhole/error.h"
 
 namespace keyhole::cli {

@@ -2,7 +2,7 @@
 #include <cuda_bf16.h>
 
 #include "cli/gpu/burst.h"
-#include "cli/gpu/peak.h"
+#include "cli/gpu/measure.h"
 #include "kernels/sm90/ptx.cuh"
 #include "runtime/gpu.h"
 #include "runtime/gpu_memory.h"

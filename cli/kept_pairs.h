@@ -1,15 +1,22 @@
-// cli/chosen_pairs.h
-// What a selection chose: lists of keys from a .npy file, as np.save writes keyhole.select_keys'
-// result.
+// cli/kept_pairs.h
+// The second layer of a picture: which pairs of a pattern keep weight by entmax or top_k, measured;
+// or which of them a selection chose, from a file.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "cli/common.h"
+#include "cli/options.h"
 
 namespace keyhole::cli {
+
+inline constexpr int64_t kLongestMeasured = 8192;  // a few seconds
+
+// Attention on normally distributed q and k is computed, and its weights are recorded: one head of
+// one batch entry, in fp32. q and k are drawn for that head alone, from the seed.
+KeptPairs measured_support(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t head,
+                           const Normalizer& normalizer, int64_t head_dim, int64_t seed);
 
 struct ChosenLists {
   std::string path;
@@ -17,7 +24,8 @@ struct ChosenLists {
   std::vector<int64_t> keys;  // [batch, groups, q_len, k], -1: padding
 };
 
-// int32 or int64, of shape [batch, groups, q_len, k] or [q_len, k].
+// From a .npy file, as np.save writes keyhole.select_keys' result: int32 or int64, of shape [batch,
+// groups, q_len, k] or [q_len, k].
 ChosenLists read_chosen(const std::string& path);
 
 // The lengths, batch entries and heads of these lists, with the keys of the options. Throws
