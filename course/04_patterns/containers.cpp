@@ -28,14 +28,16 @@ float dot(const float* a, const float* b) {
 
 // One query over a list of keys: each key is fetched for this query alone.
 void one_row(const Head& head, int64_t query, const int32_t* keys, int64_t count, Values& out) {
+  const float* const q = head.q.data() + query * kHeadDim;
   float* const row = out.data() + query * kHeadDim;
   std::fill(row, row + kHeadDim, 0.0f);
   float sum = 0;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t at = keys[i] * kHeadDim;
-    const float weight = std::exp(dot(&head.q[query * kHeadDim], &head.k[at]) / 8);  // 8: sqrt(64)
+    const float* const k = head.k.data() + keys[i] * kHeadDim;
+    const float* const v = head.v.data() + keys[i] * kHeadDim;
+    const float weight = std::exp(dot(q, k) / 8);  // 8: the root of head_dim
     sum += weight;
-    for (int64_t d = 0; d < kHeadDim; ++d) row[d] += weight * head.v[at + d];
+    for (int64_t d = 0; d < kHeadDim; ++d) row[d] += weight * v[d];
   }
   for (int64_t d = 0; d < kHeadDim && sum > 0; ++d) row[d] /= sum;
 }

@@ -29,8 +29,9 @@ def pictures_of(program):
 
 def draw_gallery(pyplot, program, path):
     figure, panels = pyplot.subplots(3, 5, figsize=(8.2, 5.4), layout="constrained", facecolor=WHITE)
+    colors = pyplot.matplotlib.colors.ListedColormap(["#f4f6f9", COLORS[0]])
     for panel, (title, rows) in zip(panels.flat, pictures_of(program), strict=True):
-        panel.pcolormesh(rows, cmap=pyplot.matplotlib.colors.ListedColormap(["#f4f6f9", COLORS[0]]), edgecolors=WHITE)
+        panel.pcolormesh(rows, cmap=colors, vmin=0, vmax=1, edgecolors=WHITE)
         panel.invert_yaxis()
         panel.set_aspect("equal")
         panel.set_axis_off()
