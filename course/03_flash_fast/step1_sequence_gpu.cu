@@ -1,7 +1,7 @@
 // course/03_flash_fast/step1_sequence_gpu.cu [LENGTH]
 // Step 1: one CTA for each tile of 32 queries and each head, so that all SMs have work. Inside a
-// CTA everything is as plain as in chapter 2: all numbers are fp32 in shared memory, and every
-// multiply-add reads both of its factors from there. That is what limits it.
+// CTA everything is as plain as can be: all numbers are fp32 in shared memory, the output too, and
+// every multiply-add reads both of its factors from there. That is what limits it.
 #include "problem.h"
 
 namespace {
