@@ -1,7 +1,7 @@
 // course/06_entmax/splash.cpp
 // Attention with entmax over a whole causal head, through the library: how many keys each query
-// keeps, a row by this chapter's own threshold, the gradients by differences, the time beside
-// softmax. The argument is the number of tokens.
+// keeps, a row by this chapter's threshold, the gradients by differences, the time on one core
+// beside softmax. The argument is the number of tokens.
 #include <keyhole/keyhole.h>
 
 #include <algorithm>
@@ -45,6 +45,7 @@ struct Head {
   AttentionOptions options() const {
     AttentionOptions result;
     result.normalizer = normalizer;
+    result.threads = 1;
     if (!normalizer.is_plain_softmax()) {
       result.support = IndexView(support.data(), {1, 1, length, kSupportKeys});
     }
@@ -117,12 +118,11 @@ int main(int argc, char** argv) {
               static_cast<long long>(length * (length + 1) / 2));
 
   // The last row by this chapter's entmax.
-  const int64_t last = length - 1;
   std::vector<double> scores(static_cast<size_t>(length)), row(kHeadDim);
   for (int64_t key = 0; key < length; ++key) {
     double& score = scores[static_cast<size_t>(key)];
     for (int64_t d = 0; d < kHeadDim; ++d)
-      score += head.at(head.q, last, d) * head.at(head.k, key, d);
+      score += head.at(head.q, length - 1, d) * head.at(head.k, key, d);
     score /= std::sqrt(double{kHeadDim});
   }
   const std::vector<double> weights = course::entmax(scores, 1.5);
