@@ -69,8 +69,9 @@ int run(const Schedule& schedule, std::vector<Task>& tasks) {
     for (Task& task : tasks) {
       if (task.end >= 0) continue;
       is_done = false;
-      const bool is_ready = std::all_of(task.after.begin(), task.after.end(),
-                                        [&](int before) { return tasks[before].end >= 0; });
+      const bool is_ready = std::all_of(task.after.begin(), task.after.end(), [&](int before) {
+        return tasks[std::size_t(before)].end >= 0;
+      });
       const bool may_start = task.tile > 0 || task.group == 0 || clock >= schedule.head_start;
       if (!is_ready || !may_start) continue;
       if (task.issued < 0) task.issued = clock;
@@ -101,7 +102,7 @@ std::string letters(const std::vector<Task>& tasks, int group, bool of_threads) 
   for (const Task& task : tasks) {
     if (task.group != group || (task.kind == 's') != of_threads) continue;
     for (int i = 0; i < int(line.size()); ++i) {
-      if (task.begin <= 128 * i + 64 && 128 * i + 64 < task.end) line[i] = task.kind;
+      if (task.begin <= 128 * i + 64 && 128 * i + 64 < task.end) line[std::size_t(i)] = task.kind;
     }
   }
   return line;
