@@ -27,30 +27,34 @@ struct Head {
   std::vector<float> q, k, v, out;
 };
 
-// One pass over the whole matrix for each step, as three separate kernels would do it.
+// One pass over the whole matrix for each step, as three separate kernels would do it. Pointers,
+// not vectors: a build of the project checks every index of a vector.
 void naive(Head& head) {
   const size_t length = head.length, d = kHeadDim;
-  std::vector<float> weights(length * length);
+  std::vector<float> matrix(length * length);
+  float* const weights = matrix.data();
+  float* const out = head.out.data();
+  const float *const q = head.q.data(), *const k = head.k.data(), *const v = head.v.data();
   const float scale = 1 / std::sqrt(static_cast<float>(d));
   for (size_t i = 0; i < length; ++i) {
     for (size_t j = 0; j < length; ++j) {
       float product = 0;
-      for (size_t x = 0; x < d; ++x) product += head.q[i * d + x] * head.k[j * d + x];
+      for (size_t x = 0; x < d; ++x) product += q[i * d + x] * k[j * d + x];
       weights[i * length + j] = scale * product;
     }
   }
   for (size_t i = 0; i < length; ++i) {
-    float* row = &weights[i * length];
+    float* const row = weights + i * length;
     const float largest = *std::max_element(row, row + length);
     float sum = 0;
     for (size_t j = 0; j < length; ++j) sum += row[j] = std::exp(row[j] - largest);
     for (size_t j = 0; j < length; ++j) row[j] /= sum;
   }
-  std::fill(head.out.begin(), head.out.end(), 0.0f);
+  std::fill_n(out, length * d, 0.0f);
   for (size_t i = 0; i < length; ++i) {
     for (size_t j = 0; j < length; ++j) {
       const float weight = weights[i * length + j];
-      for (size_t x = 0; x < d; ++x) head.out[i * d + x] += weight * head.v[j * d + x];
+      for (size_t x = 0; x < d; ++x) out[i * d + x] += weight * v[j * d + x];
     }
   }
 }
