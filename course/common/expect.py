@@ -59,9 +59,11 @@ def main(arguments):
         status = int(match[1])
         expected.pop()
     run = subprocess.run(arguments[1:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    print(run.stdout, end="")
     if run.returncode == SKIPPED:
+        print("expect.py: Skipped")  # as GoogleTest says it: scripts/test counts the reasons that follow
+        print(run.stdout, end="")
         sys.exit(SKIPPED)
+    print(run.stdout, end="")
     if run.returncode != status:
         sys.exit(f"expect.py: the program ended with status {run.returncode}, not {status}")
     if difference := first_difference(expected, run.stdout.rstrip().split("\n")):
