@@ -23,7 +23,7 @@ WAYS = {
 
 def draw(pyplot, programs, folder):
     rows = rows_of(programs / "keeps_and_misses")
-    figure, (left, middle, right) = new_figure(pyplot, width=11, height=3.9, columns=3)
+    figure, (left, middle, right) = new_figure(pyplot, width=11, height=4.3, columns=3)
     panels = (
         (left, "k", KINDS, "the best k of 4,096 keys keep", "mass kept"),
         (middle, "k_mass", WAYS, "topics: chosen by", "mass kept"),
@@ -39,7 +39,8 @@ def draw(pyplot, programs, folder):
         panel.set_xticks([row[column] for row in table], [f"{row[column]:.0f}" for row in table])
         panel.set_ylim(-0.02, 1.04)
         panel.set(title=title, xlabel="k", ylabel=label)
-        panel.legend(fontsize=7, frameon=False)
+    for panel, columns, anchor in ((left, 2, 0.5), (middle, 4, 1.1)):
+        panel.legend(fontsize=8, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(anchor, -0.16))
     figure.savefig(folder / "mass_kept.png", dpi=90)
     pyplot.close(figure)
     return ["mass_kept.png"]
