@@ -27,7 +27,7 @@ def draw(pyplot, programs, folder):
     panels = (
         (left, "k", KINDS, "the best k of 4,096 keys keep", "mass kept"),
         (middle, "k_mass", WAYS, "topics: chosen by", "mass kept"),
-        (right, "k_needle", WAYS, "a needle among topics: chosen by", "rows that keep the needle"),
+        (right, "k_needle", WAYS, "a needle in topics: chosen by", "rows that keep the needle"),
     )
     for panel, column, names, title, label in panels:
         table = [row for row in rows if column in row]
@@ -39,8 +39,11 @@ def draw(pyplot, programs, folder):
         panel.set_xticks([row[column] for row in table], [f"{row[column]:.0f}" for row in table])
         panel.set_ylim(-0.02, 1.04)
         panel.set(title=title, xlabel="k", ylabel=label)
-    for panel, columns, anchor in ((left, 2, 0.5), (middle, 4, 1.1)):
-        panel.legend(fontsize=8, frameon=False, ncols=columns, loc="upper center", bbox_to_anchor=(anchor, -0.16))
+    for row, name in zip((0, 2, 0, 0, 4), KINDS, strict=True):  # beside the lines, which leave no room for a legend
+        point = [line for line in rows if "flat" in line][row]
+        left.annotate(KINDS[name], (point["k"], point[name]), (4, -12), textcoords="offset points", fontsize=8)
+    handles, labels = middle.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower right", ncols=7, fontsize=8, frameon=False, columnspacing=1)
     figure.savefig(folder / "mass_kept.png", dpi=90)
     pyplot.close(figure)
     return ["mass_kept.png"]
