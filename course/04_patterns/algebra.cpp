@@ -31,23 +31,23 @@ const char* yes(bool is_so) { return is_so ? "yes" : "no"; }
 
 int main() {
   // 1. In words: a word sees the three words before it, the first token, and every eighth token
-  // before it; but tokens 5 and 6 are padding, which nobody sees. Every part is a leaf.
-  const Pattern near = window(3), first = sinks(1), rungs = dilated(8);
-  const Pattern padding = sinks(7) & ~sinks(5);
-  const Pattern ours = causal() & (near | first | rungs) & ~padding;
+  // before it; but tokens 5 and 6 are padding, which nobody sees.
+  const Pattern near = window(3), first = sinks(1), eighth = dilated(8);
+  const Pattern padding = sinks(7) & ~sinks(5);  // of the first 7 keys all but the first 5
+  const Pattern ours = causal() & (near | first | eighth) & ~padding;
   std::printf("%s\n%s\n", ours.text().c_str(), picture(ours, 20, 20).c_str());
 
-  // 2. The text is the pattern: it is read back, also from a file or from Python.
+  // 2. Its text says all of it: a pattern can be read from a text, also from a file or in Python.
   std::printf("the text reads back as the same pattern: %s\n\n", yes(parse(ours.text()) == ours));
 
   // 3. Count it. Sets of pairs obey the laws of sets.
-  const long long a = count(near), b = count(rungs), both = count(near & rungs);
+  const long long a = count(near), b = count(eighth), both = count(near & eighth);
   std::printf("%lld in window(3), %lld in dilated(8), %lld in both, %lld in either: %s\n", a, b,
-              both, count(near | rungs), yes(a + b - both == count(near | rungs)));
-  std::printf("~(a | b) keeps what ~a & ~b keeps: %lld and %lld\n", count(~(near | rungs)),
-              count(~near & ~rungs));
+              both, count(near | eighth), yes(a + b - both == count(near | eighth)));
+  std::printf("~(a | b) keeps what ~a & ~b keeps: %lld and %lld\n", count(~(near | eighth)),
+              count(~near & ~eighth));
   std::printf(
-      "a leaf is a short name: strided(8) and causal & (window(7) | dilated(8)) differ in "
+      "strided(8) is a short name for causal & (window(7) | dilated(8)): they differ in "
       "%lld pairs\n\n",
       count((strided(8) & ~(causal() & (window(7) | dilated(8)))) |
             (~strided(8) & causal() & (window(7) | dilated(8)))));
@@ -65,7 +65,7 @@ int main() {
   std::printf("counted by ranges %lld, pair by pair %lld, by the kernel %lld\n\n", count(ours),
               by_pairs, count_by_kernel(compiled));
 
-  // 5. Run it. Query 5 is a padding token: it has a row of its own, which nobody reads.
+  // 5. Run it. Query 5 is padding: it has a row of its own, which nobody reads.
   const course::Head head = course::random_head(kLength, kLength, kHeadDim);
   const double error = course::largest_difference(course::by_library(head, compiled),
                                                   course::by_definition(head, ours));

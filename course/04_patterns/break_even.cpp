@@ -1,6 +1,7 @@
 // course/04_patterns/break_even.cpp
 // From which length on is a sparse pattern faster than causal attention? Processor time of one
-// thread, one head of 64. The four patterns keep about 64 keys a query, in four arrangements.
+// thread, one head, head_dim 64. Three patterns keep about 64 keys a query, near or scattered;
+// `strided` keeps more the longer the sequence is.
 //   break_even [longest length]
 #include <cstdio>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // course/04_patterns/containers.cpp
-// The same pairs kept in four ways: a mask of bytes, CSR, lists of keys, tiles with bitmaps. All
-// give the same result; bytes and time differ, and not alike for near and for scattered pairs.
+// The same pairs kept in five ways: a mask of bytes, CSR, lists of keys, tiles with bitmaps, the
+// library's plan. All give the same result; bytes and time depend on where the pairs are.
 //   containers [length, a multiple of 128]
 #include <array>
 #include <cstdio>
@@ -15,7 +15,8 @@ using course::Csr, course::Head, course::Values;
 
 namespace {
 
-constexpr int64_t kHeadDim = 64, kTile = 128, kWords = kTile / 64;
+constexpr int64_t kHeadDim = 64, kTile = 128;
+constexpr int64_t kWords = kTile / 64;  // of 64 bits, in a row of a bitmap
 
 // Eight sums that do not wait for each other: a compiler puts them into one vector.
 float dot(const float* a, const float* b) {
@@ -106,7 +107,7 @@ int main(int argc, char** argv) {
   for (const Pattern& pattern : {window(64, 63), random(1, 128, 7)}) {
     const Csr rows = course::csr_of(pattern, length);
     std::vector<uint8_t> mask(length * length);
-    std::vector<int32_t> lists;  // a CSR whose rows are all as long as the longest, 128
+    std::vector<int32_t> lists;  // CSR with 128 places in every row; -1: no key
     for (int64_t query = 0; query < length; ++query) {
       for (int32_t e = rows.offsets[query]; e < rows.offsets[query + 1]; ++e) {
         mask[query * length + rows.keys[e]] = 1;
@@ -141,7 +142,8 @@ int main(int argc, char** argv) {
            [&](Values& out) { course::run_library(head, list_view, out); });
     report("tiles", 8 * (tiles.tiles.size() + tiles.bitmaps.size()),
            [&](Values& out) { course::run_library(head, tile_view, out); });
-    report("plan", static_cast<std::size_t>(compiled.explain().plan_bytes),
+    // 32 x 32: the tile that the library's kernel chooses for the window.
+    report("plan", static_cast<std::size_t>(compiled.explain({32, 32}).plan_bytes),
            [&](Values& out) { course::run_library(head, compiled, out); });
     std::printf("\n");
   }

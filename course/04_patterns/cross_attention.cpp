@@ -1,6 +1,6 @@
 // course/04_patterns/cross_attention.cpp
-// Queries of one sequence, keys of another: a decoder's words look at an encoder's frames. The two
-// have clocks of their own, so a pattern needs to be told which key a query stands at.
+// Queries of one sequence, keys of another: a decoder's words look at an encoder's frames. Word 5
+// and frame 5 need not belong together, so a pattern must be told at which frame a word stands.
 #include <cstdio>
 
 #include "definition.h"
@@ -46,7 +46,7 @@ int main() {
   show("a band", at(words, positions(kFrames), window(5, 4)), kWords, kFrames);
 
   // 4. Translating while the speaker speaks: word i may see the frames that have arrived, up to its
-  // own last one. This is causal in the frames' clock.
+  // own last one: a causal mask over frames.
   show("frames that have arrived",
        at(positions(kWords, 4), positions(kFrames), window(kUnbounded, 3)), kWords, kFrames);
 
@@ -54,7 +54,7 @@ int main() {
   show("packed", packed({4, 2}, {10, 14}, dense()), kWords, kFrames);
 
   // 6. Text that looks at an image of 4 x 6 patches, each word at its region: two columns of
-  // patches a word, given as a mask. What a detector finds would be such a mask.
+  // patches a word, given as a mask. A detector of objects could make such a mask.
   std::vector<uint8_t> regions;
   for (int64_t word = 0; word < kWords; ++word) {
     for (int64_t patch = 0; patch < kFrames; ++patch) {

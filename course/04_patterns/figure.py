@@ -36,6 +36,8 @@ def draw_gallery(pyplot, program, path):
         panel.set_aspect("equal")
         panel.set_axis_off()
         panel.set_title(title, fontsize=8, color=INK)
+    figure.supxlabel("key", fontsize=9, color=INK)
+    figure.supylabel("query", fontsize=9, color=INK)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
@@ -57,7 +59,7 @@ def draw_break_even(pyplot, program, path):
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, [f"{length:,.0f}" for length in lengths])
     axes.set_xlabel("tokens")
-    axes.set_ylabel("ms of one thread, one head of 64")
+    axes.set_ylabel("ms of one thread, one head, head_dim 64")
     axes.set_title("A ring: from here on faster than causal attention", loc="left", fontsize=10, color=INK)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)

@@ -78,7 +78,8 @@ std::vector<int64_t> by_patches(int64_t side) {
   std::vector<int64_t> order;
   for (int64_t token = 0; token < side * side; ++token) {
     const int64_t patch = token / 64, y = patch / (side / 8) * 8 + token % 64 / 8;
-    order.push_back(y * side + patch % (side / 8) * 8 + token % 8);
+    const int64_t x = patch % (side / 8) * 8 + token % 8;
+    order.push_back(y * side + x);
   }
   return order;
 }

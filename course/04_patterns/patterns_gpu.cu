@@ -17,7 +17,7 @@ constexpr float kScale = 0.125f;         // 1 / sqrt(64)
 __global__ void follow_csr(const float* q, const float* k, const float* v, const int* offsets,
                            const int* keys, float* out) {
   const int query = int(blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  const int first = int(blockIdx.y) * kLength * kHeadDim + int(threadIdx.x) % 32;
+  const int lane = int(threadIdx.x) % 32, first = int(blockIdx.y) * kLength * kHeadDim + lane;
   const int mine = first + query * kHeadDim;
   const float q_low = q[mine], q_high = q[mine + 32];
   float largest = -INFINITY, sum = 0, low = 0, high = 0;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kTileQ)
       float score = 0;
 #pragma unroll
       for (int d = 0; d < kHeadDim; ++d) score += mine[d] * keys[key][d];
-      if (!(seen >> key & 1)) continue;  // computed for nothing: the others of the warp needed it
+      if (!(seen >> key & 1)) continue;  // not seen: its score was computed for nothing
       score *= kScale;
       if (score > largest) {
         const float rescale = expf(largest - score);
