@@ -24,7 +24,7 @@ def draw(pyplot, programs, folder):
     measured = [(row["length"], row["naive_mib"]) for row in rows if row["naive_mib"] >= 0.5]
     if measured:
         memory.loglog(*zip(*measured, strict=True), linestyle="", marker="x", color=COLORS[3], label="measured")
-    memory.loglog(lengths, [row["inputs_mib"] for row in rows], marker="o", color=COLORS[0], label="q, k, v and out")
+    memory.loglog(lengths, [row["tensors_mib"] for row in rows], marker="o", color=COLORS[0], label="q, k, v and out")
     memory.set(title="Memory of one head, fp32", ylabel="MiB")
 
     for panel in (time, memory):

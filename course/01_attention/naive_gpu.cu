@@ -25,7 +25,7 @@ __global__ void compute_scores(const float* q, const float* k, float* weights, i
   weights[(std::size_t{1} * head * length + i) * length + j] = product * rsqrtf(kHeadDim);
 }
 
-// Combines one value of every thread of the CTA; all threads get the result.
+// Combines one value of every thread of the CTA (thread block); all threads get the result.
 template <class Combine>
 __device__ float over_cta(float value, float* shared, Combine combine) {
   __syncthreads();  // the previous call may still be reading
@@ -82,7 +82,10 @@ std::vector<double> exact_row(const float* q, const float* k, const float* v, in
     weights[j] = product / std::sqrt(double{kHeadDim});
     largest = std::fmax(largest, weights[j]);
   }
-  for (double& weight : weights) sum += weight = std::exp(weight - largest);
+  for (double& weight : weights) {
+    weight = std::exp(weight - largest);
+    sum += weight;
+  }
   for (int j = 0; j < length; ++j) {
     for (int x = 0; x < kHeadDim; ++x) out[x] += weights[j] / sum * v[j * kHeadDim + x];
   }
@@ -118,7 +121,7 @@ int main(int count, char** arguments) {
     const dim3 grid(length, kHeads);
     weigh_values<<<grid, kHeadDim>>>(weights.data(), gpu_v.data(), out.data(), length);
   };
-  // What has to pass through global memory if every step reads and writes its operands once.
+  // What has to pass through global memory if every step reads and writes each number once.
   const double mb = 1e-6 * sizeof(float), matrix = mb * pairs, tensor = mb * numbers;
   std::printf("%d heads of %d tokens, head_dim %d\n", kHeads, length, kHeadDim);
   std::printf("%-8s %9s %9s %9s %9s\n", "kernel", "read_mb", "write_mb", "ms", "gb_per_s");
@@ -126,7 +129,7 @@ int main(int count, char** arguments) {
     std::printf("%-8s %9.1f %9.1f %9.3f %9.0f\n", name, read, written, ms, (read + written) / ms);
   };
   report("scores", 2 * tensor, matrix, course::gpu_milliseconds(scores));
-  // Run again and again on its own result: that takes as long, and is put right below.
+  // Timed by running again and again on its own result; below, both steps run once more in order.
   report("softmax", matrix, matrix, course::gpu_milliseconds(softmax));
   scores();
   softmax();

@@ -10,11 +10,11 @@
 
 namespace {
 
-// The nearest number that fp16 has: 11 binary digits, none above 65504, the smallest above 0 is
-// 2^-24.
+// The nearest number that fp16 has. It has numbers of 11 binary digits up to 65504; the smallest
+// above 0 is 2^-24.
 float to_fp16(float x) {
   if (x == 0 || !std::isfinite(x)) return x;
-  const int exponent = std::max(std::ilogb(x), -14);  // below 2^-14 the steps stay as they are
+  const int exponent = std::max(std::ilogb(x), -14);  // below 2^-14 steps get no smaller
   const float step = std::ldexp(1.0f, exponent - 10);
   const float rounded = std::nearbyint(x / step) * step;
   if (std::abs(rounded) <= 65504) return rounded;
@@ -61,8 +61,8 @@ int main() {
               std::log(static_cast<double>(std::numeric_limits<float>::max())), 65504.0,
               std::log(65504.0));
 
-  // A row in which nothing attends: all scores are -inf. So is their maximum, and -inf - -inf is no
-  // number. The maximum does not help here; the row has to be treated apart.
+  // A row that attends to nothing: all scores are -inf. So is their maximum, and -inf - -inf is
+  // NaN. Subtracting the maximum does not help here; such a row needs a case of its own.
   const float nothing = -std::numeric_limits<float>::infinity();
   std::printf("a row that attends to nothing:");
   print(largest_weight({nothing, nothing, nothing}, true, to_fp32));
