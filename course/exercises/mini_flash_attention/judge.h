@@ -19,7 +19,9 @@ namespace course {
 struct Case {
   std::string name;
   // What to look for if no usual mistake gives the result, and if it is NaN or infinite.
-  std::string hint = "no usual mistake gives this: are the tests above right?", nan_hint = hint;
+  std::string hint = "no usual mistake gives this: are the tests above right?";
+  std::string nan_hint =
+      "is a key read behind the last one, or scratch before it is written? Is there 0 * infinity?";
   int queries = 4, keys = 16, head_dim = 8, tile = 16;
   float scale = 0.35f;
   std::vector<float> q = random_values(queries * head_dim, 1);
@@ -65,7 +67,7 @@ inline Result run(const Problem& problem) {
 
 // Never for NaN. Infinities must be equal.
 inline bool is_close(double a, double b) {
-  return a == b || std::abs(a - b) <= 2e-3 * std::max(1.0, std::abs(b));
+  return a == b || (std::isfinite(b) && std::abs(a - b) <= 2e-3 * std::max(1.0, std::abs(b)));
 }
 
 // The first place where a row of the result differs: an index of out, head_dim for lse, -1 for
@@ -95,7 +97,8 @@ inline std::string cause(const Case& test, const Problem& problem, const Result&
     }
     if (is_close(lse, want.largest_score)) return "this is the largest score: is log(sum) added?";
     if (is_close(lse, want.lse / std::log(2))) return "this is a logarithm to base 2";
-    return std::isfinite(lse) ? test.hint : test.nan_hint;
+    return std::isfinite(want.lse) ? "lse is the largest score + log(sum)"
+                                   : "nothing is seen: the sum is 0, and lse is -infinity";
   }
   if (!std::isfinite(out[place])) return test.nan_hint;
   for (const Explanation& known : kExplanations) {

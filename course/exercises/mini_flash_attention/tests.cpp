@@ -13,14 +13,19 @@ namespace {
 
 // All keys fit into one tile: softmax as in the definition.
 Case one_tile() {
-  return {.name = "one tile", .hint = "is every weight exp(score - largest score)?", .keys = 16};
+  return {
+      .name = "one tile",
+      .hint = "is a weight exp(score - largest score)? Does every key count once, in both sums?",
+      .keys = 16};
 }
 
 // Four tiles, scores in no order.
 Case several_tiles() {
-  return {.name = "several tiles",
-          .hint = "are the sum and out kept from tile to tile, and rescaled by exp(old - new)?",
-          .keys = 64};
+  return {
+      .name = "several tiles",
+      .hint =
+          "are these the keys of the tile? Are sum and out kept, and rescaled by exp(old - new)?",
+      .keys = 64};
 }
 
 // Every tile has larger scores than the one before it, by 3 or so.
@@ -33,12 +38,17 @@ Case growing_maximum() {
   return test;
 }
 
-// exp(89) is infinite in fp32.
+// exp(89) is infinite in fp32, and exp(-104) is 0. Query 3 has the score 60 * -3 with every key.
 Case large_scores() {
-  return {.name = "large scores",
-          .nan_hint = "is the largest score subtracted before exp?",
-          .keys = 64,
-          .scale = 60};
+  Case test = {.name = "large scores",
+               .hint = "does the largest score begin at -infinity? All scores may be below 0",
+               .nan_hint = "is the largest score of all tiles so far subtracted before exp?",
+               .keys = 64,
+               .scale = 60};
+  for (int key = 0; key < test.keys; ++key) test.k[key * test.head_dim] = 3;
+  for (int i = 0; i < test.queries; ++i) test.q[i * test.head_dim] = 0;
+  for (int d = 0; d < test.head_dim; ++d) test.q[3 * test.head_dim + d] = d == 0 ? -1 : 0;
+  return test;
 }
 
 // 37 = 16 + 16 + 5.
@@ -93,7 +103,8 @@ bool memory_stays() {
               with_many);
   std::printf("       expected: the same, for one tile of 16 keys\n");
   std::printf(
-      "       is there memory for all scores? Only those of one tile are needed at a time\n");
+      "       is there memory for all scores, or new memory for every tile? Take that of one tile "
+      "once\n");
   return false;
 }
 

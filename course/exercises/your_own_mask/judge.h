@@ -47,7 +47,8 @@ struct Judge {
     std::printf("\n");
   }
 
-  // Expects that is_wrong(query, key) for no pair; `cause` is likely if it is for some.
+  // Expects that is_wrong(query, key) is true for no pair. `what` says which pairs these are,
+  // `cause` why there may be some.
   template <class IsWrong>
   void expect_none(const char* name, const char* what, const char* cause, IsWrong is_wrong) {
     long count = 0;
@@ -61,7 +62,7 @@ struct Judge {
       }
     }
     if (say(count == 0, name)) return;
-    std::printf("       expected no pair %s, came %ld\n", what, count);
+    std::printf("       expected 0, came %ld: pairs %s\n", count, what);
     std::printf("       the first: query %d, key %d, k - q = %d. %s\n", int(query), int(key),
                 int(key - query), cause);
   }
@@ -72,7 +73,7 @@ struct Judge {
   }
 
   void rule(Rule rule, const char* name, const char* cause) {
-    expect_none(name, "of this rule to be missing", cause, [&](int64_t q, int64_t k) {
+    expect_none(name, "of this rule that are missing", cause, [&](int64_t q, int64_t k) {
       return (wanted.at(q, k) & rule) && !got.allows(q, k);
     });
   }

@@ -25,7 +25,7 @@ int run() {
   std::printf("600 tokens, paragraphs begin at 0, 137, 138, 350 and 450\n");
   large.causality();
   large.rule(kNeighbour, "itself and the 8 neighbours before it",
-             "Are both ends counted, and also neighbours in the paragraph before?");
+             "Are the token itself and the 8th neighbour in it? Those of the paragraph before?");
   large.rule(kStart, "the start of its paragraph",
              "A start is a key for all of its paragraph, however far back.");
   large.rule(kStride, "every 16th token before it",

@@ -19,9 +19,9 @@ namespace course {
 // paragraphs: how many tokens each paragraph has, in order. {3, 4}: the paragraphs begin at 0
 // and 3.
 //
-// Combine leaves of keyhole/pattern.h by &, | and ~, or write keyhole::lambda of a C++ function of
-// (query, key). The algebra compiles faster: it is asked about rectangles, a lambda about each
-// pair.
+// Combine patterns of keyhole/pattern.h by &, | and ~, or write keyhole::lambda of a C++ function
+// of (query, key) that captures by value. The library plans combined patterns faster: it asks them
+// about rectangles of pairs, a lambda about each pair.
 inline keyhole::Pattern my_pattern([[maybe_unused]] const std::vector<int64_t>& paragraphs,
                                    [[maybe_unused]] int64_t neighbours,
                                    [[maybe_unused]] int64_t stride) {
