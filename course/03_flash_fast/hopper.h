@@ -9,7 +9,7 @@
 
 namespace course {
 
-// These instructions exist on compute capability 9.0 only; later GPUs have others.
+// wgmma exists on compute capability 9.0 only; later GPUs have other products.
 inline void need_hopper() {
   need_gpu(90);
   cudaDeviceProp gpu{};

@@ -1,13 +1,15 @@
 // course/03_flash_fast/products.h
 // The products of a warpgroup (wgmma): 64 queries with a tile of 128 keys or values. They are
 // asynchronous: issued now, awaited later. What they read and write must not be touched meanwhile.
+// "Terms" are what a product sums over: columns of queries and keys, rows of values.
 #pragma once
 
 #include "hopper.h"
 
 namespace course {
 
-using Scores = float[kTile / 2];               // of 64 x 128, in the layout of softmax.h; and out
+// What a lane holds of 64 x 128 scores, or of the output, in the layout of softmax.h.
+using Scores = float[kTile / 2];
 using Weights = std::uint32_t[kTile / 16][4];  // 16 keys each, the left operand of a product
 
 // An operand in shared memory, packed into 64 bits: the address, the distance of panels (for the

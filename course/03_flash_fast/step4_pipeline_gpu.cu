@@ -37,7 +37,9 @@ __device__ __forceinline__ void load_tile(const bf16* to, const bf16* from) {
 }
 
 __global__ void __launch_bounds__(kThreads, 2) attend(Tensors t) {
-  extern __shared__ __align__(128) unsigned char memory[];
+  // 256: an exclusive or with an address changes the place in a row only if rows begin at multiples
+  // of their 256 bytes.
+  extern __shared__ __align__(256) unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   const std::size_t first_query = std::size_t{blockIdx.x} * kQueries, head = blockIdx.y;
   const std::size_t first = head * t.length * kHeadDim;
@@ -66,7 +68,9 @@ __global__ void __launch_bounds__(kThreads, 2) attend(Tensors t) {
     __syncthreads();    // everybody's is
     std::uint32_t q = q_at, k = chunk_at(shared.k[tile % 2], k_row, lane / 8 % 2);
     std::uint32_t v = chunk_at(shared.v[tile % 2], v_row, lane / 16);
-    asm volatile("" : "+r"(q), "+r"(k), "+r"(v));  // sums of these are made where they are used
+    // Hides where these come from. The compiler then adds constants to them where it needs a sum,
+    // and keeps no register for each address.
+    asm volatile("" : "+r"(q), "+r"(k), "+r"(v));
 
     float scores[2][kKeys / 2] = {};
 #pragma unroll 1  // a loop: with all of it unrolled, registers run out
