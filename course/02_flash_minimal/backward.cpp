@@ -42,7 +42,8 @@ Result forward(const Inputs& in) {
   for (size_t i = 0; i < kLength; ++i) {
     double sum = 0;
     for (size_t j = 0; j < kLength; ++j) {
-      sum += weights[j] = std::exp(kScale * dot(in.q, i, in.k, j));
+      weights[j] = std::exp(kScale * dot(in.q, i, in.k, j));  // small scores: no maximum needed
+      sum += weights[j];
     }
     for (size_t j = 0; j < kLength; ++j) add_row(result.out, i, weights[j] / sum, in.v, j);
     result.lse[i] = std::log(sum);

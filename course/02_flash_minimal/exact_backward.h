@@ -47,7 +47,8 @@ struct Exact {
     std::vector<double> weights(length), dweights(length), exact_out(d);
     double sum = 0, delta = 0;
     for (std::size_t j = 0; j < length; ++j) {
-      sum += weights[j] = std::exp(scale * dot(q, query, k, head + j, d));
+      weights[j] = std::exp(scale * dot(q, query, k, head + j, d));  // small scores: no maximum
+      sum += weights[j];
       dweights[j] = dot(dout, query, v, head + j, d);
     }
     for (std::size_t j = 0; j < length; ++j) {

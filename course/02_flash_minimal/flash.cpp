@@ -86,7 +86,8 @@ void definition(const std::vector<float>& q, const std::vector<float>& k,
         product += static_cast<double>(q[i * kHeadDim + x]) * k[j * kHeadDim + x];
       }
       // The scores of this program are small: fp64 needs no maximum for them.
-      sum += weights[j] = std::exp(product / std::sqrt(static_cast<double>(kHeadDim)));
+      weights[j] = std::exp(product / std::sqrt(static_cast<double>(kHeadDim)));
+      sum += weights[j];
     }
     for (size_t j = 0; j < length; ++j) {
       for (size_t x = 0; x < kHeadDim; ++x) {

@@ -104,7 +104,8 @@ double exact_row(const float* q, const float* k, const float* v, int length, int
   for (int j = 0; j < length; ++j) {
     double product = 0;
     for (int x = 0; x < kHeadDim; ++x) product += double{q[i * kHeadDim + x]} * k[j * kHeadDim + x];
-    sum += weights[j] = std::exp(product / std::sqrt(double{kHeadDim}));
+    weights[j] = std::exp(product / std::sqrt(double{kHeadDim}));
+    sum += weights[j];
   }
   for (int j = 0; j < length; ++j) {
     for (int x = 0; x < kHeadDim; ++x) out[x] += weights[j] / sum * v[j * kHeadDim + x];

@@ -33,7 +33,8 @@ State absorb(const State& before, double score, double value, double* factor = n
   return after;
 }
 
-// The same for two states over different scores: what split-k kernels and keyhole::merge do.
+// The same for two states over different scores. Kernels that split the keys of a row over several
+// CTAs do this, and keyhole::merge does it.
 State merge(const State& a, const State& b) {
   State both;
   both.max = std::max(a.max, b.max);

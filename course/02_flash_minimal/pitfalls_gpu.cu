@@ -1,5 +1,6 @@
 // course/02_flash_minimal/pitfalls_gpu.cu [safe]
-// Two pitfalls on a GPU. A race: sums of rows in shared memory, with and without __syncthreads().
+// Two pitfalls on a GPU. A race: sums of rows in shared memory, with barriers for the whole CTA and
+// with none but those inside a warp.
 // Bank conflicts: the same reads down a column, with rows of 32 and of 33 floats, timed.
 // With "safe" the race is left out, for tools that stop at one.
 #include <cmath>
@@ -15,15 +16,21 @@ namespace {
 constexpr int kThreads = 256;
 
 // The sum of each row of kThreads numbers. One CTA for each row, one thread for each number.
-// Without barriers a warp may add numbers that others have not written yet. It also may not: a race
-// can go well a thousand times.
+// Without __syncthreads() a warp may add numbers that other warps have not written yet. Or the
+// other warps happen to be faster: a race can go well a thousand times. __syncwarp() orders the
+// lanes of a warp. It also keeps the compiler from moving reads before writes, which would be
+// another error.
 template <bool with_barriers>
 __global__ void row_sums(const float* rows, float* sums) {
   __shared__ float shared[kThreads];
   const int thread = threadIdx.x;
   shared[thread] = rows[blockIdx.x * kThreads + thread];
   for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (with_barriers) __syncthreads();
+    if (with_barriers) {
+      __syncthreads();
+    } else {
+      __syncwarp();
+    }
     if (thread < half) shared[thread] += shared[thread + half];
   }
   if (thread == 0) sums[blockIdx.x] = shared[0];

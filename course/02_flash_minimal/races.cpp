@@ -12,8 +12,9 @@ constexpr int kWarps = 4;
 constexpr std::array<int, kWarps> kValues = {1, 20, 300, 4000};
 constexpr int kOld = 70000;  // what the previous tile left in shared memory
 
-// Step 0: shared[w] = the warp's value. Step 1: warps 0 and 1 add shared[w + 2]. Step 2: warp 0
-// adds shared[1]. This is the tree that kernels use, with one warp in the place of each half.
+// How many steps each warp makes. Step 0: shared[w] = the warp's value. Step 1: warps 0 and 1 add
+// shared[w + 2]. Step 2: warp 0 adds shared[1]. Each step adds the upper half of what is left to
+// the lower half, as kernels do with larger arrays.
 constexpr std::array<int, kWarps> kSteps = {3, 2, 1, 1};
 
 struct State {
@@ -28,7 +29,7 @@ void step(State& state, int warp) {
   if (number == 2) state.shared[warp] += state.shared[warp + 1];
 }
 
-// A barrier holds a warp until all others have made the steps before it.
+// A barrier holds a warp until all others have made the steps before it, or have none left.
 bool may_step(const State& state, int warp, bool barriers) {
   if (state.done[warp] == kSteps[warp]) return false;
   if (!barriers) return true;
