@@ -16,7 +16,7 @@ namespace course {
 
 // What one pass over the row gives, at some tau.
 struct Sums {
-  double weight = 0;  // P, the sum of x^r: too large below the threshold, too small above it
+  double weight = 0;  // P, the sum of x^r: above 1 if tau is too small, below 1 if it is too large
   double slope = 0;   // U, the sum of x^(r-1): dP/dtau = -r U
   double curve = 0;   // C, the sum of x^(r-2): d2P/dtau2 = r (r-1) C
   int kept = 0;       // how many x are positive

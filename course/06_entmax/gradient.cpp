@@ -64,8 +64,8 @@ std::vector<double> by_differences(std::vector<double> scores, const std::vector
 }  // namespace
 
 int main() {
-  const auto s = random_values(256, 4), r = random_values(256, 5);
-  const std::vector<double> scores(s.begin(), s.end()), g(r.begin(), r.end());
+  const auto first = random_values(256, 4), second = random_values(256, 5);
+  const std::vector<double> scores(first.begin(), first.end()), g(second.begin(), second.end());
 
   std::printf("gradient of 256 scores: largest error against differences\n");
   std::printf("alpha kept not_zero error error_if_tau_stands\n");

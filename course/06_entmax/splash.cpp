@@ -29,7 +29,7 @@ struct Head {
   std::vector<T> q = values(1), k = values(2), v = values(3), dout = values(4);
   std::vector<T> out = values(0), dq = out, dk = out, dv = out;
   std::vector<T> lse = std::vector<T>(static_cast<size_t>(length));
-  // The keys that have weight, for each query: the first 64, and -1 behind them.
+  // The keys that have weight, for each query: at most 64, then -1. kLongSupport: it has more.
   std::vector<int32_t> support = std::vector<int32_t>(static_cast<size_t>(length * kSupportKeys));
 
   Head(int64_t tokens, Normalizer rule) : length(tokens), normalizer(rule) {}
@@ -58,8 +58,8 @@ struct Head {
     attention_backward(view(dout), view(q), view(k), view(v), view(out), view(lse), causal_plan,
                        {view(dq), view(dk), view(dv), {}}, options());
   }
-  int kept(
-      int64_t query) const {  // kSupportKeys for a row that has more: kLongSupport stands there
+  // A query that has more keys counts as 64.
+  int kept(int64_t query) const {
     const int32_t* const keys = &support[static_cast<size_t>(query * kSupportKeys)];
     if (keys[0] == kLongSupport) return kSupportKeys;
     return static_cast<int>(
@@ -77,8 +77,8 @@ double dot(const std::vector<T>& a, const std::vector<T>& b) {
   return sum;
 }
 
-// How far the slope of loss = out . dout along a random direction of `tensor` is from the one that
-// the gradient gives, as a share of it.
+// The slope of loss = out . dout along a random direction of `tensor`, by the gradient and by the
+// difference of two forward passes: their relative error.
 double gradient_error(Head<double>& head, std::vector<double>& tensor,
                       const std::vector<double>& gradient) {
   const std::vector<double> direction = head.values(9), kept = tensor;

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <numeric>
 #include <vector>
 
 #include "06_entmax/entmax.h"
@@ -61,8 +60,8 @@ int passes(const std::vector<double>& z, double r, double start, const Step& ste
   return 0;
 }
 
-// The threshold of some of the keys is below that of all: more keys leave less weight for each.
-// The maxima of 64 groups come with the pass that finds the maximum, and make a good start.
+// The threshold of some of the keys is never above that of all: the other keys only add weight. The
+// maxima of 64 groups come with the pass that finds the maximum, and make a good start.
 double threshold_of_group_maxima(const std::vector<double>& z, double r) {
   std::vector<double> maxima(z.begin(), z.begin() + std::min<std::ptrdiff_t>(64, std::ssize(z)));
   for (std::size_t i = 64; i < z.size(); ++i) maxima[i % 64] = std::max(maxima[i % 64], z[i]);

@@ -40,6 +40,7 @@ double softmax_mass(const std::vector<double>& scores, const std::vector<double>
   return mass;
 }
 
+// 1,024 normal scores with standard deviation `spread`, of which `peaks` are raised by `height`.
 std::vector<double> row(double spread, int peaks, double height) {
   const auto values = random_values(1024, 3);
   std::vector<double> scores(values.begin(), values.end());
