@@ -112,7 +112,7 @@ def test_exercise_is_whole(folder):
 
 
 def test_learning(capsys):
-    """The model that learns what to look at, for a few steps: what it counts is right, what it learns is a longer story."""
+    """The model that learns what to look at, for a few steps: it counts what it should; learning takes longer."""
     pytest.importorskip("torch")
     rows = load(COURSE / "05_choosing_keys/learn.py").main(steps=6, length=96, top_k=4)
     printed = capsys.readouterr().out
