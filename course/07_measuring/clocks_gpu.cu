@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kThreads = 256, kSums = 4, kRounds = 4096;
 
 struct Stamp {
-  uint64_t cycles, nanoseconds;  // that one CTA took
+  uint64_t cycles, nanoseconds;  // how long one CTA took
 };
 
 __device__ uint64_t nanoseconds_now() {  // the same on all multiprocessors, whatever their clock
@@ -35,9 +35,9 @@ __device__ void add_products(Sum (&sums)[kSums], const Left& left, const Right (
   for (int i = 0; i < kSums; ++i) wmma::mma_sync(sums[i], left, right[i % 2], sums[i]);
 }
 
-// Tensor cores at work: each warp adds products of 16 x 16 matrices, and subtracts them again, for
-// numbers that change cost power. One addition more is the result, of each warp in total[warp]:
-// 2 * a . b0 + 2 * a . b1.
+// Each warp adds products of 16 x 16 matrices to four sums and subtracts them again: numbers that
+// change cost power, and the sums are 0 after each round. The last additions give the result, one
+// matrix for each warp: 2 * a . b0 + 2 * a . b1.
 __global__ void __launch_bounds__(kThreads)
     multiply(const half* a, const half* b, float* total, Stamp* stamps) {
   const uint64_t begin = clock64(), begin_ns = nanoseconds_now();

@@ -1,19 +1,19 @@
 // course/07_measuring/count.cpp
 // FLOPs and bytes by arithmetic, before anything is measured: the two tables of the outline that
-// this course grew from, counted again. Where its figures are off, the last column says how far.
+// this course grew from, counted again. `too_much` says how far its figures are off.
 #include <keyhole/keyhole.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
 
-// Attention needs two multiply-adds for every pair (query, key) and number of a head: one for the
-// score, one for the output. A multiply-add is two FLOPs. Exponentials, maxima and sums are left
-// out, as everybody leaves them out.
+// Attention needs two multiply-adds for every pair (query, key) and each of the head_dim numbers:
+// one for the score, one for the output. A multiply-add is two FLOPs. Exponentials, maxima and sums
+// are left out, as is usual.
 double attention_flops(double pairs, double head_dim) { return 4 * pairs * head_dim; }
 
-// One row: how many matrices of scores exist at once, and how often one of them goes through
-// memory.
+// Prints one row. `matrices` of scores exist at the same time; `passes` is how often one of them is
+// written or read.
 void one_way(const char* name, double matrices, double passes, double outline_mb,
              double outline_gb) {
   const double batch = 16, heads = 12, length = 2048, head_dim = 64, bytes = 2;
@@ -37,8 +37,8 @@ void first_table() {
   std::printf("one tensor            batch * heads * L * d  %12.1f MB\n",
               16 * 12 * 2048 * 64 * 2 / 1e6);
   std::printf("one matrix of scores  2 * pairs              %12.1f MB\n\n", 2 * pairs / 1e6);
-  // naive: scores written; read and written to scale them; read and written by softmax; weights
-  // read. optimised: the scale is part of the product, and softmax works in place.
+  // naive: scores are written; read and written to scale them; read and written by softmax; weights
+  // are read. optimised: the scale is part of the product, and softmax works in place.
   std::printf("%-10s  %8s  %6s  %9s  %10s  %8s  %10s  %13s\n", "way", "matrices", "passes",
               "memory_MB", "outline_MB", "moved_GB", "outline_GB", "FLOP_per_byte");
   one_way("naive", 2, 6, 2048, 8.4);
@@ -47,8 +47,7 @@ void first_table() {
   one_way("flash_2", 0, 0, 128, 0.4);
 }
 
-// One row: FLOPs of one query, that is of one token in one head, and what they make in larger
-// units.
+// Prints one row: the FLOPs of one token in one head, and of more tokens or heads.
 void one_method(const char* name, double keys, double outline) {
   const double length = 32768, head_dim = 128;
   const double flops = attention_flops(keys, head_dim);
@@ -66,13 +65,16 @@ void second_table() {
   one_method("chosen", 512, 16777216);
 
   std::printf("\nWhere the 64 may come from:\n");
-  std::printf("pairs of a head    32768 * 32768          %11.0f   is no number of FLOPs\n",
+  std::printf("pairs of one head      32768 * 32768          %11.0f   pairs, not FLOPs\n",
               32768.0 * 32768);
-  std::printf("FLOPs of 64 heads  4 * 32768 * 128 * 64   %11.0f   is a layer, not a head\n",
+  std::printf("one token in 64 heads  4 * 32768 * 128 * 64   %11.0f   a layer, not one head\n",
               4.0 * 32768 * 128 * 64);
-  std::printf("'per head' in the text: 1B instead of %.0fB, too few by %.0f\n",
-              attention_flops(32768.0 * 32768, 128) / 1e9,
-              attention_flops(32768.0 * 32768, 128) / (32768.0 * 32768));
+  std::printf("\nThe outline's FLOPs 'per head', all tokens:\n");
+  for (const double keys : {32768.0, 512.0}) {
+    const double pairs = 32768 * keys, flops = attention_flops(pairs, 128);
+    std::printf("%5.0f keys   %6.1fM instead of %8.1fM, too few by %.0f\n", keys, pairs / 1e6,
+                flops / 1e6, flops / pairs);
+  }
 
   // An indexer scores every key before it keeps 512: its heads, not k, decide what choosing costs.
   std::printf(
@@ -89,8 +91,7 @@ void second_table() {
   }
 }
 
-// The library counts the pairs of a pattern; a causal mask halves dense attention, and no sparse
-// pattern by as much.
+// The library counts the pairs of any pattern, also at the edges: a window has fewer keys there.
 void as_the_library_counts() {
   std::printf("\nThe library's count, one head of 128, 32768 tokens:\n\n");
   std::printf("%-23s  %10s  %8s  %14s\n", "pattern", "pairs", "GFLOP", "FLOPs_a_token");

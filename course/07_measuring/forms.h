@@ -63,8 +63,8 @@ inline void naive(const Head& head, Values& weights, Values& out) {
   }
 }
 
-// 64 queries and 64 keys at a time. A tile of keys is transposed first: then the scores of a query
-// are neighbours, and the compiler computes several at once.
+// 64 queries and 64 keys at a time. A tile of keys is transposed first: then the inner loops run
+// over neighbours, and the compiler computes several scores at once.
 inline void flash(const Head& head, Values& out) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
   float keys[kDim][kTile], weights[kTile];
@@ -73,8 +73,8 @@ inline void flash(const Head& head, Values& out) {
     float highest[kTile], sum[kTile] = {};
     std::fill(highest, highest + kTile, kLowest);
     for (int64_t first_k = 0; first_k < head.length; first_k += kTile) {
-      const float *const k = head.k.data() + first_k * kDim, *const v =
-                                                                 head.v.data() + first_k * kDim;
+      const float* const k = head.k.data() + first_k * kDim;
+      const float* const v = head.v.data() + first_k * kDim;
       for (int64_t j = 0; j < kTile; ++j)
         for (int64_t d = 0; d < kDim; ++d) keys[d][j] = k[j * kDim + d] * kScale;
       for (int64_t i = 0; i < kTile; ++i) {

@@ -1,6 +1,6 @@
 // course/07_measuring/forms_gpu.h
-// Attention in two forms on a GPU, with tensor cores but without art: three kernels with matrices
-// of scores and weights in memory between them, and one kernel without. Dense, fp16.
+// Attention in two forms on a GPU, with tensor cores but simple: three kernels that pass matrices
+// of scores and weights through memory, and one kernel that does not. Dense, fp16.
 #pragma once
 
 #include <mma.h>
@@ -12,11 +12,12 @@ namespace course {
 
 namespace wmma = nvcuda::wmma;
 inline constexpr int kLength = 2048, kDim = 64;
-inline constexpr int kWarps = 4;         // of a CTA; a warp has 16 queries
+inline constexpr int kWarps = 4;         // of a CTA; each computes 16 queries
 inline constexpr float kScale = 0.125f;  // 1 / sqrt(64)
 
-// A warp multiplies 16 x 16 x 16 at once. Which lane holds which element is not documented: who
-// needs to know writes the sums to shared memory.
+// A warp multiplies two 16 x 16 matrices at once; a `fragment` is one matrix, spread over its
+// lanes. Which lane holds which element is not documented. Where that matters, the matrix is
+// written to shared memory first.
 using Rows = wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>;
 using Keys = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major>;
 using ValueRows = wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::row_major>;
@@ -78,7 +79,7 @@ static __global__ void scores(const half* q, const half* k, float* s) {
   }
 }
 
-// A warp has a row, a lane every 32nd score of it.
+// Each warp handles one row, each lane every 32nd score of it.
 static __global__ void softmax(const float* s, half* p) {
   constexpr int kOwn = kLength / 32;
   const size_t row = size_t{blockIdx.x} * kWarps + threadIdx.x / 32;
@@ -112,13 +113,13 @@ static __global__ void fused(const half* q, const half* k, const half* v, half* 
   __shared__ __align__(32) float tiles[kWarps][16 * 16];
   __shared__ __align__(32) half weights[kWarps][16 * 16];
   const size_t row = first_row(), head = size_t{blockIdx.y} * kLength * kDim;
-  const int warp = threadIdx.x / 32, place = threadIdx.x % 32 * 8;  // two lanes have a row
+  const int warp = threadIdx.x / 32, place = threadIdx.x % 32 * 8;  // two lanes share a row
   const float* const own = tiles[warp] + place;
   Rows queries[4], some_weights;
   Sums sums, rows[4];
   load_queries(queries, q + row * kDim);
   const auto next_scores = [&](int key) {
-    __syncwarp();  // all have read the scores before
+    __syncwarp();  // all lanes have read the scores of the keys before
     make_scores(sums, queries, k + head + key * kDim);
     wmma::store_matrix_sync(tiles[warp], sums, 16, wmma::mem_row_major);
     __syncwarp();

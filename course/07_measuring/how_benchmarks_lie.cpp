@@ -37,7 +37,7 @@ void attention(const course::Head& head, const keyhole::Plan& plan, Values& out)
                              {.threads = 1});
 }
 
-void line(const char* what, double ms) { std::printf("   %-36s  %9.4f\n", what, ms); }
+void line(const char* what, double value) { std::printf("   %-36s  %9.4f\n", what, value); }
 
 // The compiler removes a loop whose result nobody uses. What is left is two looks at the clock.
 // Print something of the result, or store it in a volatile.
@@ -48,8 +48,8 @@ void unused_result() {
   line("it is kept", best_milliseconds([&] { kept = sum_of(numbers); }));
 }
 
-// The first call makes the tile lists of the plan and asks the system for memory. It happens once.
-// Say whether it is in the figure.
+// The first call makes the tile lists of the plan and asks the system for memory. That happens only
+// once. Say whether your figure contains it.
 void first_call(const course::Head& head) {
   const auto plan = keyhole::plan(keyhole::parse("causal & window(63)"), head.length, head.length);
   Values out(head.q.size());
@@ -58,8 +58,8 @@ void first_call(const course::Head& head) {
   line("the best of those after it", best_milliseconds([&] { attention(head, plan, out); }));
 }
 
-// A call that is repeated finds its data in the cache. In a model, something else ran in between.
-// Overwrite more than the cache holds before each call, or say "warm".
+// A call that is repeated finds its data in the cache. In a model, other layers run in between.
+// Read and write more than the cache holds before each call, or say "warm".
 void caches() {
   const Numbers numbers(128 << 10, 1);  // 512 KiB
   Numbers others(16 << 20, 1);          // 64 MiB
@@ -74,8 +74,8 @@ void caches() {
   line("each time after 64 MiB of others", cold);
 }
 
-// Other programs only ever add time. The mean counts that in, the best leaves it out, the median
-// stands between. Each is honest if it is named and both sides get the same.
+// Other programs can only add time. The mean contains what they add, the best does not, the median
+// contains little of it. Each is honest if you say which it is and treat both sides alike.
 void mean_and_best(const course::Head& head) {
   const auto plan = keyhole::plan(keyhole::parse("causal & window(63)"), head.length, head.length);
   Values out(head.q.size());
@@ -89,9 +89,9 @@ void mean_and_best(const course::Head& head) {
   line("worst but the first", ms.back());
 }
 
-// Numbers below 1.2e-38 are denormal; many CPUs leave their fast path for them. exp(score - max) is
-// one from -87 to -103: what attention costs can depend on the scores. Measure with data like that
-// of the real call.
+// Numbers below 1.2e-38 are denormal, and many CPUs need far longer for them. exp(score - max) is
+// denormal where score - max is from -103 to -87: the time of attention can depend on the scores.
+// Measure with data like that of the real call.
 void denormals() {
   std::printf("5. 4096 weights times values\n");
   for (const float weight : {1e-3f, 1e-40f}) {
@@ -105,8 +105,8 @@ void denormals() {
   }
 }
 
-// A causal mask leaves out half of the pairs. Who counts them all reports twice the rate. Count the
-// pairs that attend, on both sides.
+// A causal mask leaves out half of the pairs. If all are counted, the rate seems twice as high.
+// Count the pairs that attend, for both sides of a comparison.
 void unequal_work(const course::Head& head) {
   const auto plan = keyhole::plan(keyhole::causal(), head.length, head.length);
   Values out(head.q.size());
@@ -118,8 +118,8 @@ void unequal_work(const course::Head& head) {
   line("the one over the other", report.dense_flops_forward / report.flops_forward);
 }
 
-// A launch on a GPU returns before its kernel has begun, as this one before its thread has: the
-// host's clock has seen the launch, no more. Wait for the end; clocks_gpu.cu shows the same there.
+// A launch on a GPU returns before its kernel is done, as std::async does before the work is: the
+// host's clock has seen only the launch. Wait for the end. clocks_gpu.cu shows the same on a GPU.
 void asynchronous(const course::Head& head) {
   Values out(head.q.size());
   std::future<void> result;

@@ -16,10 +16,10 @@ namespace {
 
 using course::best_milliseconds, course::kDim, course::Values, course::view;
 
-// Twelve chains of multiply-adds, in registers of so many bytes. A core starts two at a time, and
-// each takes four cycles: fewer than eight chains would wait for themselves. They begin with
-// different numbers, or the compiler would find out that one chain is enough. A macro, because a
-// template cannot say for which instructions it is compiled.
+// Twelve chains of multiply-adds, in registers of so many bytes. In a chain, each waits for the one
+// before. A core starts two in a cycle, and each takes four: it needs eight chains or more to be
+// busy. They begin with different numbers, or the compiler would compute only one. A macro, because
+// a template cannot say for which instructions it is compiled.
 #define COURSE_CHAINS(target, name, bytes)                       \
   target float name(int64_t steps) {                             \
     typedef float Vector __attribute__((vector_size(bytes)));    \
@@ -61,7 +61,8 @@ Limits measure_limits() {
   Values numbers(size / 4, 1.0f);
   const void* volatile found = numbers.data();
   const double flops = most_flops();
-  // Looks for a byte that is not there; then reads every number and writes it back.
+  // Reads all bytes in search of one that is not there; then reads all numbers and writes them
+  // back.
   const double read_ms = best_milliseconds([&] { found = std::memchr(numbers.data(), 7, size); });
   const double update_ms = best_milliseconds([&] {
     for (float& number : numbers) number *= 2;
@@ -76,7 +77,7 @@ Limits measure_limits() {
   return {flops, bytes};
 }
 
-// One point below the roof: what is useful, counted by hand, over the time of the best run.
+// One point below the roof: FLOPs and bytes are counted, not measured; the time is of the best run.
 void print_point(const Limits& limits, const char* form, double flops, double bytes, double ms) {
   const double intensity = flops / bytes, rate = flops / (ms / 1e3);
   const double roof = std::min(limits.flops, intensity * limits.bytes);
