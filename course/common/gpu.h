@@ -1,5 +1,6 @@
 // course/common/gpu.h
-// What every CUDA program of the course needs: calls that are checked, memory that frees itself, a stopwatch.
+// What every CUDA program of the course needs: calls that are checked, memory that frees itself, a
+// stopwatch.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,16 +13,19 @@
 
 namespace course {
 
-// Every call of CUDA's runtime goes through here: an error that is not looked at shows up later, somewhere else.
-#define GPU(call)                                                                                           \
-  do {                                                                                                      \
-    if (const cudaError_t error = (call); error != cudaSuccess) {                                           \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error));        \
-      std::exit(1);                                                                                         \
-    }                                                                                                       \
+// Every call of CUDA's runtime goes through here: an error that is not looked at shows up later,
+// somewhere else.
+#define GPU(call)                                                        \
+  do {                                                                   \
+    if (const cudaError_t error = (call); error != cudaSuccess) {        \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                   cudaGetErrorString(error));                           \
+      std::exit(1);                                                      \
+    }                                                                    \
   } while (false)
 
-// Ends the program with status 77, "skipped", where no GPU of this compute capability (90: Hopper) is.
+// Ends the program with status 77, "skipped", where no GPU of this compute capability (90: Hopper)
+// is.
 inline void need_gpu(int capability = 75) {
   int devices = 0;
   cudaDeviceProp gpu{};
@@ -31,8 +35,8 @@ inline void need_gpu(int capability = 75) {
   }
   GPU(cudaGetDeviceProperties(&gpu, 0));
   if (gpu.major * 10 + gpu.minor < capability) {
-    std::printf("this program needs compute capability %d.%d; the %s here has %d.%d\n", capability / 10, capability % 10,
-                gpu.name, gpu.major, gpu.minor);
+    std::printf("this program needs compute capability %d.%d; the %s here has %d.%d\n",
+                capability / 10, capability % 10, gpu.name, gpu.major, gpu.minor);
     std::exit(77);
   }
 }
@@ -41,7 +45,9 @@ inline void need_gpu(int capability = 75) {
 template <class T>
 class GpuArray {
  public:
-  explicit GpuArray(std::size_t count) : count_(count) { GPU(cudaMalloc(&data_, count * sizeof(T))); }
+  explicit GpuArray(std::size_t count) : count_(count) {
+    GPU(cudaMalloc(&data_, count * sizeof(T)));
+  }
   explicit GpuArray(const std::vector<T>& values) : GpuArray(values.size()) {
     GPU(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
   }
@@ -51,7 +57,8 @@ class GpuArray {
 
   T* data() const { return data_; }
   std::size_t size() const { return count_; }
-  // Bytes of ones are NaN in every format of floating point: a value that a kernel forgets to write is seen.
+  // Bytes of ones are NaN in every format of floating point: a value that a kernel forgets to write
+  // is seen.
   void poison() { GPU(cudaMemset(data_, 0xff, count_ * sizeof(T))); }
   std::vector<T> to_host() const {
     std::vector<T> values(count_);
@@ -64,8 +71,8 @@ class GpuArray {
   std::size_t count_ = 0;
 };
 
-// Milliseconds of one call of `run`, which puts work on the default stream: the shortest mean of a few groups of calls,
-// between two events that the GPU itself notes.
+// Milliseconds of one call of `run`, which puts work on the default stream: the shortest mean of a
+// few groups of calls, between two events that the GPU itself notes.
 template <class Function>
 double gpu_milliseconds(Function&& run, int calls = 10, int groups = 5) {
   cudaEvent_t begin, end;

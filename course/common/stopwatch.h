@@ -1,5 +1,6 @@
 // course/common/stopwatch.h
-// How long a function takes on the CPU: the shortest of several runs, because whatever disturbs a run makes it longer.
+// How long a function takes on the CPU: the shortest of several runs, because whatever disturbs a
+// run makes it longer.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,9 @@ double best_milliseconds(Function&& run, double seconds = 0.1, int least_runs = 
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   double best = 1e300;
-  for (int runs = 0; runs < least_runs || std::chrono::duration<double>(Clock::now() - begin).count() < seconds; ++runs) {
+  for (int runs = 0;
+       runs < least_runs || std::chrono::duration<double>(Clock::now() - begin).count() < seconds;
+       ++runs) {
     const Clock::time_point start = Clock::now();
     run();
     best = std::min(best, std::chrono::duration<double, std::milli>(Clock::now() - start).count());

@@ -11,8 +11,9 @@
 
 namespace course {
 
-// Numbers that are nearly normal, with mean 0 and variance 1: the same on every machine, which the distributions of the
-// standard library do not promise. The sum of twelve uniform numbers from 0 to 1 has variance 1.
+// Numbers that are nearly normal, with mean 0 and variance 1: the same on every machine, which the
+// distributions of the standard library do not promise. The sum of twelve uniform numbers from 0 to
+// 1 has variance 1.
 inline std::vector<float> random_values(std::size_t count, std::uint32_t seed) {
   std::mt19937 generator(seed);
   std::vector<float> values(count);
@@ -24,7 +25,8 @@ inline std::vector<float> random_values(std::size_t count, std::uint32_t seed) {
   return values;
 }
 
-// The largest |a[i] - b[i]|; NaN where one of them is NaN, so that a lost number is not taken for a small error.
+// The largest |a[i] - b[i]|; NaN where one of them is NaN, so that a lost number is not taken for a
+// small error.
 template <class A, class B>
 double largest_difference(const A& a, const B& b) {
   double largest = 0;

@@ -15,8 +15,8 @@ namespace keyhole {
 // As a stream in the classic locale writes it: 0.1, 1e+06.
 void append_to(std::string& text, double number);
 
-// Formats like a stream in the classic locale (1048576, never 1.048.576), and needs none: making one
-// takes longer than the text of a whole sentence.
+// Formats like a stream in the classic locale (1048576, never 1.048.576), and needs none: making
+// one takes longer than the text of a whole sentence.
 template <class Part>
 void append_to(std::string& text, const Part& part) {
   if constexpr (std::is_convertible_v<const Part&, std::string_view>) {

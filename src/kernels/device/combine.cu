@@ -26,7 +26,8 @@ __device__ bool my_split_row(const ForwardParams& p, SplitRow& mine) {
   const TileView& view = p.view;
   const int32_t ctas_per_list = (view.tile.q + kCombinedRowsPerCta - 1) / kCombinedRowsPerCta;
   const int32_t list = int32_t(blockIdx.x) / ctas_per_list;
-  const int32_t row = int32_t(blockIdx.x) % ctas_per_list * kCombinedRowsPerCta + int32_t(threadIdx.x) / 32;
+  const int32_t row =
+      int32_t(blockIdx.x) % ctas_per_list * kCombinedRowsPerCta + int32_t(threadIdx.x) / 32;
   mine.head_index = list / view.work.splits_per_group;
   const int32_t group = view.group_of[mine.head_index];
   if (group < 0 || row >= view.tile.q) return false;

@@ -25,7 +25,8 @@ __device__ bool my_split_key(const BackwardParams& p, SplitKey& mine) {
   const WorkView& work = view.t_work;
   const int32_t ctas_per_list = (view.tile.k + kKeyRowsPerCta - 1) / kKeyRowsPerCta;
   const int32_t list = int32_t(blockIdx.x) / ctas_per_list;
-  const int32_t row = int32_t(blockIdx.x) % ctas_per_list * kKeyRowsPerCta + int32_t(threadIdx.x) / 32;
+  const int32_t row =
+      int32_t(blockIdx.x) % ctas_per_list * kKeyRowsPerCta + int32_t(threadIdx.x) / 32;
   mine.head_index = list / work.splits_per_group;
   const int32_t group = view.group_of[mine.head_index];
   if (group < 0 || row >= view.tile.k) return false;

@@ -10,7 +10,7 @@
 namespace keyhole::device {
 namespace {
 
-constexpr int32_t kAloneWarps = 4;     // per CTA
+constexpr int32_t kAloneWarps = 4;      // per CTA
 constexpr int32_t kAloneColumns = 576;  // columns of a row
 
 // Adds a batch to a row of sums in shared memory.
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(32 * kAloneWarps)
 
 template <class G>
 void launch_alone(const EntmaxBackwardParams& p, const DevicePlan& plan, BitmapLayout layout,
-            int32_t num_processors, cudaStream_t stream) {
+                  int32_t num_processors, cudaStream_t stream) {
   const int64_t most = int64_t{8} * std::max(num_processors, 1);
   const auto ctas = [&](int64_t items) {  // the kernels loop over the rest
     return unsigned(std::min(most, ceil_div(items, int64_t{kAloneWarps})));

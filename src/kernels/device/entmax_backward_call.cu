@@ -153,7 +153,8 @@ bool all_in_vectors(const EntmaxBackwardParams& p, DType dtype) {
   });
 }
 
-DevicePlan store_plan_with_keys(const BackwardArgs& args, const EntmaxWorkspace& w, cudaStream_t stream) {
+DevicePlan store_plan_with_keys(const BackwardArgs& args, const EntmaxWorkspace& w,
+                                cudaStream_t stream) {
   std::vector<GatherView> gathers(args.plan.gathers.begin(), args.plan.gathers.end());
   for (size_t i = 0; i < gathers.size(); ++i) {
     if (w.lists_by_key[i] == nullptr) continue;
@@ -164,7 +165,9 @@ DevicePlan store_plan_with_keys(const BackwardArgs& args, const EntmaxWorkspace&
 
 }  // namespace
 
-int64_t entmax_backward_workspace_bytes(const BackwardArgs& args) { return lay_out_entmax(args).bytes; }
+int64_t entmax_backward_workspace_bytes(const BackwardArgs& args) {
+  return lay_out_entmax(args).bytes;
+}
 
 void run_entmax_backward(const BackwardArgs& args, BitmapLayout layout,
                          const EntmaxListLaunches* list_launches,

@@ -18,7 +18,7 @@ constexpr uint32_t kStaged = 64;  // pairs of a warp; few have more
 
 struct CollectRoom {                        // shared memory of the CTA
   LongPair staged[kCollectWarps][kStaged];  // until it is known how many there are
-  uint32_t counts[kRankDigits];      // of find_last_rank
+  uint32_t counts[kRankDigits];             // of find_last_rank
   uint32_t of_warp[kCollectWarps];          // pairs that each warp has found
   unsigned long long begin;
 };
@@ -41,7 +41,8 @@ struct QueuedRowWalk {
   __device__ __forceinline__ void for_each_batch(Visit visit) const {
     const auto k = rows_of_head<Storage>(p.k, at.batch, p.sizes.kv_head_of(at.head));
     const Storage* const q = p.q.row<const Storage>(at.batch, at.head, at.query);
-    KeyWalk walk(plan, layout, at.batch * p.sizes.heads + at.head, at.query, {warp(), kCollectWarps});
+    KeyWalk walk(plan, layout, at.batch * p.sizes.heads + at.head, at.query,
+                 {warp(), kCollectWarps});
     for (int32_t key; walk.next(key);) {
       visit(key, G::dot(q, k, p.sizes.head_dim, key, loads_for(key >= 0)));
     }

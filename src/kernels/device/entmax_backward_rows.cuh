@@ -13,8 +13,9 @@
 
 namespace keyhole::device {
 
-constexpr int32_t kQueryWarps = 4;               // per CTA
-constexpr int32_t kQueriesOfCta = 8 * kQueryWarps;  // few: the last CTAs do not keep the GPU waiting
+constexpr int32_t kQueryWarps = 4;  // per CTA
+constexpr int32_t kQueriesOfCta =
+    8 * kQueryWarps;  // few: the last CTAs do not keep the GPU waiting
 constexpr int32_t kBatches = int32_t(kSupportKeys) / kGatherPlaces;
 // Slots of a warp: the keys and the values of a batch.
 constexpr int32_t kSlotsOfRows = 2, kKeySlot = 0, kValueSlot = 1;

@@ -75,8 +75,8 @@ void launch_choice(const EntmaxBackwardParams& p, const TileView& view, cudaStre
   const int64_t per_head = int64_t{view.classes} * view.q_tiles;
   const int32_t tiles = narrow(checked_mul(p.sizes.num_heads(), per_head, "attention: query tiles"),
                                "attention: query tiles of all heads");
-  choose_rows<<<unsigned(ceil_div(tiles, kTileWarps)), kTileThreads, 0, stream>>>(p, view, p.power.bend,
-                                                                          tiles);
+  choose_rows<<<unsigned(ceil_div(tiles, kTileWarps)), kTileThreads, 0, stream>>>(
+      p, view, p.power.bend, tiles);
   check_cuda(cudaGetLastError(), "launching the choice of tiled rows");
 }
 

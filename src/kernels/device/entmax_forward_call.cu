@@ -70,7 +70,9 @@ EntmaxParams params_of(const ForwardArgs& args, const ScanWorkspace& w) {
 
 }  // namespace
 
-int64_t entmax_rows_workspace_bytes(const ForwardArgs& args) { return lay_out_scan(args, false).bytes; }
+int64_t entmax_rows_workspace_bytes(const ForwardArgs& args) {
+  return lay_out_scan(args, false).bytes;
+}
 int64_t entmax_scan_workspace_bytes(const ForwardArgs& args) {
   return lay_out_scan(args, can_scan(args)).bytes;
 }

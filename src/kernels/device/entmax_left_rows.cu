@@ -122,8 +122,8 @@ void launch_entmax_left_rows(const EntmaxParams& params, DType dtype, BitmapLayo
     reserve_shared_memory(reserve, entmax_left_rows<T>, int(sizeof(LeftMemory)),
                           "the rows of entmax that are left");
     launch("entmax, rows that are left", entmax_left_rows<T>,
-           {unsigned(scratch.num_lists) / kCtaWarps, kLeftThreads, sizeof(LeftMemory)}, stream, params,
-           bitmaps, scratch);
+           {unsigned(scratch.num_lists) / kCtaWarps, kLeftThreads, sizeof(LeftMemory)}, stream,
+           params, bitmaps, scratch);
   });
 }
 

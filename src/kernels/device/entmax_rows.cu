@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(32 * kSolverWarps, kCtasPerProcessor)
 RowScratch row_scratch_for(const Sizes& sizes, int num_processors) {
   const int64_t rows = int64_t{sizes.num_heads()} * sizes.q_len;
   const int64_t most = int64_t{kCtasPerProcessor} * std::max(1, num_processors);
-  return RowScratch::of(sizes.k_len, kSolverWarps * std::min(ceil_div(rows, int64_t{kSolverWarps}), most));
+  return RowScratch::of(sizes.k_len,
+                        kSolverWarps * std::min(ceil_div(rows, int64_t{kSolverWarps}), most));
 }
 
 void launch_entmax_rows(const EntmaxParams& params, DType dtype, BitmapLayout bitmaps,
@@ -37,8 +38,8 @@ void launch_entmax_rows(const EntmaxParams& params, DType dtype, BitmapLayout bi
   if (scratch.num_lists == 0) return;
   with_device_storage(dtype, [&](auto storage) {
     launch("entmax by rows", entmax_rows<decltype(storage)>,
-           {unsigned(scratch.num_lists) / kSolverWarps, 32 * kSolverWarps, 0}, stream, params, bitmaps,
-           scratch);
+           {unsigned(scratch.num_lists) / kSolverWarps, 32 * kSolverWarps, 0}, stream, params,
+           bitmaps, scratch);
   });
 }
 

@@ -40,7 +40,7 @@ void launch_entmax_sink_gradient(const EntmaxBackwardParams& params, float* dsin
                                  int64_t dsink_stride, cudaStream_t stream) {
   if (params.sizes.heads == 0) return;
   sum_sink_gradients<<<unsigned(params.sizes.heads), kSumThreads, 0, stream>>>(params, dsink,
-                                                                            dsink_stride);
+                                                                               dsink_stride);
   check_cuda(cudaGetLastError(), "launching the gradient of the sink");
 }
 

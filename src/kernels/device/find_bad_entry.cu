@@ -36,8 +36,10 @@ void launch_find_bad_entry(const GatherView& view, uint64_t* found, cudaStream_t
   check_cuda(cudaMemsetAsync(found, 0xff, sizeof(uint64_t), stream),
              "clearing what a search of indices finds");
   const int64_t entries = view.groups * view.lists * view.table.count;
-  const auto ctas = unsigned(std::clamp<int64_t>(ceil_div(entries, kFindThreads), 1, int64_t{1} << 16));
-  find_bad_entry<<<ctas, kFindThreads, 0, stream>>>(view, reinterpret_cast<unsigned long long*>(found));
+  const auto ctas =
+      unsigned(std::clamp<int64_t>(ceil_div(entries, kFindThreads), 1, int64_t{1} << 16));
+  find_bad_entry<<<ctas, kFindThreads, 0, stream>>>(view,
+                                                    reinterpret_cast<unsigned long long*>(found));
   check_cuda(cudaGetLastError(), "launching a search of indices");
 }
 

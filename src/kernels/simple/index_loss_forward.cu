@@ -104,7 +104,8 @@ void run_index_loss(const IndexLossArgs& args) {
     if (rows == 0) return;
     draw_chunk(args, p, first, rows, args.launch.workspace);
     device::launch("the index loss", index_loss,
-                   {unsigned(narrow(rows * p.units, "index_loss: rows")), kLossThreads, 0}, stream, p);
+                   {unsigned(narrow(rows * p.units, "index_loss: rows")), kLossThreads, 0}, stream,
+                   p);
   });
 }
 

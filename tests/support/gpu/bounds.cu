@@ -54,7 +54,7 @@ __global__ void bound_scores(int64_t num_pairs, ReferenceInputs in, Rounding rul
 }
 
 __global__ void bound_weights(int64_t num_rows, ReferenceInputs in, Rounding rules, Pair* pairs,
-                           Row* rows, Element lse) {
+                              Row* rows, Element lse) {
   for (int64_t at = first_index(); at < num_rows; at += index_step()) {
     Row row{};
     const float sink = rules.has_sink ? float(sink_of(in, RowPlace(in, at).head)) : -INFINITY;
