@@ -47,7 +47,7 @@ def draw_break_even(pyplot, program, path):
     times = [row for row in rows if "length" in row]
     found = {row["pattern"]: row["faster_at"] for row in rows if "pattern" in row}
     lengths = [row["length"] for row in times]
-    figure, axes = new_figure(pyplot)
+    figure, (axes, speed_ups) = new_figure(pyplot, width=9.6, columns=2)
     for name in times[0]:
         if name == "length":
             continue
@@ -56,11 +56,15 @@ def draw_break_even(pyplot, program, path):
         if found.get(name) in milliseconds:  # the shortest length from which on it is faster than causal
             ring = {"markersize": 11, "fillstyle": "none", "color": line.get_color()}
             axes.plot(found[name], milliseconds[found[name]], "o", **ring)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, [f"{length:,.0f}" for length in lengths])
-    axes.set_xlabel("tokens")
-    axes.set_ylabel("ms of one thread, one head, head_dim 64")
-    axes.set_title("A ring: from here on faster than causal attention", loc="left", fontsize=10, color=INK)
+        speed_ups.loglog(lengths, [row["causal"] / row[name] for row in times], marker="o", markersize=3.5)
+    for panel in (axes, speed_ups):
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(lengths, [f"{length:,.0f}" for length in lengths], fontsize=8)
+        panel.set_xlabel("tokens")
+    axes.set_title("Time, ms of one thread; a ring: faster from here on", loc="left", fontsize=10, color=INK)
     axes.legend(frameon=False)
+    speed_ups.set_title("Times as fast as causal attention", loc="left", fontsize=10, color=INK)
+    ticks = (1, 2, 5, 10, 20, 50)
+    speed_ups.set_yticks(ticks, [f"{tick}x" for tick in ticks])
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
