@@ -1,6 +1,6 @@
 // course/05_choosing_keys/cost.cpp
-// What choosing keys costs, by arithmetic: per query, as the text grows, and in least times on a
-// GPU. One multiplication and one addition are 2 FLOP.
+// What choosing keys costs, by arithmetic: per query, as the text grows, and in the least time that
+// a GPU could take. One multiplication and one addition are 2 FLOP.
 #include <keyhole/keyhole.h>
 
 #include <algorithm>
@@ -20,8 +20,9 @@ struct Layer {
   int64_t k;
 };
 
-// DeepSeek-V3.2: 128 latent heads. Dense attention runs per head, on keys of 192 and values of 128.
-// A chosen key is read in the latent form, 576 and 512: more work, but one row for all heads.
+// DeepSeek-V3.2: 128 latent heads. Dense attention has keys of 192 and values of 128 for each head.
+// Of a chosen key all heads read one stored row of 576 numbers, 512 of which are the value, too:
+// more work, but one row for all heads.
 constexpr Layer kDeepSeek = {"DeepSeek-V3.2", 128 * (192 + 128), 128 * (576 + 512), 64 * 128, 2048};
 constexpr double kGrouped = 32 * 2 * 128;  // 32 heads of 128
 
@@ -66,7 +67,7 @@ int main() {
                 2e-6 * chosen, dense / (indexer + chosen));
   }
 
-  // 3. O(L^2) with a small constant plus O(L k): causal prefill of one DeepSeek layer, in GFLOP.
+  // 3. O(L^2) with a small constant plus O(L k): one causal DeepSeek layer over a text, in GFLOP.
   std::printf("\n%7s %8s %8s %8s %6s\n", "length", "dense", "indexer", "chosen", "fewer");
   for (double tokens = 4096; tokens <= 1048576; tokens *= 4) {
     const double dense = pairs_of(tokens) * kDeepSeek.dense;
@@ -78,8 +79,9 @@ int main() {
   std::printf("without end: %.2f times fewer, all of it the indexer\n\n",
               kDeepSeek.dense / kDeepSeek.indexer);
 
-  // 4. Least times. An indexer in 8 bits has about twice the rate, and lists of keys are gathered.
-  // explain_selection states the rates it assumes; kernels are slower than that.
+  // 4. Least times: the work at the full rates of an H200, which explain_selection assumes. Tensor
+  // cores have about twice the rate in 8 bits. Keys of a list are read row by row, which can limit
+  // attention, too. Kernels are slower than that.
   const SelectionCall call{.q_len = 131072,
                            .k_len = 131072,
                            .k = 2048,

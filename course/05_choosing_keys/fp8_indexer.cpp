@@ -1,10 +1,9 @@
 // course/05_choosing_keys/fp8_indexer.cpp
 // A pitfall: an indexer in 8 bits (e4m3, 3 bits after the leading one). Which of the best keys it
-// still finds, what outlier channels and a missing scale do, and what a Hadamard turn repairs.
+// still finds, and what outlier channels, a Hadamard turn and a missing scale do to them.
 #include <keyhole/keyhole.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -30,7 +29,8 @@ uint8_t e4m3(float x) {
   return static_cast<uint8_t>(sign | (((exponent + 6) << 3) + steps));
 }
 
-// Vectors in 8 bits, each with a scale: x is about bits * scale. Without scaling, all scales are 1.
+// Vectors in 8 bits, each with a scale: x is about e4m3 * scale. If scaled, the largest number of a
+// vector becomes 448, the largest that e4m3 has; otherwise all scales are 1.
 struct Rounded {
   std::vector<uint8_t> bits;
   Values scales;
@@ -47,8 +47,9 @@ Rounded rounded(const Values& x, bool is_scaled) {
   return result;
 }
 
-// The Walsh-Hadamard transform of each vector. It turns q and k alike, so q . k stays what it was,
-// and spreads one large number over all 128 places.
+// The Walsh-Hadamard transform of each vector: sums and differences of pairs at distance 1, 2, 4,
+// ..., 64. It is a rotation, so q . k stays what it was if both are turned. It spreads one large
+// number over all 128 places.
 Values turned(Values x) {
   for (size_t first = 0; first < x.size(); first += kDim) {
     for (int64_t half = 1; half < kDim; half *= 2) {

@@ -39,7 +39,7 @@ float score_of(const float* q, const float* k, const float* w, int64_t heads, in
 }
 
 void four_keys_by_hand() {
-  // One query with two heads. The second head votes against what it finds: w may be negative.
+  // One query with two heads. w of the second is negative: it lowers the score of keys it fits.
   const float q[2][2] = {{1, 0}, {0, 2}}, w[2] = {1, -0.5f};
   const float k[4][2] = {{1, 1}, {2, -1}, {-1, 3}, {3, 0}};
   std::printf("key q0.k q1.k score without_max\n");
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   int64_t different = 0, negative = 0, hidden = 0;
   for (size_t i = 0; i < scores.size(); ++i) {
     different += scores[i] != by_hand[i];
-    hidden += std::isinf(scores[i]);
+    hidden += std::isinf(scores[i]);  // -inf: the key comes after the query
     negative += scores[i] < 0 && !std::isinf(scores[i]);
   }
   const int64_t visible = length * (length + 1) / 2;

@@ -1,6 +1,6 @@
 // course/05_choosing_keys/keeps_and_misses.cpp
 // How much of the attention k of 4,096 keys hold: for scores of five kinds, for seven ways of
-// choosing, and for a question that has no few keys at all. Rows of scores, no model.
+// choosing, and for a question that no few keys can answer. Rows of scores, no model.
 #include <keyhole/keyhole.h>
 
 #include <algorithm>
@@ -49,8 +49,8 @@ std::vector<int32_t> choose(const Scores& scores, int k) {
 
 // Attention with weights exp(score) whose values are the numbers of the keys. Means over the rows.
 struct Kept {
-  double mass = 0, needle = 0;        // the chosen share of all weights; the share of needles
-  double result = 0, difference = 0;  // over the chosen keys; of an identity below
+  double mass = 0, needle = 0;  // the chosen share of all weights; the share of needles chosen
+  double result = 0, difference = 0;  // over the chosen keys; how far the identity below is off
 };
 Kept kept_of(const Scores& scores, const Scores& chooser, int k) {
   const std::vector<int32_t> chosen = choose(chooser, k);
@@ -71,8 +71,9 @@ Kept kept_of(const Scores& scores, const Scores& chooser, int k) {
     const double rest = (sum - kept_sum) / (weight - kept_weight);
     mean.mass += mass / kRows;
     mean.result += kept / kRows;
-    const double lost = sum / weight - kept;  // of the result, and that is:
-    mean.difference = std::max(mean.difference, std::abs(lost - (1 - mass) * (rest - kept)));
+    // The identity: result = mass * kept + (1 - mass) * rest = kept + (1 - mass) * (rest - kept).
+    const double difference = std::abs(sum / weight - kept - (1 - mass) * (rest - kept));
+    mean.difference = std::max(mean.difference, difference);
   }
   return mean;
 }
@@ -111,7 +112,7 @@ int main() {
   std::printf("\nresult = kept + (1 - mass) (rest - kept), to 1e-9: %s\n",
               difference < 1e-9 ? "yes" : "no");
 
-  // An indexer that is wrong by normal numbers, means over 16 and 64 keys, and no indexer at all.
+  // An indexer that is wrong by normal numbers. The choosers nearest and third have no indexer.
   const auto off_by = [&](float sigma) {
     return made(topics, [&, sigma](int row, int key, float x) {
       return x + sigma * other[row * kLength + key];

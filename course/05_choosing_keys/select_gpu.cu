@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <vector>
 
 #include "common/gpu.h"
@@ -23,9 +22,7 @@ constexpr uint32_t kThreads = 512, kWarps = kThreads / 32, kBins = 2048;  // dig
 // Integers in the order of the scores; 0 for NaN and -inf, which are never chosen.
 __device__ uint32_t ordered(float score) {
   if (!(score > -INFINITY)) return 0;
-  score += 0.0f;  // -0 becomes 0
-  uint32_t bits;
-  memcpy(&bits, &score, sizeof(bits));
+  const uint32_t bits = __float_as_uint(score + 0.0f);  // -0 + 0 is 0
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
@@ -56,9 +53,10 @@ __global__ void __launch_bounds__(kThreads)
   const uint32_t thread = threadIdx.x;
   const float* const row = scores + size_t{blockIdx.x} * length;
   int32_t* const list = lists + size_t{blockIdx.x} * k;
-  uint32_t threshold = 0, known = 0;  // the bits of the k-th key that are known; their mask
-  uint32_t missing = k, total = 0;    // how many of the best have these bits
+  uint32_t threshold = 0, known = 0;  // the bits of the k-th score that are known; their mask
+  uint32_t missing = k, total = 0;    // missing: how many of the k best have these bits
   for (int digit = 0; digit < 3; ++digit) {
+    // The last digit has 10 bits. Its bins take 11, of which the highest is known already.
     const int shift = digit == 0 ? 21 : digit == 1 ? 10 : 0;
     for (uint32_t i = thread; i < kBins; i += kThreads) histogram[i] = 0;
     __syncthreads();
@@ -67,8 +65,8 @@ __global__ void __launch_bounds__(kThreads)
       if ((key & known) == threshold) atomicAdd(&histogram[key >> shift & (kBins - 1)], 1u);
     }
     __syncthreads();
-    // Each thread sums up four bins, the first thread the four highest. One of them finds the bin
-    // in which the count from above reaches what is missing.
+    // Each thread sums up four bins, the first thread the four highest. In one thread the count
+    // from above reaches what is missing, and that thread finds the bin.
     uint32_t highest = kBins - 1 - 4 * thread, own = 0;
     for (uint32_t i = 0; i < 4; ++i) own += histogram[highest - i];
     uint32_t before = sum_before(own, total);
@@ -102,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
   for (uint32_t i = count + thread; i < k; i += kThreads) list[i] = -1;
 }
 
-// Four kinds of rows: normal, mostly zero, all equal, and few numbers among -inf and NaN.
+// Four kinds of rows: normal, mostly zero, all equal, and a few numbers among -inf and NaN.
 float score_of(int row, int i, float normal) {
   if (row % 4 == 1 && normal < 2) return i % 2 == 0 ? 0.0f : -0.0f;
   if (row % 4 == 2) return 1;
@@ -140,9 +138,11 @@ int main(int argc, char** argv) {
     TensorView all(on_gpu.data(), DType::f32, {1, 1, rows, length});
     IndexView into(lists.data(), {1, 1, rows, k});
     all.device = into.device = {Device::Kind::cuda, 0};
+    GPU(cudaMemset(lists.data(), 0x7f, lists.size() * 4));
     const double its_ms = course::gpu_milliseconds([&] { top_k(all, {into}, options); });
-    const char* const same = lists.to_host() == expected ? "yes" : "no";
-    std::printf("keyhole     %.3f ms, the same lists: %s\n", its_ms, same);
+    const bool is_same = lists.to_host() == expected;
+    std::printf("keyhole     %.3f ms, the same lists: %s\n", its_ms, is_same ? "yes" : "no");
+    if (!is_same) return 1;
   } catch (const Error&) {
     std::printf("keyhole     was built without kernels for this GPU\n");
   }

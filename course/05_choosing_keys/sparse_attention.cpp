@@ -52,8 +52,7 @@ struct Layer {
         {view(index_q, kIndexHeads, length, kIndexDim), view(index_k, 1, length, kIndexDim)},
         {lists()}, {.k = kChosen, .visible = visible, .threads = 1});
   }
-  // `lists`: a plan for dense attention, or the chosen keys. (gather_attention_forward is an older
-  // name of the same function.)
+  // `lists`: a plan for dense attention, or the chosen keys.
   void attend(const Lists& lists) {
     attention_forward(view(q, kHeads, length, kDim), view(k, 1, length, kDim),
                       view(v, 1, length, kDim), lists, view(out, kHeads, length, kDim), {},
@@ -77,10 +76,11 @@ std::vector<double> by_definition(const Layer& layer) {
     }
     const double highest = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
-    for (double& score : scores) sum += score = std::exp(score - highest);
+    for (const double score : scores) sum += std::exp(score - highest);
     for (size_t i = 0; i < scores.size(); ++i) {
+      const double weight = std::exp(scores[i] - highest) / sum;
       for (int64_t x = 0; x < kDim; ++x) {
-        out[row * kDim + x] += scores[i] / sum * double{layer.v[list[i] * kDim + x]};
+        out[row * kDim + x] += weight * double{layer.v[list[i] * kDim + x]};
       }
     }
   }
@@ -94,7 +94,8 @@ int main(int argc, char** argv) {
   if (longest < 256) return 2;
 
   // 1. The same result as the definition over the same lists. Keys that nobody chose must not
-  // matter: NaN in their values would show. Only the last query attends here, so most are unchosen.
+  // matter: NaN in their values would show. There the lists of all queries but the last are made
+  // empty, so that most keys are unchosen.
   Layer layer(256);
   const Plan visible = plan(causal(), layer.length, layer.length);
   layer.choose(visible);
@@ -117,7 +118,7 @@ int main(int argc, char** argv) {
               static_cast<long long>(std::count(is_chosen.begin(), is_chosen.end(), false)),
               is_finite ? "no" : "yes");
 
-  // 2. Work in millions of multiplications, and ms of one core. The indexer looks at every pair.
+  // 2. Work in millions of multiplications, and ms of one core. The indexer scores every pair.
   std::printf("%6s %8s %8s %8s %6s %9s %9s %9s\n", "length", "dense", "indexer", "chosen", "fewer",
               "dense_ms", "select_ms", "attend_ms");
   for (int64_t length = 256; length <= longest; length *= 2) {

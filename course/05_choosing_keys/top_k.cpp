@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -22,7 +21,8 @@ using Row = std::vector<float>;
 using List = std::vector<int32_t>;
 
 // The one rule for all: higher scores first; of equal scores the lower index. So no two entries are
-// equal, there is exactly one right answer, and -0 equals 0 because -0.0f > 0.0f is false.
+// equal, and there is exactly one right answer. -0 equals 0, because -0.0f != 0.0f is false. The
+// rows here have no NaN, with which this would not be an order.
 auto before(const Row& row) {
   return [&row](int32_t a, int32_t b) { return row[a] != row[b] ? row[a] > row[b] : a < b; };
 }
@@ -75,15 +75,14 @@ uint32_t ordered(float score) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// The threshold first, digit by digit: a histogram of the highest 11 bits says in which bin the
-// k-th score lies, one of the next 11 bits inside that bin says more, the last 10 say all. No
-// comparison depends on the one before, and k plays no part in the cost: select_gpu.cu does the
-// same.
+// The k-th score first, digit by digit: a histogram of the highest 11 bits says in which bin it
+// lies, one of the next 11 bits inside that bin says more, the last 10 say all. No comparison
+// depends on the one before. select_gpu.cu does the same.
 List by_histogram(const Row& row, int k) {
   std::vector<uint32_t> keys(row.size());
   std::transform(row.begin(), row.end(), keys.begin(), ordered);
-  uint32_t threshold = 0, known = 0;  // the bits of the threshold that are known, and their mask
-  int missing = k;                    // how many of the best have these bits
+  uint32_t threshold = 0, known = 0;  // the bits of the k-th score that are known; their mask
+  int missing = k;                    // how many of the k best have these bits
   for (const auto& [shift, bits] : {std::pair{21, 11}, {10, 11}, {0, 10}}) {
     std::vector<int> histogram(size_t{1} << bits);
     for (const uint32_t key : keys) {
