@@ -93,9 +93,6 @@ class Run:
         arguments.out.mkdir(parents=True, exist_ok=True)
         self.log = Log(arguments.out / "records.jsonl", arguments.resume)
         self.log.add(**run_record(arguments))
-        known = self.log.cases()
-        for case in [case for case in self.cases if case.name not in known]:
-            self.log.add(case=case.name, who="mask", **case._asdict())
         self.timer = timing.Timer(arguments.device, arguments.repeats, arguments.pause, arguments.cold)
 
     def is_late(self):
@@ -133,22 +130,25 @@ class Run:
         print(f"{case.name}: {case.pattern}; {time.monotonic() - self.begin:.0f} s", flush=True)
         known = self.log.cases()[case.name]
         asked = [who for who in self.attentions_for(case) if known.value(who, "why_not") is None]
+        problem = None
         with self.refusals(case, asked):
             problem = Problem(case, self.arguments.device)
-            agreement = Agreement(problem)
-            self.log.add(case=case.name, who="mask", pairs=problem.pairs, tiles=int((problem.counts > 0).sum()))
-            ready = {}
-            for who in asked:
-                begin = time.monotonic()
-                with self.refusals(case, [who]):
-                    made = ATTENTIONS[who](problem)
-                    agreement.check(who, made)
-                    ready[who] = made, time.monotonic() - begin
-            del agreement
-            for who, (made, ready_s) in ready.items():
-                with self.refusals(case, [who]):
-                    record = timing.measure(problem, made, self.timer, PASSES[self.arguments.passes])
-                    self.log.add(case=case.name, who=who, **record, ready_s=ready_s, **problem.notes.get(who, {}))
+        pairs = {"pairs": problem.pairs, "tiles": int((problem.counts > 0).sum())} if problem else {}
+        self.log.add(case=case.name, who="mask", **case._asdict(), **pairs)
+        if not problem:
+            return
+        agreement, ready = Agreement(problem), {}
+        for who in asked:
+            begin = time.monotonic()
+            with self.refusals(case, [who]):
+                made = ATTENTIONS[who](problem)
+                agreement.check(who, made)
+                ready[who] = made, time.monotonic() - begin
+        del agreement
+        for who, (made, ready_s) in ready.items():
+            with self.refusals(case, [who]):
+                record = timing.measure(problem, made, self.timer, PASSES[self.arguments.passes])
+                self.log.add(case=case.name, who=who, **record, ready_s=ready_s, **problem.notes.get(who, {}))
 
     @contextlib.contextmanager
     def refusals(self, case, names):

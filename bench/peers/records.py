@@ -1,5 +1,6 @@
 # bench/peers/records.py
 # Records of compare.py, one JSON object a line: written as they come, read back, and gathered case by case.
+import collections
 import json
 
 from cases import PASSES, TIMINGS, has_nan
@@ -93,10 +94,10 @@ def read(paths):
 
 def grouped(records):
     """name: Measured, in the order of the records."""
-    cases = {}
+    cases = collections.defaultdict(Measured)
     for record in records:
         if "case" in record:
-            cases.setdefault(record["case"], Measured()).add(record)
+            cases[record["case"]].add(record)
     return cases
 
 

@@ -15,10 +15,6 @@ Range classic_range(const Session& session) {
   return Range(session, {128, session.is_on_gpu() ? 131072 : 4096}, 1);
 }
 
-std::string heads_text(const Range& range) {
-  return fmt::format("{} head{} of {}", range.heads, range.heads == 1 ? "" : "s", range.head_dim);
-}
-
 void run_table(Session& session, const std::string& suite, const std::string& title,
                const std::string& length_name, const std::string& sparse_name, const Range& range,
                const Pattern& pattern, const Pattern& dense_pattern) {
@@ -67,7 +63,7 @@ void bench_streaming(Session& session) {
     range.head_dim = channels / heads;
     run_table(session, "streaming",
               fmt::format("{}, {} channels as {}, {}, against dense causal", pattern.text(),
-                          channels, heads_text(range), session.conditions(range.dtype)),
+                          channels, range.heads_text(), session.conditions(range.dtype)),
               "T", "streaming", range, pattern, causal());
     if (many == 1) break;
   }
@@ -80,7 +76,7 @@ void bench_blocks(Session& session) {
     const Pattern pattern = is_causal_table ? causal() & of_blocks : of_blocks;
     run_table(
         session, is_causal_table ? "blocks-causal" : "blocks",
-        fmt::format("{}, {}, {}, against {}", pattern.text(), heads_text(range),
+        fmt::format("{}, {}, {}, against {}", pattern.text(), range.heads_text(),
                     session.conditions(range.dtype), is_causal_table ? "dense causal" : "dense"),
         "L", "sparse", range, pattern, is_causal_table ? causal() : dense());
   }

@@ -271,6 +271,10 @@ Range::Range(const Session& session, Lengths usual_lengths, int64_t usual_heads)
       head_dim(positive(session.options().head_dim, "--head-dim", 64)),
       dtype(dtype_of(session)) {}
 
+std::string Range::heads_text() const {
+  return fmt::format("{} head{} of {}", heads, heads == 1 ? "" : "s", head_dim);
+}
+
 Case Range::at(const Session& session, std::string name, const Pattern& pattern, std::string text,
                int64_t length) const {
   return session.here({.name = std::move(name),

@@ -62,15 +62,6 @@ Kept count_kept(const Case& c, const Inputs& inputs, SupportKeys& support, int t
   return kept;
 }
 
-// One pass at one length, of both.
-struct Pass {
-  Timing softmax, sparse;
-  std::optional<double> softmax_bytes, sparse_bytes;  // besides the tensors
-  nlohmann::json record;
-
-  double times() const { return sparse.median_ms / softmax.median_ms; }
-};
-
 class Splash {
  public:
   Splash(Session& session, const Range& range, const Pattern& pattern, const Normalizer& normalizer)
@@ -80,16 +71,13 @@ class Splash {
 
  private:
   Case case_at(int64_t length, Operation operation) const;
-  std::optional<Pass> measure(int64_t length, Operation operation, std::optional<Kept>& kept);
+  nlohmann::json measure(int64_t length, Operation operation, std::optional<Kept>& kept);
   void add_row(int64_t length);
-  void keep(Pass& pass, const Kept& kept);
 
   Session& session_;
   Range range_;
   Pattern pattern_;
   Normalizer normalizer_;
-  double pairs_ = 0;  // of the pattern, at this length
-  int64_t support_bytes_ = 0;
   bool is_any_sampled_ = false;
   double last_ms_ = 0;  // the slowest call at the length before
   int64_t last_len_ = 0;
@@ -105,58 +93,50 @@ Case Splash::case_at(int64_t length, Operation operation) const {
   return c;
 }
 
-// Nothing where a check failed.
-std::optional<Pass> Splash::measure(int64_t length, Operation operation,
-                                    std::optional<Kept>& kept) {
+// The record of one pass of both; null where a check failed. The first pass counts what is kept.
+nlohmann::json Splash::measure(int64_t length, Operation operation, std::optional<Kept>& kept) {
   const Case plain = case_at(length, operation);
   Case sparse = plain;
   sparse.normalizer = normalizer_;
-  Pass pass;
+  nlohmann::json record;
   {
     // A backward pass reads what its own forward pass left: tensors of their own.
     std::shared_ptr<Inputs> plain_inputs, sparse_inputs;
     const auto baseline = session_.prepare(plain, plain_inputs);
     const auto subject = session_.prepare(sparse, sparse_inputs);
-    if (!baseline || !subject) return std::nullopt;
+    if (!baseline || !subject) return {};
     const auto timings =
         time_in_turns({baseline->call(), subject->call()}, session_.effort().timing);
-    pass.softmax = timings[0];
-    pass.sparse = timings[1];
     if (!kept) {
       kept = count_kept(sparse, *sparse_inputs, *subject->support(), session_.threads());
     }
-    pairs_ = double(subject->report().pairs);
-    support_bytes_ = subject->support_bytes();
-    pass.record = to_json(*subject, pass.sparse);
-    pass.record["softmax_kernel"] = baseline->kernel();
-    pass.record["workspace_bytes"] = subject->workspace_bytes();
-    pass.record["softmax_workspace_bytes"] = baseline->workspace_bytes();
+    const double pairs = double(subject->report().pairs), rows = double(sparse.heads * length);
+    record = to_json(*subject, timings[1]);
+    record["softmax_ms"] = to_json(timings[0]);
+    record["times_softmax"] = timings[1].median_ms / timings[0].median_ms;
+    record["softmax_kernel"] = baseline->kernel();
+    record["workspace_bytes"] = subject->workspace_bytes();
+    record["softmax_workspace_bytes"] = baseline->workspace_bytes();
+    record["support_bytes"] = subject->support_bytes();
+    record["kept_pairs"] = kept->pairs;
+    record["kept_per_row"] = kept->pairs / rows;
+    record["kept_of_visible"] = pairs > 0 ? kept->pairs / pairs : 0;
+    record["kept_is_sampled"] = kept->is_sampled;
+    if (normalizer_.top_k > 0) record["rows_at_top_k"] = double(kept->full_rows) / rows;
   }
-  pass.softmax_bytes = extra_bytes(plain, session_.effort().options);
-  pass.sparse_bytes = extra_bytes(sparse, session_.effort().options);
-  return pass;
-}
-
-void Splash::keep(Pass& pass, const Kept& kept) {
-  nlohmann::json& record = pass.record;
-  const double rows = double(range_.heads) * record["q_len"].get<double>();
-  record["softmax_ms"] = to_json(pass.softmax);
-  record["times_softmax"] = pass.times();
-  record["kept_pairs"] = kept.pairs;
-  record["kept_per_row"] = kept.pairs / rows;
-  record["kept_of_visible"] = pairs_ > 0 ? kept.pairs / pairs_ : 0;
-  record["kept_is_sampled"] = kept.is_sampled;
-  if (normalizer_.top_k > 0) record["rows_at_top_k"] = double(kept.full_rows) / rows;
-  record["support_bytes"] = support_bytes_;
-  if (pass.sparse_bytes) record["besides_tensors_bytes"] = *pass.sparse_bytes;
-  if (pass.softmax_bytes) record["softmax_besides_tensors_bytes"] = *pass.softmax_bytes;
-  session_.keep("splash", std::move(record));
+  const auto add_memory = [&](const char* field, const Case& c) {
+    if (const auto bytes = extra_bytes(c, session_.effort().options)) record[field] = *bytes;
+  };
+  add_memory("softmax_besides_tensors_bytes", plain);
+  add_memory("besides_tensors_bytes", sparse);
+  return record;
 }
 
 void Splash::add_row(int64_t length) {
-  const std::string tokens = cli::with_thousands(length);
+  std::vector<std::string> cells = {cli::with_thousands(length), "", ""};
   const auto add_other = [&](const std::string& what, cli::Ink ink) {
-    table_.add({tokens, "", "", what, "", "", "", "", "", "", "", ""}, ink);
+    cells.push_back(what);
+    table_.add(cells, ink);
   };
   const double growth = last_len_ > 0 ? double(length) / double(last_len_) : 0;
   const double expected_s = 1e-3 * last_ms_ * growth * growth;
@@ -164,35 +144,37 @@ void Splash::add_row(int64_t length) {
     return add_other(fmt::format("not run ({})", duration_text(expected_s)), cli::Ink::dim);
   }
   std::optional<Kept> kept;
-  std::optional<Pass> forward, backward;
+  std::vector<nlohmann::json> passes;
   try {
-    forward = measure(length, Operation::forward, kept);
-    if (forward) backward = measure(length, Operation::backward, kept);
+    for (const Operation operation : {Operation::forward, Operation::backward}) {
+      passes.push_back(measure(length, operation, kept));
+      if (passes.back().is_null()) return add_other("check failed", cli::Ink::red);
+    }
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::device) throw;
     session_.fail("not run", case_at(length, Operation::forward), error.what());
     return add_other("not run", cli::Ink::red);
   }
-  if (!forward || !backward) return add_other("check failed", cli::Ink::red);
-  last_ms_ = std::max({forward->softmax.median_ms, forward->sparse.median_ms,
-                       backward->softmax.median_ms, backward->sparse.median_ms});
-  last_len_ = length;
+  last_ms_ = 0, last_len_ = length;
   is_any_sampled_ |= kept->is_sampled;
-  const auto bytes = [](std::optional<double> one, std::optional<double> other) {
-    return one && other ? cli::bytes_text(std::max(*one, *other)) : "-";
-  };
-  table_.add({tokens,
-              fmt::format("{}{:.1f}", kept->is_sampled ? "~" : "",
-                          kept->pairs / double(range_.heads * length)),
-              fmt::format("{:.2f}%", pairs_ > 0 ? 100 * kept->pairs / pairs_ : 0),
-              ms_text(forward->sparse.median_ms), ms_text(forward->softmax.median_ms),
-              fmt::format("{:.2f}", forward->times()), ms_text(backward->sparse.median_ms),
-              ms_text(backward->softmax.median_ms), fmt::format("{:.2f}", backward->times()),
-              cli::bytes_text(double(support_bytes_)),
-              bytes(forward->sparse_bytes, backward->sparse_bytes),
-              bytes(forward->softmax_bytes, backward->softmax_bytes)});
-  keep(*forward, *kept);
-  keep(*backward, *kept);
+  cells[1] =
+      fmt::format("{}{:.1f}", kept->is_sampled ? "~" : "", passes[0]["kept_per_row"].get<double>());
+  cells[2] = fmt::format("{:.2f}%", 100 * passes[0]["kept_of_visible"].get<double>());
+  for (const nlohmann::json& pass : passes) {
+    const double ms = pass["ms"]["median"], softmax_ms = pass["softmax_ms"]["median"];
+    last_ms_ = std::max({last_ms_, ms, softmax_ms});
+    cells.insert(cells.end(),
+                 {ms_text(ms), ms_text(softmax_ms), fmt::format("{:.2f}", ms / softmax_ms)});
+  }
+  cells.push_back(cli::bytes_text(passes[0]["support_bytes"].get<double>()));
+  for (const char* field : {"besides_tensors_bytes", "softmax_besides_tensors_bytes"}) {
+    const bool is_known = passes[0].contains(field) && passes[1].contains(field);
+    cells.push_back(is_known ? cli::bytes_text(std::max(passes[0][field].get<double>(),
+                                                        passes[1][field].get<double>()))
+                             : "-");
+  }
+  table_.add(cells);
+  for (nlohmann::json& pass : passes) session_.keep("splash", std::move(pass));
 }
 
 void Splash::run() {
@@ -205,13 +187,13 @@ void Splash::run() {
     }
   }
   session_.print(fmt::format(
-      "\nsplash: {} beside softmax, {}, {} head{} of {}, {}; q and k are normal numbers. keys/row: "
+      "\nsplash: {} beside softmax, {}, {}, {}; q and k are normal numbers. keys/row: "
       "keys that keep\nweight, the mean of all rows{}. x: time over that of softmax. support: "
-      "those "
-      "keys, kept for the backward\npass. besides: the most memory of a call besides tensors and "
+      "those keys, kept for the backward\npass. besides: the most memory of a call besides tensors "
+      "and "
       "support, plan included; beside it softmax's\n",
-      to_string(normalizer_), pattern_.text(), range_.heads, range_.heads == 1 ? "" : "s",
-      range_.head_dim, session_.conditions(range_.dtype),
+      to_string(normalizer_), pattern_.text(), range_.heads_text(),
+      session_.conditions(range_.dtype),
       is_any_sampled_ ? fmt::format(" (~: rows of more than {} on a sample)", kSupportKeys) : ""));
   session_.print(table_);
 }

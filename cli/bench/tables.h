@@ -27,6 +27,7 @@ struct Range {
 
   // What the options ask for; `lengths` and `heads` where they do not say.
   Range(const Session& session, Lengths lengths, int64_t heads);
+  std::string heads_text() const;  // "2 heads of 64"
   // The case of so many queries and keys, on the device of the session.
   Case at(const Session& session, std::string name, const Pattern& pattern, std::string text,
           int64_t length) const;
