@@ -46,10 +46,6 @@ def read_records(path):
         return [json.loads(line) for line in file if line.strip()]
 
 
-def by_suite(records, *suites):
-    return [record for record in records if record["suite"] in suites]
-
-
 def tokens(length, _=None):
     """128, 512, 1K, 16K, 128K."""
     return f"{length / 1024:g}K" if length >= 1024 else f"{length:g}"
@@ -69,10 +65,12 @@ def length_axis(axes, lengths, label):
     axes.set_xlabel(label)
 
 
-def log_axis(axis):
-    axis.set_major_locator(LogLocator(numticks=12))
-    axis.set_major_formatter(FuncFormatter(plain))
-    axis.set_minor_formatter(NullFormatter())
+def log_axis(axes, label):
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(plain))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(label)
 
 
 def speedup_axis(axes, top, label="speed-up over dense"):
@@ -116,44 +114,38 @@ def series_of(records, key):
     return groups
 
 
-def band(axes, lengths, times, color):
-    """The spread of the runs, p10 to p90."""
-    axes.fill_between(lengths, [t["p10"] for t in times], [t["p90"] for t in times],
-                      color=color, alpha=0.15, linewidth=0)
+def column(group, field):
+    return [record[field] for record in group]
+
+
+def draw_times(axes, group, field, line, **style):
+    """The medians of a field, and the spread of the runs, p10 to p90."""
+    lengths, times = column(group, "q_len"), column(group, field)
+    axes.plot(lengths, column(times, "median"), line, **style)
+    axes.fill_between(lengths, column(times, "p10"), column(times, "p90"), color=style["color"], alpha=0.15, linewidth=0)
 
 
 def race_figure(groups, names, colors, dense_names, folder, name, title, length_label):
     """Dense and sparse side by side: one pair of lines for each group."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
-    markers = ("o", "s")
     every = [record for group in groups.values() for record in group]
-    for i, (key, group) in enumerate(groups.items()):
-        lengths = [record["q_len"] for record in group]
-        line = "-" if i == 0 else "--"
-        dense = [record["dense_ms"] for record in group]
-        sparse = [record["ms"] for record in group]
-        left.plot(lengths, [t["median"] for t in dense], line, color=BLACK, marker=markers[i],
-                  label=dense_names[key])
-        left.plot(lengths, [t["median"] for t in sparse], line, color=colors[i], marker=markers[i],
-                  label=names[key])
-        band(left, lengths, dense, BLACK)
-        band(left, lengths, sparse, colors[i])
-        speedups = [record["speedup"] for record in group]
-        right.plot(lengths, speedups, line, color=colors[i], marker=markers[i], label=names[key])
+    for (key, group), color, marker, line in zip(groups.items(), colors, "os", ("-", "--")):
+        draw_times(left, group, "dense_ms", line, color=BLACK, marker=marker, label=dense_names[key])
+        draw_times(left, group, "ms", line, color=color, marker=marker, label=names[key])
+        lengths, speedups = column(group, "q_len"), column(group, "speedup")
+        right.plot(lengths, speedups, line, color=color, marker=marker, label=names[key])
         # Behind the end of the line; the higher label moves up and the lower one down, because two
         # lines often end together.
         is_higher = speedups[-1] >= max(g[-1]["speedup"] for g in groups.values())
         right.annotate(f"{speedups[-1]:.1f}x", (lengths[-1], speedups[-1]),
-                       xytext=(8, 4 if is_higher else -4), textcoords="offset points", color=colors[i],
+                       xytext=(8, 4 if is_higher else -4), textcoords="offset points", color=color,
                        ha="left", va="bottom" if is_higher else "top", fontsize=9.5, fontweight="bold")
-    left.set_yscale("log")
-    log_axis(left.yaxis)
-    left.set_ylabel("milliseconds")
+    log_axis(left, "milliseconds")
     left.set_title(f"{title}: runtime")
     right.set_title("speed-up")
-    speedup_axis(right, max(record["speedup"] for record in every))
+    speedup_axis(right, max(column(every, "speedup")))
     for axes in (left, right):
-        length_axis(axes, [record["q_len"] for record in every], length_label)
+        length_axis(axes, column(every, "q_len"), length_label)
         axes.legend(loc="upper left")
     shortest, longest = right.get_xlim()
     right.set_xlim(shortest, longest * (longest / shortest) ** 0.07)  # room for the labels
@@ -163,11 +155,9 @@ def race_figure(groups, names, colors, dense_names, folder, name, title, length_
 def draw_streaming(records, folder):
     groups = series_of(records, lambda r: (r["heads"], r["head_dim"]))
     groups = dict(sorted(groups.items(), reverse=True))
-
-    def shape(key):
-        return f"{key[0]} heads of {key[1]}" if key[0] > 1 else f"1 head of {key[1]}"
-    return race_figure(groups, {k: f"streaming, {shape(k)}" for k in groups}, (RED, ORANGE),
-                       {k: f"dense causal, {shape(k)}" for k in groups}, folder, "streaming",
+    shapes = {key: f"{key[0]} heads of {key[1]}" if key[0] > 1 else f"1 head of {key[1]}" for key in groups}
+    return race_figure(groups, {key: f"streaming, {shape}" for key, shape in shapes.items()}, (RED, ORANGE),
+                       {key: f"dense causal, {shape}" for key, shape in shapes.items()}, folder, "streaming",
                        records[0]["pattern"], "sequence length T")
 
 
@@ -182,7 +172,6 @@ def draw_blocks(records, folder):
 def draw_sweep(records, folder):
     figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, 5.4))
     groups = series_of(records, lambda r: r["name"])
-    lengths = [record["q_len"] for record in records]
     is_grey_named = False
     for name in sorted(groups, key=lambda n: n in HIGHLIGHTED):
         group = groups[name]
@@ -192,28 +181,24 @@ def draw_sweep(records, folder):
         is_grey_named = is_grey_named or is_other
         style = dict(color=color, marker=marker, linestyle=line, label=label,
                      linewidth=1 if is_other else 1.9, zorder=2 if is_other else 3)
-        left.plot([r["q_len"] for r in group], [r["ms"]["median"] for r in group], **style)
+        left.plot(column(group, "q_len"), column(column(group, "ms"), "median"), **style)
         fast = [r for r in group if "speedup" in r]
         if not fast:
             continue
-        right.plot([r["q_len"] for r in fast], [r["speedup"] for r in fast], **style)
+        right.plot(column(fast, "q_len"), column(fast, "speedup"), **style)
         guessed = [r for r in fast if not r["dense_is_measured"]]
-        right.plot([r["q_len"] for r in guessed], [r["speedup"] for r in guessed], "o",
-                   markersize=9, fillstyle="none", color=color, linewidth=0,
-                   zorder=style["zorder"])
-    left.set_yscale("log")
-    log_axis(left.yaxis)
-    left.set_ylabel(f"milliseconds, {records[0]['operation']}")
+        right.plot(column(guessed, "q_len"), column(guessed, "speedup"), "o", markersize=9,
+                   fillstyle="none", color=color, linewidth=0, zorder=style["zorder"])
     first = records[0]
+    log_axis(left, f"milliseconds, {first['operation']}")
     left.set_title(f"all patterns, {first['heads']} heads of {first['head_dim']}, {first['dtype']}: runtime")
     right.set_title("speed-up (ringed: dense time told from its rate)")
     speedup_axis(right, max(r.get("speedup", 1) for r in records))
     for axes in (left, right):
-        length_axis(axes, lengths, "sequence length")
-    handles, labels = left.get_legend_handles_labels()
-    order = sorted(range(len(labels)),
-                   key=lambda i: [*HIGHLIGHTED, "other patterns"].index(labels[i]))
-    figure.legend([handles[i] for i in order], [labels[i] for i in order], loc="lower center",
+        length_axis(axes, column(records, "q_len"), "sequence length")
+    labelled = dict(zip(*reversed(left.get_legend_handles_labels())))
+    order = [label for label in (*HIGHLIGHTED, "other patterns") if label in labelled]
+    figure.legend([labelled[label] for label in order], order, loc="lower center",
                   ncols=len(order), bbox_to_anchor=(0.5, 0.03), columnspacing=1.4, handlelength=2.2)
     return save(figure, folder, "sweep", source_of(first), bottom=0.085)
 
@@ -221,28 +206,21 @@ def draw_sweep(records, folder):
 def draw_splash(records, folder):
     """Entmax or top-K beside softmax: time, keys that keep weight, memory."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 4.4))
-    passes = series_of(records, lambda r: r["operation"])
+    passes = sorted(series_of(records, lambda r: r["operation"]).items(), reverse=True)
     first = records[0]
     name = first["normalizer"]
-    for i, (operation, group) in enumerate(sorted(passes.items(), reverse=True)):
-        lengths = [record["q_len"] for record in group]
-        line, marker = ("-", "o") if i == 0 else ("--", "s")
-        for key, color, label in (("softmax_ms", BLACK, "softmax"), ("ms", RED, name)):
-            times = [record[key] for record in group]
-            left.plot(lengths, [t["median"] for t in times], line, color=color, marker=marker,
-                      label=f"{label}, {operation}")
-            band(left, lengths, times, color)
-        for key, color, label in (("softmax_besides_tensors_bytes", BLACK, "softmax"),
-                                  ("besides_tensors_bytes", RED, name)):
+    for (operation, group), line, marker in zip(passes, ("-", "--"), "os"):
+        for prefix, color, who in (("softmax_", BLACK, "softmax"), ("", RED, name)):
+            style = dict(color=color, marker=marker, label=f"{who}, {operation}")
+            draw_times(left, group, f"{prefix}ms", line, **style)
+            key = f"{prefix}besides_tensors_bytes"
             known = [(record["q_len"], record[key] / 2**20) for record in group if record.get(key)]
-            right.plot([length for length, _ in known], [mib for _, mib in known], line, color=color,
-                       marker=marker, label=f"{label}, {operation}")
-    group = next(iter(passes.values()))
-    lengths = [record["q_len"] for record in group]
-    middle.plot(lengths, [record["keys_per_query"] for record in group], "-", color=BLACK, marker="o",
+            right.plot([length for length, _ in known], [mib for _, mib in known], line, **style)
+    group = passes[0][1]
+    lengths = column(group, "q_len")
+    middle.plot(lengths, column(group, "keys_per_query"), "-", color=BLACK, marker="o",
                 label=f"{first['pattern']}: keys a query sees")
-    middle.plot(lengths, [record["kept_per_row"] for record in group], "-", color=RED, marker="o",
-                label=f"{name}: keys that keep weight")
+    middle.plot(lengths, column(group, "kept_per_row"), "-", color=RED, marker="o", label=f"{name}: keys that keep weight")
     for record in group:
         middle.annotate(f"{100 * record['kept_of_visible']:.2g} %",
                         (record["q_len"], record["kept_per_row"]), xytext=(0, 7),
@@ -253,10 +231,8 @@ def draw_splash(records, folder):
     right.plot(lengths, scores, ":", color=GREY, label="all scores in fp32, never stored")
     for axes, title, unit in ((left, "time", "milliseconds"), (middle, "keys of a query", "keys, mean of the queries"),
                               (right, "memory besides the tensors", "MiB")):
-        axes.set_yscale("log")
-        log_axis(axes.yaxis)
+        log_axis(axes, unit)
         axes.set_title(title)
-        axes.set_ylabel(unit)
         length_axis(axes, lengths, "sequence length")
         axes.legend(loc="upper left", fontsize=8.5)
         low, high = axes.get_ylim()
@@ -274,12 +250,9 @@ def main():
     records = read_records(arguments.records)
     arguments.out.mkdir(parents=True, exist_ok=True)
     plt.rcParams.update(STYLE)
-    figures = [(draw_streaming, by_suite(records, "streaming")),
-               (draw_blocks, by_suite(records, "blocks", "blocks-causal")),
-               (draw_sweep, by_suite(records, "sweep")),
-               (draw_splash, by_suite(records, "splash"))]
-    for draw, chosen in figures:
-        if chosen:
+    for draw, suites in ((draw_streaming, ["streaming"]), (draw_blocks, ["blocks", "blocks-causal"]),
+                         (draw_sweep, ["sweep"]), (draw_splash, ["splash"])):
+        if chosen := [record for record in records if record["suite"] in suites]:
             print(draw(chosen, arguments.out))
 
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/check.h"
-#include "cli/bench/tables.h"
+#include "cli/bench/session.h"
 #include "cli/command_line.h"
 #include "cli/files.h"
 

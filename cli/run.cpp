@@ -1,13 +1,16 @@
 // cli/run.cpp
 // keyhole run: q, k and v from .npy files, attention over them, out and lse as .npy files.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "base/check.h"
+#include "base/dtype.h"
 #include "base/files.h"
+#include "base/npy.h"
 #include "cli/bench/timing.h"  // now_s
 #include "cli/command_line.h"
-#include "cli/file_tensor.h"
 #include "cli/files.h"
 #include "cli/options.h"
 #include "judge/device_copies.h"
@@ -85,6 +88,106 @@ Device device_for(const RunOptions& options, DType dtype) {
 }
 
 double ms_since(double begin_s) { return 1e3 * (bench::now_s() - begin_s); }
+
+// An array of two to four dimensions as [batch, heads, length, dim].
+struct FileTensor {
+  NpyArray array;
+  TensorView view;  // into array.data
+};
+
+DType dtype_of(const NpyArray& array, const std::string& option, const std::string& wanted) {
+  if (array.dtype == "<u2") {
+    KEYHOLE_CHECK(
+        wanted == "bf16", option,
+        " holds <u2, unsigned 16-bit integers; if they are bf16 numbers, pass --dtype bf16");
+    return DType::bf16;
+  }
+  const std::optional<DType> dtype = array.dtype == "<f4"   ? std::optional(DType::f32)
+                                     : array.dtype == "<f8" ? std::optional(DType::f64)
+                                     : array.dtype == "<f2" ? std::optional(DType::f16)
+                                                            : std::nullopt;
+  KEYHOLE_CHECK(dtype.has_value(), option, " holds ", array.dtype,
+                "; accepted are <f4, <f8, <f2, and <u2 for bf16");
+  KEYHOLE_CHECK(wanted.empty() || wanted == to_string(*dtype), option, " holds ", to_string(*dtype),
+                " but --dtype is ", wanted, "; leave --dtype out, or convert the file");
+  return *dtype;
+}
+
+// Ranks 2 and 3 are rank 4 without the leading dimensions. In memory, bshd has length before heads.
+TensorView view_of(const NpyArray& array, DType dtype, const std::string& option, bool is_bshd) {
+  const size_t rank = array.shape.size();
+  KEYHOLE_CHECK(rank >= 2 && rank <= 4, option, " has ", rank,
+                " dimensions; accepted are 2 [length, dim], 3 ",
+                is_bshd ? "[length, heads, dim]" : "[heads, length, dim]", " and 4 ",
+                is_bshd ? "[batch, length, heads, dim]" : "[batch, heads, length, dim]");
+  int64_t shape[4] = {1, 1, 1, 1};
+  std::copy(array.shape.begin(), array.shape.end(), shape + (4 - rank));
+  if (rank == 2 || !is_bshd)
+    return TensorView(array.data.data(), dtype, {shape[0], shape[1], shape[2], shape[3]});
+  const int64_t row = shape[3], token = shape[2] * row, entry = shape[1] * token;
+  return TensorView(array.data.data(), dtype, {shape[0], shape[2], shape[1], shape[3]},
+                    {entry, row, token, 1});
+}
+
+// `option` names the file in errors; `dtype` is what the user says it holds, or empty. With
+// is_bshd, length comes before heads in the file.
+FileTensor read_tensor(const std::string& path, const std::string& option, const std::string& dtype,
+                       bool is_bshd) {
+  FileTensor tensor;
+  tensor.array = read_npy(path);
+  tensor.view = view_of(tensor.array, dtype_of(tensor.array, option, dtype), option, is_bshd);
+  return tensor;
+}
+
+// One logit per head, as f32 whatever float the file holds.
+std::vector<float> read_sink(const std::string& path) {
+  const NpyArray array = read_npy(path);
+  KEYHOLE_CHECK(array.shape.size() == 1, "--sink has ", array.shape.size(),
+                " dimensions; expected 1: [heads]");
+  KEYHOLE_CHECK(array.dtype == "<f4" || array.dtype == "<f8", "--sink holds ", array.dtype,
+                "; accepted are <f4 and <f8");
+  std::vector<float> sink(size_t(array.shape[0]));
+  for (size_t i = 0; i < sink.size(); ++i) {
+    if (array.dtype == "<f4") {
+      std::memcpy(&sink[i], array.data.data() + 4 * i, 4);
+    } else {
+      double wide;
+      std::memcpy(&wide, array.data.data() + 8 * i, 8);
+      sink[i] = float(wide);
+    }
+  }
+  return sink;
+}
+
+// The same rank, order and dtype as the file of q, with another last dimension; not yet filled.
+FileTensor like(const FileTensor& q, int64_t last, bool is_bshd) {
+  FileTensor made;
+  made.array.dtype = q.array.dtype;
+  made.array.shape = q.array.shape;
+  made.array.shape.back() = last;
+  int64_t count = 1;
+  for (const int64_t size : made.array.shape) count *= size;
+  made.array.data.resize(size_t(count * bytes_of(q.view.dtype)));
+  made.view = view_of(made.array, q.view.dtype, "--out", is_bshd);
+  return made;
+}
+
+// Values in logical order, rounded to the tensor's dtype.
+void store(const std::vector<double>& values, const TensorView& to) {
+  with_storage(to.dtype, [&](auto storage) {
+    using Storage = decltype(storage);
+    auto value = values.begin();
+    const auto& [batch, heads, length, dim] = to.shape;
+    for (int64_t row = 0; row < batch * heads * length; ++row) {
+      const int64_t entry = row / length / heads, head = row / length % heads;
+      auto* at = static_cast<Storage*>(to.data) + entry * to.strides[0] + head * to.strides[1] +
+                 row % length * to.strides[2];
+      for (int64_t x = 0; x < dim; ++x) {
+        *at++ = Traits<Storage>::from(typename Traits<Storage>::Compute(*value++));
+      }
+    }
+  });
+}
 
 // Everything about one call that the report needs afterwards.
 struct Call {

@@ -46,9 +46,7 @@ def draw(records, folder):
                 over = f"over {name_of(who)}, " + ("causal" if on_causal else "the same pattern")
                 right.plot(*zip(*ratios), color=color, marker="o", label=over)
         left.set_title(f"16 heads of 128, {operation}: time")
-        left.set_ylabel("milliseconds a sequence")
-        left.set_yscale("log")
-        plot.log_axis(left.yaxis)
+        plot.log_axis(left, "milliseconds a sequence")
         right.set_title(f"{operation}: speed-up of Keyhole")
         plot.speedup_axis(right, max(speedups), "times as fast")
         for panel in (left, right):

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "cli/bench/patterns.h"
-#include "cli/bench/tables.h"
+#include "cli/bench/session.h"
 
 namespace keyhole::bench {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "cli/bench/cases.h"
-#include "cli/bench/tables.h"
+#include "cli/bench/session.h"
 #include "cli/gpu/measure.h"
 
 namespace keyhole::bench {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "cli/bench/tables.h"
+#include "cli/bench/session.h"
 
 namespace keyhole::bench {
 namespace {

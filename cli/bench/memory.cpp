@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "cli/bench/measure.h"
-#include "cli/bench/tables.h"
+#include "cli/bench/session.h"
 #include "cli/gpu/measure.h"
 #include "cli/options.h"
 

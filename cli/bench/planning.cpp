@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "cli/bench/patterns.h"
-#include "cli/bench/tables.h"
+#include "cli/bench/session.h"
 #include "plan/plan_state.h"
 
 namespace keyhole::bench {

@@ -12,7 +12,6 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "cli/bench/tables.h"
 #include "cli/files.h"
 #include "cli/gpu/measure.h"
 #include "runtime/gpu.h"

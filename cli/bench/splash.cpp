@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
-#include "cli/bench/tables.h"
+#include "cli/bench/session.h"
 #include "reference/attention.h"
 
 namespace keyhole::bench {
