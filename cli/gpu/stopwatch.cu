@@ -1,4 +1,5 @@
-// cli/gpu/measure.cu
+// cli/gpu/stopwatch.cu
+// Clocks of a GPU, and the watch on its memory pool.
 #include <cuda_profiler_api.h>
 
 #include <algorithm>
