@@ -18,7 +18,7 @@ namespace keyhole::cli {
 namespace {
 
 struct Verb {
-  const char* name;
+  std::string_view name;
   const char* summary;                             // one line, shown by `keyhole` alone
   Runner (*add)(CLI::App& app, Context& context);  // app: the subcommand of this verb
 };
@@ -31,13 +31,6 @@ constexpr Verb kVerbs[] = {
     {"bench", "time patterns against dense attention", add_bench},
     {"demo", "a tour of all this in under ten seconds", add_demo},
 };
-
-const Verb* find_verb(std::string_view name) {
-  for (const Verb& verb : kVerbs) {
-    if (name == verb.name) return &verb;
-  }
-  return nullptr;
-}
 
 std::string short_help() {
   std::string text = fmt::format(
@@ -53,13 +46,13 @@ std::string short_help() {
   KEYHOLE_CHECK(!name.starts_with('-'), "unknown option \"", name,
                 "\"; options of a verb come after it, and see keyhole --help");
   std::vector<std::string> names;
-  for (const Verb& verb : kVerbs) names.push_back(verb.name);
+  for (const Verb& verb : kVerbs) names.emplace_back(verb.name);
   names.push_back("help");
   throw Error(ErrorKind::usage, say("unknown verb \"", name, "\"; ", nearest_or_all(name, names)));
 }
 
 // CLI11's own sentences name the option; what it does not know is what the user meant.
-std::string explain_parse_error(const char* verb, const CLI::App& app,
+std::string explain_parse_error(std::string_view verb, const CLI::App& app,
                                 const CLI::ParseError& error) {
   const std::string hint = say("; see keyhole ", verb, " --help");
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
@@ -99,7 +92,7 @@ std::string explain_parse_error(const char* verb, const CLI::App& app,
 }
 
 // `--png ""`, most often a shell variable that was not set. No option means anything by it.
-void refuse_empty_values(const char* verb, const CLI::App& app) {
+void refuse_empty_values(std::string_view verb, const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->get_positional() || option->get_expected_max() == 0) continue;
     for (const std::string& value : option->results()) {
@@ -141,8 +134,8 @@ int run(std::vector<std::string> words) {
     print("keyhole {}\n", version());
     return kDone;
   }
-  const Verb* verb = find_verb(words[0]);
-  if (verb == nullptr) refuse_verb(words[0]);
+  const Verb* verb = std::ranges::find(kVerbs, words[0], &Verb::name);
+  if (verb == std::end(kVerbs)) refuse_verb(words[0]);
   return run_verb(*verb, {words.begin() + 1, words.end()});
 }
 

@@ -30,18 +30,19 @@ extern "C" void exit_or_wait(int signal) {
   if (holds == 0) _exit(128 + signal);
 }
 
+// Also of a file that does not exist yet.
+std::filesystem::path full_path(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
+}
+
 bool is_same_file(const std::string& a, const std::string& b) {
   if (is_stdout(a) || is_stdout(b)) return is_stdout(a) && is_stdout(b);
   struct stat first{}, second{};
   if (stat(a.c_str(), &first) == 0 && stat(b.c_str(), &second) == 0) {
     return first.st_dev == second.st_dev && first.st_ino == second.st_ino;
   }
-  // At least one does not exist yet: compare what their names come to.
-  std::error_code ignored;
-  const auto full = [&](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
-  };
-  return full(a) == full(b);
+  return full_path(a) == full_path(b);  // at least one does not exist yet
 }
 
 }  // namespace
@@ -72,18 +73,11 @@ void check_writable(const std::string& path) {
   const bool exists = stat(path.c_str(), &status) == 0;
   KEYHOLE_CHECK(!exists || !S_ISDIR(status.st_mode), "cannot write ", path, ": it is a directory");
   KEYHOLE_CHECK(!exists || !S_ISSOCK(status.st_mode), "cannot write ", path, ": it is a socket");
-  if (is_replaceable(path)) {
-    // The file will be replaced by a new one: what counts is whether the folder takes one.
-    std::error_code ignored;
-    const std::filesystem::path folder =
-        std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored)
-            .parent_path();
-    KEYHOLE_CHECK(access(folder.c_str(), W_OK | X_OK) == 0, "cannot write ", path, ": ",
-                  std::strerror(errno));
-  } else {
-    KEYHOLE_CHECK(access(path.c_str(), W_OK) == 0, "cannot write ", path, ": ",
-                  std::strerror(errno));
-  }
+  // A file will be replaced by a new one: what counts is whether the folder takes one.
+  const bool is_new = is_replaceable(path);
+  const std::string place = is_new ? full_path(path).parent_path().string() : path;
+  KEYHOLE_CHECK(access(place.c_str(), is_new ? W_OK | X_OK : W_OK) == 0, "cannot write ", path,
+                ": ", std::strerror(errno));
 }
 
 bool check_outputs(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs,

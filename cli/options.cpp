@@ -57,14 +57,6 @@ Device best_device(std::optional<DType> dtype) {
   return {};
 }
 
-// The number after "gpu:"; 0 for "gpu" alone, nothing for anything else.
-std::optional<int> ordinal_from(const std::string& text) {
-  if (text == "gpu") return 0;
-  const auto ordinal = text.starts_with("gpu:") ? integer_from(text.substr(4)) : std::nullopt;
-  return ordinal && *ordinal >= 0 && *ordinal <= INT32_MAX ? std::optional(int(*ordinal))
-                                                           : std::nullopt;
-}
-
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -215,8 +207,10 @@ void DeviceOption::add_to(CLI::App& app, const std::string& automatic) {
 Device DeviceOption::settle(std::string_view verb, std::optional<DType> dtype) const {
   if (text == "cpu") return {};
   if (is_auto()) return best_device(dtype);
-  const std::optional<int> ordinal = ordinal_from(text);
-  KEYHOLE_CHECK(ordinal.has_value(), verb, ": --device is \"", text,
+  std::optional<int64_t> ordinal;
+  if (text.starts_with("gpu:")) ordinal = integer_from(text.substr(4));
+  if (text == "gpu") ordinal = 0;
+  KEYHOLE_CHECK(ordinal && *ordinal >= 0 && *ordinal <= INT32_MAX, verb, ": --device is \"", text,
                 "\"; accepted are auto, cpu, gpu and gpu:N, such as gpu:0");
   KEYHOLE_CHECK(!gpus().empty(), verb, ": --device is ", text,
                 ", but there is no GPU to use: ", why_no_gpu(),
@@ -225,7 +219,7 @@ Device DeviceOption::settle(std::string_view verb, std::optional<DType> dtype) c
   const int count = int(gpus().size());
   KEYHOLE_CHECK(*ordinal < count, verb, ": --device is ", text, ", but this machine has ",
                 count == 1 ? "one GPU, gpu:0" : say(count, " GPUs, gpu:0 to gpu:", count - 1));
-  return {Device::Kind::cuda, *ordinal};
+  return {Device::Kind::cuda, int32_t(*ordinal)};
 }
 
 std::string device_text(const Device& device) {

@@ -4,12 +4,19 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "render/picture.h"
 
 namespace keyhole::cli {
+
+// Letters made of pixels: no font file, no library. ASCII; what is not becomes a box. Calls
+// dot(x, y) for every dot of the text; x and y count from its left upper corner.
+inline constexpr int64_t kLetterWidth = 6, kLetterHeight = 7;  // with the gap; without descenders
+void set_text(std::string_view text, const std::function<void(int64_t x, int64_t y)>& dot);
 
 struct Rgb {
   uint8_t r, g, b;

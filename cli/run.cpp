@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 
 #include "base/check.h"
@@ -102,15 +103,15 @@ DType dtype_of(const NpyArray& array, const std::string& option, const std::stri
         " holds <u2, unsigned 16-bit integers; if they are bf16 numbers, pass --dtype bf16");
     return DType::bf16;
   }
-  const std::optional<DType> dtype = array.dtype == "<f4"   ? std::optional(DType::f32)
-                                     : array.dtype == "<f8" ? std::optional(DType::f64)
-                                     : array.dtype == "<f2" ? std::optional(DType::f16)
-                                                            : std::nullopt;
-  KEYHOLE_CHECK(dtype.has_value(), option, " holds ", array.dtype,
+  const std::map<std::string, DType> known = {
+      {"<f4", DType::f32}, {"<f8", DType::f64}, {"<f2", DType::f16}};
+  const auto dtype = known.find(array.dtype);
+  KEYHOLE_CHECK(dtype != known.end(), option, " holds ", array.dtype,
                 "; accepted are <f4, <f8, <f2, and <u2 for bf16");
-  KEYHOLE_CHECK(wanted.empty() || wanted == to_string(*dtype), option, " holds ", to_string(*dtype),
-                " but --dtype is ", wanted, "; leave --dtype out, or convert the file");
-  return *dtype;
+  KEYHOLE_CHECK(wanted.empty() || wanted == to_string(dtype->second), option, " holds ",
+                to_string(dtype->second), " but --dtype is ", wanted,
+                "; leave --dtype out, or convert the file");
+  return dtype->second;
 }
 
 // Ranks 2 and 3 are rank 4 without the leading dimensions. In memory, bshd has length before heads.
@@ -172,7 +173,7 @@ FileTensor like(const FileTensor& q, int64_t last, bool is_bshd) {
   return made;
 }
 
-// Values in logical order, rounded to the tensor's dtype.
+// Values in logical order, rounded to the tensor's dtype; of lse too, which has no dim.
 void store(const std::vector<double>& values, const TensorView& to) {
   with_storage(to.dtype, [&](auto storage) {
     using Storage = decltype(storage);
@@ -182,7 +183,7 @@ void store(const std::vector<double>& values, const TensorView& to) {
       const int64_t entry = row / length / heads, head = row / length % heads;
       auto* at = static_cast<Storage*>(to.data) + entry * to.strides[0] + head * to.strides[1] +
                  row % length * to.strides[2];
-      for (int64_t x = 0; x < dim; ++x) {
+      for (int64_t x = 0; x < (to.rank == 3 ? 1 : dim); ++x) {
         *at++ = Traits<Storage>::from(typename Traits<Storage>::Compute(*value++));
       }
     }
@@ -191,17 +192,10 @@ void store(const std::vector<double>& values, const TensorView& to) {
 
 // Everything about one call that the report needs afterwards.
 struct Call {
-  FileTensor q, k, v, out;
-  NpyArray lse;
+  FileTensor q, k, v, out, lse;
   std::string kernel;
   Device device;
   double plan_ms = 0, run_ms = 0;
-
-  TensorView lse_view() const {
-    const int64_t* shape = q.view.shape;
-    return TensorView(lse.data.data(), q.view.dtype == DType::f64 ? DType::f64 : DType::f32,
-                      {shape[0], shape[1], shape[2]});
-  }
 };
 
 Call read_inputs(const RunOptions& options) {
@@ -212,22 +206,16 @@ Call read_inputs(const RunOptions& options) {
   call.v = read_tensor(options.v, "--v", options.dtype, is_bshd);
   call.out = like(call.q, call.v.view.shape[3], is_bshd);
   // lse has no order of its own: [batch, heads, length], without the dimensions q does not have.
-  const int64_t* shape = call.q.view.shape;
-  call.lse.dtype = call.q.view.dtype == DType::f64 ? "<f8" : "<f4";
-  call.lse.shape = {shape[0], shape[1], shape[2]};
-  call.lse.data.resize(size_t(shape[0] * shape[1] * shape[2] * npy_item_bytes(call.lse.dtype)));
-  call.lse.shape.erase(call.lse.shape.begin(),
-                       call.lse.shape.begin() + ptrdiff_t(4 - call.q.array.shape.size()));
+  const bool is_wide = call.q.view.dtype == DType::f64;
+  const auto& [batch, heads, length, dim] = call.q.view.shape;
+  const std::vector<int64_t> lse_shape = {batch, heads, length};
+  call.lse.array.dtype = is_wide ? "<f8" : "<f4";
+  call.lse.array.shape.assign(lse_shape.end() - ptrdiff_t(call.q.array.shape.size() - 1),
+                              lse_shape.end());
+  call.lse.array.data.resize(size_t(batch * heads * length * (is_wide ? 8 : 4)));
+  call.lse.view = TensorView(call.lse.array.data.data(), is_wide ? DType::f64 : DType::f32,
+                             {batch, heads, length});
   return call;
-}
-
-void run_reference(const Pattern& pattern, const RunOptions& options,
-                   const AttentionOptions& attention, Call& call) {
-  const ReferenceOutput exact =
-      reference_forward(pattern, call.q.view, call.k.view, call.v.view, attention, options.offset);
-  store(exact.out, call.out.view);
-  const TensorView lse = call.lse_view();
-  store(exact.lse, TensorView(lse.data, lse.dtype, {lse.shape[0], lse.shape[1], lse.shape[2], 1}));
 }
 
 // The faster kernels that do not take this call, and why.
@@ -255,13 +243,13 @@ void report(const Plan& plan, const RunOptions& options, const Context& context,
                  {"out_shape", call.out.array.shape},
                  {"plan_ms", call.plan_ms},
                  {"run_ms", call.run_ms}};
-    if (!options.lse.empty()) json["lse"] = options.lse, json["lse_shape"] = call.lse.shape;
+    if (!options.lse.empty()) json["lse"] = options.lse, json["lse_shape"] = call.lse.array.shape;
     return print_json(json);
   }
   print("pattern   {}\nkernel    {}\ntime      {:.2f} ms, and {:.2f} ms for the plan\n",
         plan.pattern_text(), call.kernel, call.run_ms, call.plan_ms);
   print("out       {}, {}\n", options.out, to_string(call.out.view));
-  if (!options.lse.empty()) print("lse       {}, {}\n", options.lse, to_string(call.lse_view()));
+  if (!options.lse.empty()) print("lse       {}, {}\n", options.lse, to_string(call.lse.view));
 }
 
 int run(const RunOptions& options, const Context& context) {
@@ -288,7 +276,10 @@ int run(const RunOptions& options, const Context& context) {
   if (attention.backend == "reference") {
     call.kernel = "reference";
     const double begin = bench::now_s();
-    run_reference(pattern_from("run", options.pattern), options, attention, call);
+    const ReferenceOutput exact =
+        reference_forward(pattern_from("run", options.pattern), call.q.view, call.k.view,
+                          call.v.view, attention, options.offset);
+    store(exact.out, call.out.view), store(exact.lse, call.lse.view);
     call.run_ms = ms_since(begin);
   } else {
     const Device& device = call.device;
@@ -297,7 +288,7 @@ int run(const RunOptions& options, const Context& context) {
     const TensorView k = copies.input(call.k.array.data, call.k.view);
     const TensorView v = copies.input(call.v.array.data, call.v.view);
     const TensorView out = copies.output(call.out.array.data, call.out.view);
-    const TensorView lse = copies.output(call.lse.data, call.lse_view());
+    const TensorView lse = copies.output(call.lse.array.data, call.lse.view);
     attention.sink = copies.input(std::as_bytes(std::span(sink)), attention.sink);
     if (is_gpu(device)) synchronize(device);
     const double begin = bench::now_s();
@@ -319,11 +310,10 @@ int run(const RunOptions& options, const Context& context) {
   {
     std::optional<HoldSignals> hold;  // both files or none, as far as an interrupt goes
     if (is_replaceable(options.out) && is_replaceable(options.lse)) hold.emplace();
-    if (!options.lse.empty()) write(options.lse, call.lse);
+    if (!options.lse.empty()) write(options.lse, call.lse.array);
     write(options.out, call.out.array);
   }
-  if (is_to_stdout) return kDone;
-  report(made, options, context, call);
+  if (!is_to_stdout) report(made, options, context, call);
   return kDone;
 }
 

@@ -24,8 +24,6 @@
 namespace keyhole::cli {
 namespace {
 
-constexpr int64_t kLongestMeasured = 8192;  // a few seconds
-
 // What a selection chose.
 struct ChosenLists {
   std::string path;
@@ -38,49 +36,6 @@ std::vector<int64_t> integers_of(const NpyArray& array) {
   std::vector<Integer> numbers(array.data.size() / sizeof(Integer));
   if (!numbers.empty()) std::memcpy(numbers.data(), array.data.data(), array.data.size());
   return {numbers.begin(), numbers.end()};
-}
-
-// Which pairs keep weight: attention on normally distributed q and k is computed, one head of one
-// batch entry, in fp32. Values that are rows of a unit matrix turn the result into the weights,
-// some keys at a time.
-KeptPairs measured_support(const Pattern& pattern, const Shape& shape, int64_t batch, int64_t head,
-                           const Normalizer& normalizer, int64_t head_dim, int64_t seed) {
-  constexpr int64_t kMostKeys = 512;  // at a time: the width of a value
-  const int64_t q_len = shape.q_len, k_len = shape.k_len;
-  const Pattern of_head(pattern.for_head(shape, batch, head).node());
-  const Plan made = plan(of_head, {.q_len = q_len, .k_len = k_len, .offset = shape.q_offset()});
-  Random random{uint64_t(seed)};
-  const auto normals = [&](int64_t count) {
-    std::vector<float> numbers(static_cast<size_t>(count));
-    for (float& number : numbers) {
-      const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
-      number = float(radius * std::cos(2 * std::numbers::pi * random.uniform()));
-    }
-    return numbers;
-  };
-  const std::vector<float> q = normals(q_len * head_dim), k = normals(k_len * head_dim);
-  const TensorView q_view(q.data(), DType::f32, {1, 1, q_len, head_dim});
-  const TensorView k_view(k.data(), DType::f32, {1, 1, k_len, head_dim});
-  AttentionOptions options;
-  options.normalizer = normalizer;
-  options.backend = "cpu";
-
-  KeptPairs kept{to_string(normalizer), say("normal q and k, head_dim ", head_dim, ", seed ", seed),
-                 std::vector<std::vector<int32_t>>(static_cast<size_t>(q_len))};
-  for (int64_t first = 0; first < k_len; first += kMostKeys) {
-    const int64_t count = std::min(kMostKeys, k_len - first);
-    std::vector<float> v(size_t(k_len * count)), weights(size_t(q_len * count));
-    for (int64_t i = 0; i < count; ++i) v[size_t((first + i) * count + i)] = 1;
-    attention_forward(q_view, k_view, {v.data(), DType::f32, {1, 1, k_len, count}}, made,
-                      {weights.data(), DType::f32, {1, 1, q_len, count}}, {}, options);
-    for (int64_t query = 0; query < q_len; ++query) {
-      for (int64_t i = 0; i < count; ++i) {
-        if (weights[size_t(query * count + i)] > 0)
-          kept.keys[size_t(query)].push_back(int32_t(first + i));
-      }
-    }
-  }
-  return kept;
 }
 
 // From a .npy file, as np.save writes keyhole.select_keys' result: int32 or int64, of shape
@@ -170,22 +125,60 @@ struct ShowOptions {
   }
 };
 
+// Which pairs keep weight: attention on normally distributed q and k is computed, one head of one
+// batch entry, in fp32. Values that are rows of a unit matrix turn the result into the weights,
+// some keys at a time. Nothing for softmax, where all do.
 std::optional<KeptPairs> weighted_pairs(const ShowOptions& options, const Pattern& pattern,
                                         const Shape& shape) {
   const Normalizer normalizer = options.normalizer.settle("show");
-  const int64_t head_dim = options.head_dim.value_or(64);
+  const int64_t head_dim = options.head_dim.value_or(64), seed = options.seed.value_or(1);
   if (normalizer.is_plain_softmax()) {
     KEYHOLE_CHECK(!options.seed && !options.head_dim, "show: --",
                   options.seed ? "seed" : "head-dim",
                   " goes with --alpha or --top-k, which draw what keeps weight");
     return {};
   }
+  constexpr int64_t kLongestMeasured = 8192;  // a few seconds
   KEYHOLE_CHECK(std::max(shape.q_len, shape.k_len) <= kLongestMeasured, "show: lengths ",
                 shape.q_len, " and ", shape.k_len,
                 ": the weight of every pair is computed; accepted are up to ", kLongestMeasured);
   check_range("show: --head-dim", head_dim, 1, 576);
-  return measured_support(pattern, shape, options.at_batch, options.head, normalizer, head_dim,
-                          options.seed.value_or(1));
+  constexpr int64_t kMostKeys = 512;  // at a time: the width of a value
+  const int64_t q_len = shape.q_len, k_len = shape.k_len;
+  const Pattern of_head(pattern.for_head(shape, options.at_batch, options.head).node());
+  const Plan made = plan(of_head, {.q_len = q_len, .k_len = k_len, .offset = shape.q_offset()});
+  Random random{uint64_t(seed)};
+  const auto normals = [&](int64_t count) {
+    std::vector<float> numbers(static_cast<size_t>(count));
+    for (float& number : numbers) {
+      const double radius = std::sqrt(-2 * std::log(1 - random.uniform()));
+      number = float(radius * std::cos(2 * std::numbers::pi * random.uniform()));
+    }
+    return numbers;
+  };
+  const std::vector<float> q = normals(q_len * head_dim), k = normals(k_len * head_dim);
+  const TensorView q_view(q.data(), DType::f32, {1, 1, q_len, head_dim});
+  const TensorView k_view(k.data(), DType::f32, {1, 1, k_len, head_dim});
+  AttentionOptions attention;
+  attention.normalizer = normalizer;
+  attention.backend = "cpu";
+
+  KeptPairs kept{to_string(normalizer), say("normal q and k, head_dim ", head_dim, ", seed ", seed),
+                 std::vector<std::vector<int32_t>>(static_cast<size_t>(q_len))};
+  for (int64_t first = 0; first < k_len; first += kMostKeys) {
+    const int64_t count = std::min(kMostKeys, k_len - first);
+    std::vector<float> v(size_t(k_len * count)), weights(size_t(q_len * count));
+    for (int64_t i = 0; i < count; ++i) v[size_t((first + i) * count + i)] = 1;
+    attention_forward(q_view, k_view, {v.data(), DType::f32, {1, 1, k_len, count}}, made,
+                      {weights.data(), DType::f32, {1, 1, q_len, count}}, {}, attention);
+    for (int64_t query = 0; query < q_len; ++query) {
+      for (int64_t i = 0; i < count; ++i) {
+        if (weights[size_t(query * count + i)] > 0)
+          kept.keys[size_t(query)].push_back(int32_t(first + i));
+      }
+    }
+  }
+  return kept;
 }
 
 // The cost of the plan, for the web page.

@@ -55,10 +55,9 @@ def first_line(error):
 
 
 def how_it_failed(error):
-    """Fields of a record beside why_not; none where it was said that the case is not taken."""
-    if isinstance(error, Wrong):
-        return {"failed": "check"}
-    return {} if isinstance(error, Refused) else {"failed": "run"}
+    """Fields of a record; `failed` is not among them where it was said that the case is not taken."""
+    failed = {"failed": "check"} if isinstance(error, Wrong) else {} if isinstance(error, Refused) else {"failed": "run"}
+    return {"why_not": first_line(error), **failed}
 
 
 def git(*words):
@@ -158,7 +157,7 @@ class Run:
             yield
         except Exception as error:
             for who in names:
-                self.log.add(case=case.name, who=who, why_not=first_line(error), **how_it_failed(error))
+                self.log.add(case=case.name, who=who, **how_it_failed(error))
         if self.arguments.device == "cuda":
             try:
                 torch.cuda.synchronize()

@@ -178,12 +178,10 @@ void bench_break_even(Session& session) {
     }
   }
   session.print(fmt::format(
-      "\nbreak-even: the shortest length, from {} on, at which a pattern is 3% faster "
-      "than dense of the "
-      "same\nshape (causal where the pattern is causal), {} heads of {}, {}. For the "
-      "draft tree the length "
-      "is the\ncontext before it, and the queries are its {} nodes.\n",
-      first, range.heads, range.head_dim, session.conditions(range.dtype), kDraftNodes));
+      "\nbreak-even: the shortest length, from {} on, at which a pattern is 3% faster than dense "
+      "of the same\nshape (causal where the pattern is causal), {}, {}. For the draft tree the "
+      "length is the\ncontext before it, and the queries are its {} nodes.\n",
+      first, range.heads_text(), session.conditions(range.dtype), kDraftNodes));
   session.print(table);
 }
 

@@ -17,7 +17,8 @@ class CaseTable {
   explicit CaseTable(Session& session) : session_(session) {}
 
   void add(const Subject& subject, const Timing& timing, nlohmann::json& record) {
-    const Peak& peak = session_.peak(subject.subject_case().dtype);
+    const Case& c = subject.subject_case();
+    const Peak& peak = session_.peak(c.dtype);
     const double gflops = record["gflops"];
     record["peak"] = peak.name;
     record["peak_gflops"] = peak.gflops;
@@ -25,22 +26,22 @@ class CaseTable {
     peaks_[peak.name] = peak.gflops;
     const CheckResult& result = subject.check_result();
     std::vector<std::string> cells = {
-        subject.subject_case().name,
+        c.name,
         subject.kernel(),
         result.is_sampled ? fmt::format("ok, {} rows", result.rows) : "ok",
         ms_text(timing.median_ms),
         fmt::format("{} .. {}", ms_text(timing.p10_ms), ms_text(timing.p90_ms)),
         gflops == 0 ? "-" : fmt::format("{:.1f}", is_on_gpu_ ? gflops / 1e3 : gflops),
         gflops == 0 ? "-" : cli::percent(gflops / peak.gflops)};
-    if (subject.subject_case().is_sparse()) {
+    if (c.is_sparse()) {
       sparse_ = fmt::format(
           "{}: useful work is that of the scores alone; keyhole bench splash tells "
           "how many pairs keep weight\n",
-          to_string(subject.subject_case().normalizer));
+          to_string(c.normalizer));
     }
     if (record.contains("gathered_gbps")) {
-      gathered_ += fmt::format("{}: rows of k and v gathered at {:.0f} GB/s\n",
-                               subject.subject_case().name, record["gathered_gbps"].get<double>());
+      gathered_ += fmt::format("{}: rows of k and v gathered at {:.0f} GB/s\n", c.name,
+                               record["gathered_gbps"].get<double>());
     }
     if (is_on_gpu_) {
       const double gbps = record["gbps"], copy_gbps = session_.copy_gbps();
@@ -54,11 +55,7 @@ class CaseTable {
     }
     table_.add(std::move(cells));
   }
-  void add_failed(const Case& c) {
-    std::vector<std::string> cells(header().size());
-    cells[0] = c.name, cells[2] = "FAILED";
-    table_.add(std::move(cells), cli::Ink::red);
-  }
+  void add_failed(const Case& c) { table_.add({c.name, "", "FAILED"}, cli::Ink::red); }
 
   void print(const std::string& suite) {
     session_.print(is_on_gpu_ ? gpu_title(suite) : cpu_title(suite));

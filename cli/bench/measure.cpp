@@ -25,8 +25,7 @@ Plan timed_plan(const Case& c, double& plan_ms) {
   return made;
 }
 
-}  // namespace
-
+// What a pass of a case runs.
 Choice choice_for(const Case& c, Operation operation, const Lists& lists,
                   const AttentionOptions& options) {
   Request request = request_for(c.device, operation, c.dtype, c.head_dim, c.head_dim);
@@ -36,6 +35,23 @@ Choice choice_for(const Case& c, Operation operation, const Lists& lists,
   request.shares_kv_heads = c.heads != c.kv_heads;
   return cli::choice_for(request, lists);
 }
+
+// No query sees a later key; asked of a sample of the queries.
+bool is_causal(const Case& c) {
+  const int64_t num_rows = std::min<int64_t>(c.q_len, 32);
+  for (int64_t head = 0; head < c.heads; ++head) {
+    const HeadPattern pattern = c.pattern.for_head(c.shape(), 0, head);
+    for (int64_t i = 0; i < num_rows; ++i) {
+      const int64_t row = i * c.q_len / num_rows;
+      for (int64_t key = row + c.shape().q_offset() + 1; key < c.k_len; ++key) {
+        if (pattern.allows(row, key)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
 
 CheckResult check(const Case& c, const Lists& lists, Inputs& inputs, const CheckEffort& effort,
                   const AttentionOptions& options) {
@@ -132,28 +148,6 @@ std::function<void()> Subject::call() const {
     if (does_forward) inputs->run_forward(lists, options);
     if (does_backward) inputs->run_backward(lists, options);
   };
-}
-
-std::shared_ptr<Inputs> inputs_for(const Case& c, std::shared_ptr<Inputs>& inputs) {
-  if (!inputs || !inputs->fits(c)) {
-    inputs.reset();  // before the new ones are made: two sets of long tensors need not fit at once
-    inputs = std::make_shared<Inputs>(c);
-  }
-  return inputs;
-}
-
-bool is_causal(const Case& c) {
-  const int64_t num_rows = std::min<int64_t>(c.q_len, 32);
-  for (int64_t head = 0; head < c.heads; ++head) {
-    const HeadPattern pattern = c.pattern.for_head(c.shape(), 0, head);
-    for (int64_t i = 0; i < num_rows; ++i) {
-      const int64_t row = i * c.q_len / num_rows;
-      for (int64_t key = row + c.shape().q_offset() + 1; key < c.k_len; ++key) {
-        if (pattern.allows(row, key)) return false;
-      }
-    }
-  }
-  return true;
 }
 
 Case dense_twin(const Case& c) {

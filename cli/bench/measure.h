@@ -23,10 +23,6 @@ struct CheckEffort {
   int64_t min_rows = 16, max_rows = 256;    // ... over all heads, within these bounds per head
 };
 
-// What a pass of a case runs.
-Choice choice_for(const Case& c, Operation operation, const Lists& lists,
-                  const AttentionOptions& options);
-
 struct CheckResult {
   bool is_passed = false;
   int64_t rows = 0;  // checked, of each head
@@ -93,12 +89,6 @@ class Subject {
   std::shared_ptr<GpuMemory> workspace_;
 };
 
-// The tensors of `inputs` where they fit the case, else new ones. `inputs` then holds what is
-// given.
-std::shared_ptr<Inputs> inputs_for(const Case& c, std::shared_ptr<Inputs>& inputs);
-
-// No query sees a later key; asked of a sample of the queries.
-bool is_causal(const Case& c);
 // Dense attention of the same shape: the causal one for a causal pattern.
 Case dense_twin(const Case& c);
 

@@ -26,6 +26,15 @@ struct SelectSizes {
   DType dtype = DType::f32;
 };
 
+// Something to time. After a run, check() compares some rows with the definition: empty, or what is
+// wrong.
+struct Step {
+  std::string kernel;
+  double work = 0;  // multiplications and additions, or bytes
+  std::function<void()> run;
+  std::function<std::string()> check;
+};
+
 // What a selection is for: attention over the chosen keys, in latent form (DeepSeek: all query
 // heads share one head of 576 columns, the first 512 of which are the values), beside dense causal
 // attention of the same layer in its other form (192 columns a head, 128 of values).
@@ -35,17 +44,10 @@ class LatentLayer {
   LatentLayer(const Session& session, const SelectSizes& sizes, const IndexView& chosen,
               const IndexView& chosen_on_host);
 
-  // One of the attentions, or the gradients. After a run, check() compares some rows with the
-  // definition: empty, or what is wrong.
-  struct Form {
-    std::string kernel;
-    double work = 0;  // multiplications and additions
-    std::function<void()> run;
-    std::function<std::string()> check;
-  };
-  Form over_chosen();
-  Form gradients_over_chosen();  // after a run of over_chosen()
-  Form dense();
+  // The attentions, and the gradients.
+  Step over_chosen();
+  Step gradients_over_chosen();  // after a run of over_chosen()
+  Step dense();
 
  private:
   struct Attention : Tensors {
@@ -55,7 +57,7 @@ class LatentLayer {
   };
   Pattern chosen_pattern() const;
   judge::Answer answer(const Attention& attention, int64_t head) const;
-  Form form_of(const Attention& attention, const Lists& lists) const;
+  Step form_of(const Attention& attention, const Lists& lists) const;
 
   AttentionOptions options_;
   SelectSizes sizes_;
@@ -142,12 +144,12 @@ judge::Answer LatentLayer::answer(const Attention& attention, int64_t head) cons
   return {tensors, attention.attends, options_};
 }
 
-LatentLayer::Form LatentLayer::over_chosen() { return form_of(latent_, chosen_); }
+Step LatentLayer::over_chosen() { return form_of(latent_, chosen_); }
 
 // Keys and values that all heads share are a favour to this form: a layer reads them for each head.
-LatentLayer::Form LatentLayer::dense() { return form_of(per_head_, causal_); }
+Step LatentLayer::dense() { return form_of(per_head_, causal_); }
 
-LatentLayer::Form LatentLayer::form_of(const Attention& attention, const Lists& lists) const {
+Step LatentLayer::form_of(const Attention& attention, const Lists& lists) const {
   const Attention* const these = &attention;  // lives as long as this layer
   const std::string kernel =
       name_of(kernel_for_forward(attention.q, attention.values, lists, options_));
@@ -168,7 +170,7 @@ LatentLayer::Form LatentLayer::form_of(const Attention& attention, const Lists& 
 }
 
 // Five products of each pair: q . k, dout . v, and those of dq, dk and dv.
-LatentLayer::Form LatentLayer::gradients_over_chosen() {
+Step LatentLayer::gradients_over_chosen() {
   const Lists lists = chosen_;
   const std::string kernel =
       name_of(kernel_for_backward(latent_.q, latent_.values, lists, options_));
@@ -223,17 +225,17 @@ class SelectBench {
     const auto name_of = [&](const SelectRequest& request) {
       return choose_select(select_table(), request).name;
     };
-    measure(
-        "index_scores",
-        name_of(request_of(SelectOperation::scores, indexer(), 0, options_.backend)), products,
-        "TFLOP/s", [&] { index_scores(indexer(), scores_, options_); },
-        [&] { return check_scores(); });
-    measure(
-        "top_k", name_of(request_of(scores_.view(), options_)), bytes, "TB/s",
-        [&] { top_k(scores_, selection_, options_); }, [&] { return check_lists(false); });
-    const double selecting = measure(
-        "select_keys", kernel_for_selection(indexer(), options_), products, "TFLOP/s",
-        [&] { select_keys(indexer(), selection_, options_); }, [&] { return check_lists(true); });
+    measure("index_scores",
+            {name_of(request_of(SelectOperation::scores, indexer(), 0, options_.backend)), products,
+             [&] { index_scores(indexer(), scores_, options_); }, [&] { return check_scores(); }});
+    measure("top_k",
+            {name_of(request_of(scores_.view(), options_)), bytes,
+             [&] { top_k(scores_, selection_, options_); }, [&] { return check_lists(false); }},
+            "TB/s");
+    const double selecting =
+        measure("select_keys", {kernel_for_selection(indexer(), options_), products,
+                                [&] { select_keys(indexer(), selection_, options_); },
+                                [&] { return check_lists(true); }});
     const std::string verdict = sizes_.q_heads > 0 ? attend(selecting) : "";
     session_.print(fmt::format(
         "\nselect: {}, {} queries of {} entries ({} visible), {} index heads of {}, k {}\n",
@@ -250,12 +252,9 @@ class SelectBench {
     on_host.data = lists_.host().data;
     on_host.device = {};
     LatentLayer layer(session_, sizes_, selection_.indices, on_host);
-    const auto ms_of = [&](const std::string& name, const LatentLayer::Form& form) {
-      return measure(name, form.kernel, form.work, "TFLOP/s", form.run, form.check);
-    };
-    const double chosen = ms_of("attention, chosen keys", layer.over_chosen());
-    ms_of("its gradients", layer.gradients_over_chosen());
-    const double dense = ms_of("attention, dense", layer.dense());
+    const double chosen = measure("attention, chosen keys", layer.over_chosen());
+    measure("its gradients", layer.gradients_over_chosen());
+    const double dense = measure("attention, dense", layer.dense());
     if (selecting_ms == 0 || chosen == 0 || dense == 0) return "";
     const double both = selecting_ms + chosen, ratio = dense / both;
     return fmt::format(
@@ -321,19 +320,17 @@ class SelectBench {
   }
 
   // The median, or 0 if the result is wrong: then it is not timed.
-  double measure(const std::string& name, const std::string& kernel, double work, const char* unit,
-                 const std::function<void()>& call, const std::function<std::string()>& check) {
-    call();
-    if (const std::string wrong = check(); !wrong.empty()) {
+  double measure(const std::string& name, const Step& step, const char* unit = "TFLOP/s") {
+    step.run();
+    if (const std::string wrong = step.check(); !wrong.empty()) {
       session_.fail("is wrong", {.name = name, .pattern_text = visible_text()}, wrong);
       return 0;
     }
-    const Timing timing = time_call(call, session_.effort().timing);
-    const double rate = work / timing.median_ms / 1e9;
-    table_.add(
-        {name, kernel, "ok", ms_text(timing.median_ms), fmt::format("{:.2f} {}", rate, unit)});
+    const Timing timing = time_call(step.run, session_.effort().timing);
+    table_.add({name, step.kernel, "ok", ms_text(timing.median_ms),
+                fmt::format("{:.2f} {}", step.work / timing.median_ms / 1e9, unit)});
     session_.keep("select", {{"case", name},
-                             {"kernel", kernel},
+                             {"kernel", step.kernel},
                              {"check", "ok"},
                              {"dtype", to_string(sizes_.dtype)},
                              {"queries", sizes_.queries},

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <regex>
 
 #include "base/check.h"
 #include "base/parallel.h"
@@ -28,11 +29,8 @@ Effort effort_of(const Options& options) {
   if (options.is_quick) {
     effort.check = {
         .all_rows_up_to = 256, .sampled_keys = int64_t{1} << 19, .min_rows = 8, .max_rows = 64};
-    effort.timing.min_runs = 3;
-    effort.timing.max_runs = 9;
-    effort.timing.budget_ms = 60;
-    effort.timing.most_ms = 1000;
-    effort.timing.min_run_ms = 0.2;
+    effort.timing = {
+        .min_runs = 3, .max_runs = 9, .budget_ms = 60, .most_ms = 1000, .min_run_ms = 0.2};
   }
   effort.timing.is_cpu_time = options.is_cpu_time;
   if (cli::is_gpu(options.device)) {
@@ -56,19 +54,6 @@ Way fastest_way(const Device& device, DType dtype) {
   if (capability == 90) return {"wgmma", measure_wgmma_gflops};
 #endif
   return {"mma.sync", measure_mma_gflops};
-}
-
-// Text as a file keeps it: without the escape sequences of a terminal.
-std::string without_colours(const std::string& text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\x1b') {
-      i = text.find('m', i);
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
 }
 
 }  // namespace
@@ -116,12 +101,6 @@ double Session::copy_gbps() {
   return *copy_gbps_;
 }
 
-Case Session::here(Case c) const {
-  c.device = device();
-  if (options_.is_training) c.operation = Operation::backward, c.has_forward_too = true;
-  return c;
-}
-
 std::string Session::conditions(DType dtype) const {
   std::string text = to_string(dtype);
   if (options_.is_training) text += ", forward + backward";
@@ -141,7 +120,11 @@ std::string Session::place() const {
 }
 
 std::optional<Subject> Session::prepare(const Case& c, std::shared_ptr<Inputs>& inputs) {
-  Subject subject(c, inputs_for(c, inputs), effort_);
+  if (!inputs || !inputs->fits(c)) {
+    inputs.reset();  // before the new ones are made: two sets of long tensors need not fit at once
+    inputs = std::make_shared<Inputs>(c);
+  }
+  Subject subject(c, inputs, effort_);
   if (subject.check_result().is_passed) return subject;
   fail("check failed", c, say(subject.kernel(), ": ", subject.check_result().complaint));
   return std::nullopt;
@@ -189,7 +172,8 @@ std::string Session::markdown() const {
           ? fmt::format("taken by CUDA events, {} cache", options_.is_cold ? "cold" : "warm")
       : options_.is_cpu_time ? "processor time of one thread"
                              : "by the clock on the wall",
-      without_colours(printed_.substr(printed_.find('\n'))));
+      // Text as a file keeps it: without the escape sequences of a terminal.
+      std::regex_replace(printed_.substr(printed_.find('\n')), std::regex("\x1b[^m]*m"), ""));
 }
 
 int Session::finish() {
@@ -276,15 +260,19 @@ std::string Range::heads_text() const {
 
 Case Range::at(const Session& session, std::string name, const Pattern& pattern, std::string text,
                int64_t length) const {
-  return session.here({.name = std::move(name),
-                       .pattern = pattern,
-                       .pattern_text = std::move(text),
-                       .q_len = length,
-                       .k_len = length,
-                       .heads = heads,
-                       .kv_heads = heads,
-                       .head_dim = head_dim,
-                       .dtype = dtype});
+  const bool is_training = session.options().is_training;
+  return {.name = std::move(name),
+          .pattern = pattern,
+          .pattern_text = std::move(text),
+          .q_len = length,
+          .k_len = length,
+          .heads = heads,
+          .kv_heads = heads,
+          .head_dim = head_dim,
+          .dtype = dtype,
+          .operation = is_training ? Operation::backward : Operation::forward,
+          .has_forward_too = is_training,
+          .device = session.device()};
 }
 
 }  // namespace keyhole::bench

@@ -63,13 +63,12 @@ class Session {
   // first use.
   const Peak& peak(DType dtype);
   double copy_gbps();
-  // The case on this device, both passes of it when training is timed.
-  Case here(Case c) const;
   // How the times were taken, for the line above a table: "bf16, NVIDIA H200, cold cache".
   std::string conditions(DType dtype) const;
 
   // A subject that is ready, or nothing when its check failed: then it is not timed, not recorded,
-  // the run ends with exit code 1, and the complaint is on stderr.
+  // the run ends with exit code 1, and the complaint is on stderr. It uses the tensors of `inputs`
+  // where they fit the case, else new ones, which `inputs` then holds.
   std::optional<Subject> prepare(const Case& c, std::shared_ptr<Inputs>& inputs);
 
   // Tells that a case could not be timed, on stderr and by the exit code.
@@ -132,7 +131,8 @@ struct Range {
   // What the options ask for; `lengths` and `heads` where they do not say.
   Range(const Session& session, Lengths lengths, int64_t heads);
   std::string heads_text() const;  // "2 heads of 64"
-  // The case of so many queries and keys, on the device of the session.
+  // The case of so many queries and keys, on the device of the session; both passes of it when
+  // training is timed.
   Case at(const Session& session, std::string name, const Pattern& pattern, std::string text,
           int64_t length) const;
 };

@@ -14,10 +14,10 @@ namespace keyhole::bench {
 namespace {
 
 struct SweepPoint {
-  std::string name;  // of the catalog
   int64_t length = 0;
   double ms = 0, pairs = 0, keys_per_query = 0;
 };
+using SweepPoints = std::map<std::string, std::vector<SweepPoint>>;  // by name, lengths that grow
 
 struct Row {
   std::vector<std::string> cells;
@@ -28,7 +28,7 @@ class Sweep {
  public:
   Sweep(Session& session, const Range& range) : session_(session), range_(range) {}
 
-  std::vector<SweepPoint> run(int64_t factor, bool prints_table);
+  SweepPoints run(int64_t factor, bool prints_table);
 
  private:
   Case case_at(const SizedPattern& sized, int64_t length) const;
@@ -42,8 +42,7 @@ class Sweep {
   Range range_;
   std::shared_ptr<Inputs> inputs_;
   std::map<std::pair<std::string, int64_t>, DenseTwin> dense_;  // by ("dense" or "causal", length)
-  std::map<std::string, SweepPoint> last_;                      // by name, the longest so far
-  std::vector<SweepPoint> points_;
+  SweepPoints points_;
 };
 
 Case Sweep::case_at(const SizedPattern& sized, int64_t length) const {
@@ -54,16 +53,14 @@ Case Sweep::case_at(const SizedPattern& sized, int64_t length) const {
 // From the longest length that was measured, by pairs. Counting pairs means compiling the plan, so
 // that it is done only where pairs that grow with the square of the length would break the limit.
 double Sweep::expected_ms(const std::string& name, const Case& c) {
-  const auto last = last_.find(name);
-  if (last != last_.end()) {
-    const double growth = double(c.q_len) / double(last->second.length);
-    const double most = last->second.ms * growth * growth;
-    if (!is_too_long(most) || name == "dense" || name == "causal") return most;
-    return last->second.ms / last->second.pairs *
-           double(plan(c.pattern, c.shape()).explain().pairs);
+  if (points_[name].empty()) {  // nothing known yet: as dense at a third of the machine's peak
+    return c.all_pairs() * flops_per_pair(c) / (session_.peak(c.dtype).gflops / 3 * 1e6);
   }
-  // Nothing known yet: as dense at a third of the machine's peak.
-  return c.all_pairs() * flops_per_pair(c) / (session_.peak(c.dtype).gflops / 3 * 1e6);
+  const SweepPoint& last = points_[name].back();
+  const double growth = double(c.q_len) / double(last.length);
+  const double most = last.ms * growth * growth;
+  if (!is_too_long(most) || name == "dense" || name == "causal") return most;
+  return last.ms / last.pairs * double(plan(c.pattern, c.shape()).explain().pairs);
 }
 
 // Measured as a pattern of the catalog, or told from the rate at a shorter length.
@@ -81,8 +78,7 @@ DenseTwin Sweep::dense_at(const Case& twin) {
 
 Row Sweep::measure(const CatalogEntry& entry, int64_t length) {
   const auto not_run = [&](const std::string& text, const std::string& why) {
-    return Row{{text, cli::with_thousands(length), "", "", "", fmt::format("not run ({})", why), "",
-                "", ""},
+    return Row{{text, cli::with_thousands(length), "", "", "", "not run (" + why + ")"},
                cli::Ink::dim};
   };
   std::string why;
@@ -98,17 +94,15 @@ Row Sweep::measure(const SizedPattern& sized, const Case& c) {
   const auto subject = session_.prepare(c, inputs_);
   const std::string length = cli::with_thousands(c.q_len);
   if (!subject) {
-    return {{sized.text, length, "", "", "", "check failed", "", "", ""}, cli::Ink::red};
+    return {{sized.text, length, "", "", "", "check failed"}, cli::Ink::red};
   }
   const Timing timing = time_call(subject->call(), session_.effort().timing);
   nlohmann::json record = to_json(*subject, timing);
-  const SweepPoint point{.name = sized.name,
-                         .length = c.q_len,
-                         .ms = timing.median_ms,
-                         .pairs = std::max(1.0, double(subject->report().pairs)),
-                         .keys_per_query = record["keys_per_query"]};
-  last_[sized.name] = point;
-  points_.push_back(point);
+  const double keys_per_query = record["keys_per_query"], kept_share = record["kept_share"];
+  points_[sized.name].push_back({.length = c.q_len,
+                                 .ms = timing.median_ms,
+                                 .pairs = std::max(1.0, double(subject->report().pairs)),
+                                 .keys_per_query = keys_per_query});
 
   std::string speedup, times_tiles, times_visited;
   if (sized.name == "dense" || sized.name == "causal") {
@@ -121,8 +115,7 @@ Row Sweep::measure(const SizedPattern& sized, const Case& c) {
     times_visited = fmt::format("{:.2f}", record["times_visited"].get<double>());
   }
   record["name"] = sized.name;
-  const double kept_share = record["kept_share"];
-  Row row{{sized.text, length, fmt::format("{:.1f}", point.keys_per_query),
+  Row row{{sized.text, length, fmt::format("{:.1f}", keys_per_query),
            fmt::format("{:.2f}%", 100 * (1 - kept_share)),
            cli::flops_text(record["flops_per_token"]), ms_text(timing.median_ms), speedup,
            times_tiles, times_visited}};
@@ -130,7 +123,7 @@ Row Sweep::measure(const SizedPattern& sized, const Case& c) {
   return row;
 }
 
-std::vector<SweepPoint> Sweep::run(int64_t factor, bool prints_table) {
+SweepPoints Sweep::run(int64_t factor, bool prints_table) {
   const auto lengths = doubling(range_.lengths, factor);
   std::map<std::string_view, std::vector<Row>> rows;
   {
@@ -145,12 +138,12 @@ std::vector<SweepPoint> Sweep::run(int64_t factor, bool prints_table) {
   }
   if (prints_table) {
     session_.print(fmt::format(
-        "\nsweep: {}{} heads of {}, {}; dense is causal for causal patterns. ~: "
-        "its time was not "
-        "measured\nbut told from its rate. x tiles: time over dense time x share of the "
-        "{} tiles that hold a pair;\nx visited: the same by pairs, in the smaller "
-        "tiles, classes and key lists that were followed\n",
-        session_.options().is_training ? "" : "forward, ", range_.heads, range_.head_dim,
+        "\nsweep: {}{}, {}; dense is causal for causal patterns. ~: its time was not measured\n"
+        "but told from its rate. x tiles: time over dense time x share of the {} tiles that hold a "
+        "pair;\nx visited: the same by pairs, in the smaller tiles, classes and key lists that "
+        "were "
+        "followed\n",
+        session_.options().is_training ? "" : "forward, ", range_.heads_text(),
         session_.conditions(range_.dtype),
         to_string(dense_tile(case_at({"dense", "dense"}, lengths.front())))));
     cli::Table table({"pattern", "length", "keys/query", "sparsity", "work/token", "ms", "speed-up",
@@ -183,24 +176,21 @@ std::optional<double> growth(const std::vector<SweepPoint>& points) {
 }
 
 // What a pattern costs by its definition, what it can see, and how its time was measured to grow.
-void compare(Session& session, const std::vector<SweepPoint>& points) {
-  std::map<std::string, std::vector<SweepPoint>> by_name;
-  for (const SweepPoint& point : points) by_name[point.name].push_back(point);
-
+void compare(Session& session, const SweepPoints& all) {
   cli::Table table(
       {"pattern", "pairs", "keys/query", "at length", "global context", "time grows as"}, "llrrll");
   for (const CatalogEntry& entry : catalog()) {
-    const auto found = by_name.find(std::string(entry.name));
-    if (found == by_name.end()) continue;
+    const std::string name(entry.name);
+    const auto found = all.find(name);
+    if (found == all.end() || found->second.empty()) continue;
     const SweepPoint& longest = found->second.back();
     const auto exponent = growth(found->second);
-    table.add({found->first, std::string(entry.complexity),
-               fmt::format("{:.1f}", longest.keys_per_query), cli::with_thousands(longest.length),
-               std::string(entry.reach),
+    table.add({name, std::string(entry.complexity), fmt::format("{:.1f}", longest.keys_per_query),
+               cli::with_thousands(longest.length), std::string(entry.reach),
                exponent ? fmt::format("L^{:.2f}", *exponent) : "one length only"});
     if (!exponent) continue;
-    session.keep("compare", {{"case", "compare-" + found->first},
-                             {"name", found->first},
+    session.keep("compare", {{"case", "compare-" + name},
+                             {"name", name},
                              {"check", "ok"},
                              {"complexity", entry.complexity},
                              {"reach", entry.reach},
@@ -213,7 +203,7 @@ void compare(Session& session, const std::vector<SweepPoint>& points) {
   session.print(table);
 }
 
-std::vector<SweepPoint> sweep(Session& session, bool prints_table) {
+SweepPoints sweep(Session& session, bool prints_table) {
   const bool is_quick = session.options().is_quick;
   const int64_t last = positive(session.options().max_len, "--max-len");
   const Lengths lengths{std::min<int64_t>(is_quick ? 2048 : 1024, last), last};

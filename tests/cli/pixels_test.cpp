@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/letters.h"
 #include "keyhole/error.h"
 
 namespace keyhole::cli {
