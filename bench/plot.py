@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-# bench/plot.py RECORDS --out FOLDER
+# bench/plot.py RECORDS... --out FOLDER
 # Takes the records of `keyhole bench ... --json RECORDS`, draws one figure for each suite in them, as
-# PNG and SVG: runtime left (log-log), speed-up right.
+# PNG and SVG: runtime left (log-log), speed-up right. Or those of bench/peers/compare.py: time and
+# speed-up against the length, forward and backward.
 import argparse
-import json
 import pathlib
+import sys
 
 import matplotlib
 
@@ -12,6 +13,12 @@ matplotlib.use("Agg")  # no display needed
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent / "peers"))
+
+from cases import OPERATIONS, is_about_memory
+from records import grouped, read
+from tables import dense_of, name_of
 
 # Okabe and Ito's colours: told apart by all eyes. Markers differ too, for print.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
@@ -31,6 +38,9 @@ HIGHLIGHTED = {
     "streaming": (RED, "o", "-"),
 }
 
+PEERS = {"keyhole": RED, "flex": BLUE, "fa2": GREEN, "cudnn": BLACK}
+FOLLOWED = "causal & window(1023)"  # the pattern whose times are drawn against the length, beside those of peers
+
 STYLE = {
     "figure.facecolor": "white", "font.size": 10.5, "font.family": "DejaVu Sans",
     "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#666666",
@@ -39,11 +49,6 @@ STYLE = {
     "legend.frameon": False, "legend.fontsize": 9.5, "lines.linewidth": 1.9, "lines.markersize": 6,
     "xtick.color": "#444444", "ytick.color": "#444444", "svg.hashsalt": "keyhole",
 }
-
-
-def read_records(path):
-    with open(path) as file:
-        return [json.loads(line) for line in file if line.strip()]
 
 
 def tokens(length, _=None):
@@ -242,18 +247,67 @@ def draw_splash(records, folder):
     return save(figure, folder, "splash", source_of(first))
 
 
+def draw_peers(records, folder):
+    """Of compare.py: time for one sequence of 16 heads, so that batches of several compare; speed-ups of the followed
+    pattern. Gives the path of the figure, or None where the records have fewer than two lengths."""
+    chosen = [c for c in grouped(records).values() if (c.heads, c.head_dim, c.dtype) == (16, 128, "bf16") and not is_about_memory(c)]
+    chosen = [c for c in chosen if c.pattern in ("causal", FOLLOWED) and c.ms("keyhole", "forward")]
+    if len({c.length for c in chosen}) < 2:
+        return None
+    figure, axes = plt.subplots(2, 2, figsize=(12, 9))
+    for (left, right), operation in zip(axes, OPERATIONS):
+        for pattern, line in (("causal", "--"), (FOLLOWED, "-")):
+            for who, color in PEERS.items():
+                points = [
+                    (c.length, c.ms(who, operation) / c.batch) for c in chosen if c.pattern == pattern and c.ms(who, operation)
+                ]
+                if points:
+                    left.plot(*zip(*sorted(points)), line, color=color, marker="o", label=f"{name_of(who)}, {pattern}")
+        followed = [c for c in chosen if c.pattern == FOLLOWED]
+        speedups = [1]
+        for who, color in PEERS.items():
+            on_causal = who != "flex"
+            ratios = [(c.length, c.ratio(who, operation, other=dense_of(c, chosen) if on_causal else c)) for c in followed]
+            ratios = sorted((length, ratio) for length, ratio in ratios if ratio)
+            speedups += [ratio for _, ratio in ratios]
+            if ratios:
+                over = f"over {name_of(who)}, " + ("causal" if on_causal else "the same pattern")
+                right.plot(*zip(*ratios), color=color, marker="o", label=over)
+        left.set_title(f"16 heads of 128, {operation}: time")
+        log_axis(left, "milliseconds a sequence")
+        right.set_title(f"{operation}: speed-up of Keyhole")
+        speedup_axis(right, max(speedups), "times as fast")
+        for panel in (left, right):
+            length_axis(panel, [c.length for c in chosen], "tokens")
+    for at, panel in zip((0.28, 0.77), axes[0]):  # below each column, what its lines are
+        figure.legend(*panel.get_legend_handles_labels(), loc="lower center", bbox_to_anchor=(at, 0.025), ncols=2, fontsize=8.5,
+                      handlelength=3.6)  # long enough to tell a dashed line
+    runs = [record for record in records if record["who"] == "run"]
+    commits = ", ".join(dict.fromkeys(run["commit"].split()[0] for run in runs))
+    source = "{machine} · torch {torch} · commit {commits} · {time:.10}".format(**runs[-1], commits=commits)
+    return save(figure, folder, "peers_length", source, bottom=0.105)
+
+
+def draw_all(records, folder):
+    """The paths of the figures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plt.rcParams.update(STYLE)
+    if "who" in records[0]:
+        drawn = draw_peers(records, folder)
+        return [drawn] if drawn else []
+    figures = ((draw_streaming, ["streaming"]), (draw_blocks, ["blocks", "blocks-causal"]),
+               (draw_sweep, ["sweep"]), (draw_splash, ["splash"]))
+    chosen = [(draw, [record for record in records if record["suite"] in suites]) for draw, suites in figures]
+    return [draw(found, folder) for draw, found in chosen if found]
+
+
 def main():
-    parser = argparse.ArgumentParser(description="Draws the records of `keyhole bench`.")
-    parser.add_argument("records", type=pathlib.Path)
+    parser = argparse.ArgumentParser(description="Draws the records of `keyhole bench`, or of bench/peers/compare.py.")
+    parser.add_argument("records", nargs="+")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out/bench"))
     arguments = parser.parse_args()
-    records = read_records(arguments.records)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    plt.rcParams.update(STYLE)
-    for draw, suites in ((draw_streaming, ["streaming"]), (draw_blocks, ["blocks", "blocks-causal"]),
-                         (draw_sweep, ["sweep"]), (draw_splash, ["splash"])):
-        if chosen := [record for record in records if record["suite"] in suites]:
-            print(draw(chosen, arguments.out))
+    figures = draw_all(read(arguments.records), arguments.out)
+    print(*figures or ["no figure: the records have fewer than two lengths, or no table that is drawn"], sep="\n")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ example:
   bench/peers/compare.py --out out/own --who keyhole --passes forward --cases 'own-*,dense-16k,dense-16k-d64'
   bench/peers/compare.py --out out/peers --resume --cases 'memory-*' --dram    with DRAM traffic, where ncu is allowed
   bench/peers/tables.py out/peers/records.jsonl [MORE...]          the tables again, from the records
-  bench/peers/plots.py out/peers/records.jsonl --out FOLDER        and the figure"""
+  bench/plot.py out/peers/records.jsonl --out FOLDER               and the figure"""
 
 import argparse
 import contextlib
@@ -188,12 +188,13 @@ class Run:
         (self.arguments.out / "tables.txt").write_text(text + "\n")
         print(f"\n{text}")
         try:
-            import plots  # needs matplotlib, which a machine for measuring may lack
+            sys.path.append(str(ROOT / "bench"))
+            import plot  # needs matplotlib, which a machine for measuring may lack
 
-            if path := plots.draw(self.log.lines, self.arguments.out):
+            for path in plot.draw_all(self.log.lines, self.arguments.out):
                 print(path)
         except ImportError as error:
-            print(f"no figure: {error}; draw it elsewhere by bench/peers/plots.py {self.log.path}")
+            print(f"no figure: {error}; draw it elsewhere by bench/plot.py {self.log.path}")
         if left := self.left():
             names = ", ".join(case.name for case in left)
             print(f"{len(left)} of {len(self.cases)} cases are not done: {names}; the same command with --resume goes on")

@@ -28,7 +28,7 @@ struct SelectSizes {
 
 // Something to time. After a run, check() compares some rows with the definition: empty, or what is
 // wrong.
-struct Step {
+struct SelectStep {
   std::string kernel;
   double work = 0;  // multiplications and additions, or bytes
   std::function<void()> run;
@@ -45,9 +45,9 @@ class LatentLayer {
               const IndexView& chosen_on_host);
 
   // The attentions, and the gradients.
-  Step over_chosen();
-  Step gradients_over_chosen();  // after a run of over_chosen()
-  Step dense();
+  SelectStep over_chosen();
+  SelectStep gradients_over_chosen();  // after a run of over_chosen()
+  SelectStep dense();
 
  private:
   struct Attention : Tensors {
@@ -57,7 +57,7 @@ class LatentLayer {
   };
   Pattern chosen_pattern() const;
   judge::Answer answer(const Attention& attention, int64_t head) const;
-  Step form_of(const Attention& attention, const Lists& lists) const;
+  SelectStep form_of(const Attention& attention, const Lists& lists) const;
 
   AttentionOptions options_;
   SelectSizes sizes_;
@@ -144,12 +144,12 @@ judge::Answer LatentLayer::answer(const Attention& attention, int64_t head) cons
   return {tensors, attention.attends, options_};
 }
 
-Step LatentLayer::over_chosen() { return form_of(latent_, chosen_); }
+SelectStep LatentLayer::over_chosen() { return form_of(latent_, chosen_); }
 
 // Keys and values that all heads share are a favour to this form: a layer reads them for each head.
-Step LatentLayer::dense() { return form_of(per_head_, causal_); }
+SelectStep LatentLayer::dense() { return form_of(per_head_, causal_); }
 
-Step LatentLayer::form_of(const Attention& attention, const Lists& lists) const {
+SelectStep LatentLayer::form_of(const Attention& attention, const Lists& lists) const {
   const Attention* const these = &attention;  // lives as long as this layer
   const std::string kernel =
       name_of(kernel_for_forward(attention.q, attention.values, lists, options_));
@@ -170,7 +170,7 @@ Step LatentLayer::form_of(const Attention& attention, const Lists& lists) const 
 }
 
 // Five products of each pair: q . k, dout . v, and those of dq, dk and dv.
-Step LatentLayer::gradients_over_chosen() {
+SelectStep LatentLayer::gradients_over_chosen() {
   const Lists lists = chosen_;
   const std::string kernel =
       name_of(kernel_for_backward(latent_.q, latent_.values, lists, options_));
@@ -320,7 +320,7 @@ class SelectBench {
   }
 
   // The median, or 0 if the result is wrong: then it is not timed.
-  double measure(const std::string& name, const Step& step, const char* unit = "TFLOP/s") {
+  double measure(const std::string& name, const SelectStep& step, const char* unit = "TFLOP/s") {
     step.run();
     if (const std::string wrong = step.check(); !wrong.empty()) {
       session_.fail("is wrong", {.name = name, .pattern_text = visible_text()}, wrong);

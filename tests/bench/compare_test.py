@@ -377,10 +377,12 @@ class OtherScripts(unittest.TestCase):
 @unittest.skipUnless(is_here("matplotlib"), "matplotlib is not installed")
 class Figure(unittest.TestCase):
     def test_the_record_of_the_repository_gives_it(self):
-        import plots
+        sys.path.insert(0, str(ROOT / "bench"))
+        import plot
 
         with tempfile.TemporaryDirectory() as folder:
-            drawn = plots.draw(plots.read(sorted((ROOT / "records/gpu").glob("*-everybody.jsonl"))), pathlib.Path(folder))
+            records = plot.read(sorted((ROOT / "records/gpu").glob("*-everybody.jsonl")))
+            (drawn,) = plot.draw_all(records, pathlib.Path(folder))
             self.assertEqual(drawn.name, "peers_length.png")
             self.assertGreater(drawn.with_suffix(".svg").stat().st_size, 10_000)
 

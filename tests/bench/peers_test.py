@@ -256,7 +256,7 @@ class Program(unittest.TestCase):
         lines = records.read([ROOT / "records/gpu/2026-11-16-h200-bench-again.jsonl"])
         self.assertTrue(tables.program.is_of_program(lines))
         text = tables.as_text(lines)
-        for words in ("streaming: `keyhole bench streaming", "bench break-even", "beats dense from", "--cold", "wgmma 970,993"):
+        for words in ("streaming: `keyhole bench streaming", "bench break-even", "beats dense from", "FFMA 64,917"):
             self.assertIn(words, text)
 
 
