@@ -47,7 +47,9 @@ std::string again(const Job& job, const CheckOptions& options) {
     if (options.shape.batch) command += fmt::format(" --batch {}", *options.shape.batch);
   }
   command += fmt::format(" --kernel {} --seed {}", job.kernel, options.seed);
-  command += NormalizerOption::text_of(options.normalizer.settle("check"));
+  const Normalizer normalizer = options.normalizer.settle("check");
+  if (normalizer.alpha != 1) command += fmt::format(" --alpha {}", normalizer.alpha);
+  if (normalizer.top_k > 0) command += fmt::format(" --top-k {}", normalizer.top_k);
   if (options.head_dim) command += fmt::format(" --head-dim {}", *options.head_dim);
   if (options.all) command += " --all";
   if (!options.device.is_auto()) command += " --device " + options.device.text;

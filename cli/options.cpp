@@ -193,13 +193,6 @@ Normalizer NormalizerOption::settle(const char* verb, double otherwise) const {
   return given;
 }
 
-std::string NormalizerOption::text_of(const Normalizer& normalizer) {
-  std::string text;
-  if (normalizer.alpha != 1) text += fmt::format(" --alpha {}", normalizer.alpha);
-  if (normalizer.top_k > 0) text += fmt::format(" --top-k {}", normalizer.top_k);
-  return text;
-}
-
 void DeviceOption::add_to(CLI::App& app, const std::string& automatic) {
   add(app, {{"--device DEVICE", &text, "cpu, gpu or gpu:N; default: auto, " + automatic}});
 }

@@ -66,8 +66,6 @@ struct NormalizerOption {
 
   // otherwise: the alpha of a call that does not say.
   void add_to(CLI::App& app, double otherwise = 1);
-  // As typed: " --alpha 1.5 --top-k 8", or nothing.
-  static std::string text_of(const Normalizer& normalizer);
   // Throws Error(usage), with the name of the verb, for values out of range.
   Normalizer settle(const char* verb, double otherwise = 1) const;
 };

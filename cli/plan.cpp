@@ -68,57 +68,44 @@ PlanReport explain(const Plan& plan, const PlanOptions& options) {
 
 // What entmax and top_k make of the cost of a plan: the score of every pair, then work for those
 // that keep weight alone. How many they are follows from the scores.
-struct SparseCost {
-  std::string weights;                   // "entmax(1.5, top=8)"
-  double score_flops;                    // of the forward pass
-  double forward_flops, backward_flops;  // of each pair that keeps weight
-  std::optional<int64_t> most_kept;      // with top_k
-  int64_t support_bytes;
+Json sparse_cost(const PlanReport& report, const Normalizer& normalizer, int64_t head_dim) {
+  const int64_t rows = report.shape.batch * report.shape.heads * report.shape.q_len;
+  Json cost = {{"normalizer", to_string(normalizer)},
+               {"score_flops", double(report.pairs) * 2 * double(head_dim)},  // forward
+               {"flops_forward_per_kept_pair", 2 * double(head_dim)},
+               {"flops_backward_per_kept_pair", 10 * double(head_dim)}};
+  // Products of 64 bits: as many heads as a plan may have, of as many queries.
+  if (normalizer.top_k > 0) {
+    const bool is_all = double(normalizer.top_k) * double(rows) >= double(report.pairs);
+    cost["most_kept_pairs"] = is_all ? report.pairs : normalizer.top_k * rows;
+  }
+  cost["support_bytes"] = rows * kSupportKeys * int64_t(sizeof(int32_t));
+  return cost;
+}
 
-  SparseCost(const PlanReport& report, const Normalizer& normalizer, int64_t head_dim)
-      : weights(to_string(normalizer)),
-        score_flops(double(report.pairs) * 2 * double(head_dim)),
-        forward_flops(2 * double(head_dim)),
-        backward_flops(10 * double(head_dim)) {
-    const int64_t rows = report.shape.batch * report.shape.heads * report.shape.q_len;
-    // Products of 64 bits: as many heads as a plan may have, of as many queries.
-    if (normalizer.top_k > 0) {
-      const bool is_all = double(normalizer.top_k) * double(rows) >= double(report.pairs);
-      most_kept = is_all ? report.pairs : normalizer.top_k * rows;
-    }
-    support_bytes = rows * kSupportKeys * int64_t(sizeof(int32_t));
-  }
-
-  void print_text() const {
-    print("weights   {}: the flops above are those of softmax. Here every pair costs its score,\n",
-          weights);
-    print("          O(pairs), {} forward; what follows is O(kept): {} forward and {}\n",
-          flops_text(score_flops), flops_text(forward_flops), flops_text(backward_flops));
-    print("          backward for each pair that keeps weight{}\n",
-          most_kept ? fmt::format(", {} pairs at most", *most_kept) : "");
-    print(
-        "support   {}: the first {} keys of a query that have weight, kept for the backward "
-        "pass,\n",
-        bytes_text(double(support_bytes)), kSupportKeys);
-    print("          which scores again only queries that have more\n");
-  }
-  void add_to(Json& json) const {
-    json["normalizer"] = weights;
-    json["score_flops"] = score_flops;
-    json["flops_forward_per_kept_pair"] = forward_flops;
-    json["flops_backward_per_kept_pair"] = backward_flops;
-    if (most_kept) json["most_kept_pairs"] = *most_kept;
-    json["support_bytes"] = support_bytes;
-  }
-};
+void print_sparse_cost(const Json& cost) {
+  print("weights   {}: the flops above are those of softmax. Here every pair costs its score,\n",
+        cost["normalizer"].get<std::string>());
+  print("          O(pairs), {} forward; what follows is O(kept): {} forward and {}\n",
+        flops_text(cost["score_flops"]), flops_text(cost["flops_forward_per_kept_pair"]),
+        flops_text(cost["flops_backward_per_kept_pair"]));
+  print("          backward for each pair that keeps weight{}\n",
+        cost.contains("most_kept_pairs")
+            ? fmt::format(", {} pairs at most", cost["most_kept_pairs"].get<int64_t>())
+            : "");
+  print(
+      "support   {}: the first {} keys of a query that have weight, kept for the backward pass,\n",
+      bytes_text(cost["support_bytes"]), kSupportKeys);
+  print("          which scores again only queries that have more\n");
+}
 
 // Where the tile is given, nothing runs: it is a question of cost.
 void print_report(const Plan& plan, const PlanReport& report, const PlanOptions& options,
                   const Context& context) {
   const Normalizer normalizer = options.normalizer.settle("plan");
-  std::optional<SparseCost> sparse;
-  if (!normalizer.is_plain_softmax()) sparse.emplace(report, normalizer, options.head_dim);
-  if (context.json && !sparse) return write_out(report.json());
+  const bool is_sparse = !normalizer.is_plain_softmax();
+  if (context.json && !is_sparse) return write_out(report.json());
+  const Json cost = sparse_cost(report, normalizer, options.head_dim);
   std::vector<std::pair<std::string, std::string>> runs;
   if (tile_from(options.tile).q == 0) {
     for (const Operation operation : {Operation::forward, Operation::backward}) {
@@ -127,13 +114,13 @@ void print_report(const Plan& plan, const PlanReport& report, const PlanOptions&
   }
   if (context.json) {
     Json json = Json::parse(report.json());
-    sparse->add_to(json);
+    json.update(cost);
     for (const auto& [operation, choice] : runs) json[operation] = choice;
     return print_json(json);
   }
   write_out(report.text());
   for (const auto& [operation, choice] : runs) cli::print("{:<9} {}\n", operation, choice);
-  if (sparse) sparse->print_text();
+  if (is_sparse) print_sparse_cost(cost);
   if (!options.save.empty()) print("saved     {}\n", options.save);
 }
 

@@ -65,11 +65,6 @@ class Problem:
             raise Refused(f"one matrix of scores is {needed / 1e9:,.0f} GB")
 
 
-def synchronize(device):
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def import_keyhole():
     """The Python package, or the way to it."""
     try:
@@ -92,7 +87,8 @@ def keyhole(name, **options):
         plan = package.plan(pattern, case.length)
         with torch.no_grad():
             package.attention(*problem.inputs, plan, **options)
-        synchronize(problem.device)
+        if problem.device == "cuda":
+            torch.cuda.synchronize()
         plan_ms = 1e3 * (time.perf_counter() - begin)
         kernel = kernel_of(package, problem, plan, options.get("backend", "auto"))
         report = plan.explain(tile=tile_in(kernel))

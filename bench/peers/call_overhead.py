@@ -19,6 +19,7 @@ example:
 
 import argparse
 import json
+import pathlib
 import platform
 import statistics
 import time
@@ -103,8 +104,7 @@ def main():
             print(f"  {what:<12}{us:8.2f} us, CPU {cpu_us:8.2f}{note}", flush=True)
             records.append({"device": device, "machine": name, "torch": torch.__version__, "call": what, "us": us, "cpu_us": cpu_us})
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(records, file, indent=1)
+        pathlib.Path(arguments.json).write_text(json.dumps(records, indent=1))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 # Records of compare.py, one JSON object a line: written as they come, read back, and gathered case by case.
 import collections
 import json
+import pathlib
 
 from cases import PASSES, TIMINGS, has_nan
 
@@ -85,11 +86,8 @@ class Measured:
 
 
 def read(paths):
-    records = []
-    for path in paths:
-        with open(path) as file:
-            records += [json.loads(line) for line in file if line.strip()]
-    return records
+    texts = [pathlib.Path(path).read_text() for path in paths]
+    return [json.loads(line) for text in texts for line in text.splitlines() if line.strip()]
 
 
 def grouped(records):

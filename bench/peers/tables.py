@@ -4,6 +4,7 @@
 # document, between the marks <!-- table NAME --> and <!-- end -->. Records of `keyhole bench` are told as text too. Needs
 # nothing but Python.
 import argparse
+import pathlib
 import re
 
 import program
@@ -219,10 +220,8 @@ def write(document, records):
             raise SystemExit(f"{document}: no table is called {name}; there are {', '.join(texts)}")
         return f"<!-- table {name} -->\n{texts[name]}\n<!-- end -->"
 
-    with open(document) as file:
-        text = re.sub(r"<!-- table (.+?) -->\n.*?<!-- end -->", filled, file.read(), flags=re.DOTALL)
-    with open(document, "w") as file:
-        file.write(text)
+    path = pathlib.Path(document)
+    path.write_text(re.sub(r"<!-- table (.+?) -->\n.*?<!-- end -->", filled, path.read_text(), flags=re.DOTALL))
 
 
 def main():

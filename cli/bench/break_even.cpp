@@ -22,7 +22,6 @@ struct Step {
 
   // What keeps every pair is dense attention, however the clock saw it.
   bool is_win() const { return speedup >= kClearWin && kept_share < 1; }
-  std::string text() const { return record["pattern"]; }
 };
 
 // How one contender makes its case for a length.
@@ -160,7 +159,8 @@ void bench_break_even(Session& session) {
                   cli::Ink::dim);
         continue;
       }
-      table.add({step->text(), found ? cli::with_thousands(*found) : "never up to " + last,
+      table.add({step->record["pattern"].get<std::string>(),
+                 found ? cli::with_thousands(*found) : "never up to " + last,
                  found ? speedup_text(step->speedup) : "", cli::percent(step->kept_share),
                  speedup_at(first_len), speedup_at(last_len)});
       nlohmann::json record = step->record;

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/int_math.h"
-#include "cli/bench/case_texts.h"  // made by cli/bench/bench.cmake from bench/cases/
+#include "cli/bench/case_texts.h"  // made by cli/CMakeLists.txt from bench/cases/
 #include "cli/options.h"
 
 namespace keyhole::bench {
@@ -25,16 +25,13 @@ int64_t number_from(std::string_view word, const char* column, const std::string
 }
 
 // "16" or, where keys have another number than queries, "16:1".
-struct Both {
-  int64_t queries, keys;
-
-  Both(const std::string& word, const char* column, const std::string& where) {
-    const size_t colon = word.find(':');
-    queries = number_from(word.substr(0, colon), column, where);
-    keys =
-        colon == std::string::npos ? queries : number_from(word.substr(colon + 1), column, where);
-  }
-};
+std::pair<int64_t, int64_t> both_from(const std::string& word, const char* column,
+                                      const std::string& where) {
+  const size_t colon = word.find(':');
+  const int64_t queries = number_from(word.substr(0, colon), column, where);
+  if (colon == std::string::npos) return {queries, queries};
+  return {queries, number_from(word.substr(colon + 1), column, where)};
+}
 
 // Besides what parse() reads: repeated(rows, columns, PATTERN), tiles that are all partial and
 // share a few bitmaps. bench/peers/patterns.py has the same word.
@@ -69,16 +66,17 @@ Case parse_line(const std::string& line, Operation operation, const std::string&
       !text.empty(), where, " is \"", line,
       "\"; expected name, batch, heads[:kv_heads], len[:k_len], head_dim, dtype, pattern");
   const int64_t batch = number_from(batch_word, "batch", where);
-  const Both heads(heads_word, "heads", where), lengths(length_word, "len", where);
-  KEYHOLE_CHECK(heads.queries % heads.keys == 0, where, ": heads is ", heads.queries,
-                ", kv_heads is ", heads.keys, "; heads must be a multiple of kv_heads");
+  const auto [heads, kv_heads] = both_from(heads_word, "heads", where);
+  const auto [q_len, k_len] = both_from(length_word, "len", where);
+  KEYHOLE_CHECK(heads % kv_heads == 0, where, ": heads is ", heads, ", kv_heads is ", kv_heads,
+                "; heads must be a multiple of kv_heads");
   return {.name = name,
-          .pattern = case_pattern(text, lengths.queries, lengths.keys),
+          .pattern = case_pattern(text, q_len, k_len),
           .pattern_text = text,
-          .q_len = lengths.queries,
-          .k_len = lengths.keys,
-          .heads = batch * heads.queries,
-          .kv_heads = batch * heads.keys,
+          .q_len = q_len,
+          .k_len = k_len,
+          .heads = batch * heads,
+          .kv_heads = batch * kv_heads,
           .head_dim = number_from(head_dim, "head_dim", where),
           .dtype = cli::dtype_from(dtype),
           .operation = operation,

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/parallel.h"
-#include "cli/bench/commit.h"  // made by cli/bench/bench.cmake in each build
+#include "cli/bench/commit.h"  // made by cli/CMakeLists.txt in each build
 #include "kernels/cpu/entries.h"
 #include "runtime/gpu.h"
 

@@ -96,8 +96,7 @@ nlohmann::json to_json(const Timing& timing);
 nlohmann::json to_json(const Subject& subject, const Timing& timing);
 // The tile that dense attention is computed in.
 TileShape dense_tile(const Case& c);
-// How many of those tiles hold any pair of the pattern; the mean
-// of the heads.
+// How many of those tiles hold any pair of the pattern; the mean of the heads.
 double kept_tiles(const Case& c);
 // Adds dense attention of the same shape to the record of a sparse one, the speed-up, and how many
 // times longer it took than dense time x share of tiles kept, and than dense time x share of pairs

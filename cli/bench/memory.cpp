@@ -22,14 +22,6 @@ double status_kib(const char* key) {
   return std::strtod(proc_field("/proc/self/status", key).c_str(), nullptr);
 }
 
-// Lets the peak start anew from what is held now. False where the system does not offer it.
-bool reset_peak() {
-  malloc_trim(0);
-  std::ofstream clear("/proc/self/clear_refs");
-  clear << "5" << std::flush;
-  return clear.good();
-}
-
 }  // namespace
 
 std::optional<double> extra_bytes(const Case& c, AttentionOptions options) {
@@ -52,7 +44,11 @@ std::optional<std::function<double()>> watch_memory(const Device& device) {
   if (cli::is_gpu(device)) {
     return [watch = MemoryWatch(device)] { return double(watch.extra_bytes()); };
   }
-  if (!reset_peak()) return std::nullopt;
+  malloc_trim(0);
+  // Lets the peak start anew from what is held now, where the system offers it.
+  std::ofstream clear("/proc/self/clear_refs");
+  clear << "5" << std::flush;
+  if (!clear.good()) return std::nullopt;
   return
       [before = status_kib("VmRSS")] { return 1024 * std::max(0.0, status_kib("VmHWM") - before); };
 }

@@ -19,6 +19,13 @@ constexpr int64_t kLongestMask = 8192;  // L * L bytes, and every pair is visite
 constexpr int64_t kTile = 64;
 constexpr int64_t kMeanDocument = 512;
 
+// A fixed multiplicative sequence: the same numbers on every machine.
+struct Sequence {
+  uint64_t x;
+  uint64_t next() { return x = x * 6364136223846793005u + 1442695040888963407u; }
+  int64_t below(int64_t count) { return int64_t((next() >> 33) % uint64_t(count)); }
+};
+
 std::vector<int64_t> tree_parents(int64_t length) {
   std::vector<int64_t> parents(static_cast<size_t>(length));
   for (int64_t i = 0; i < length; ++i) parents[size_t(i)] = i == 0 ? -1 : (i - 1) / 4;
@@ -61,13 +68,10 @@ Pattern tile_band(int64_t length, bool is_causal) {
 // 32 scattered keys for each query, as a selection step would leave them.
 Pattern scattered_pairs(int64_t length) {
   std::vector<int64_t> offsets = {0}, keys;
-  uint64_t x = 54321;
+  Sequence numbers{54321};
   for (int64_t q = 0; q < length; ++q) {
     std::vector<int64_t> row;
-    for (int i = 0; i < 32; ++i) {
-      x = x * 6364136223846793005u + 1442695040888963407u;
-      row.push_back(int64_t((x >> 33) % uint64_t(length)));
-    }
+    for (int i = 0; i < 32; ++i) row.push_back(numbers.below(length));
     std::sort(row.begin(), row.end());
     row.erase(std::unique(row.begin(), row.end()), row.end());
     keys.insert(keys.end(), row.begin(), row.end());
@@ -93,21 +97,17 @@ SizedPattern from_text(const CatalogEntry& entry, std::string text) {
 
 std::vector<int64_t> document_lengths(int64_t length, int64_t mean) {
   std::vector<int64_t> lengths;
-  uint64_t x = 12345;
+  Sequence numbers{12345};
   for (int64_t left = length; left > 0; left -= lengths.back()) {
-    x = x * 6364136223846793005u + 1442695040888963407u;
-    lengths.push_back(std::min(left, 1 + int64_t((x >> 33) % uint64_t(2 * mean - 1))));
+    lengths.push_back(std::min(left, 1 + numbers.below(2 * mean - 1)));
   }
   return lengths;
 }
 
 Pattern random_mask(int64_t length, uint64_t eighths) {
   std::vector<uint8_t> allowed(size_t(length * length));
-  uint64_t x = 98765;
-  for (uint8_t& pair : allowed) {
-    x = x * 6364136223846793005u + 1442695040888963407u;
-    pair = (x >> 61) < eighths;
-  }
+  Sequence numbers{98765};
+  for (uint8_t& pair : allowed) pair = (numbers.next() >> 61) < eighths;
   return mask(allowed, length, length);
 }
 
@@ -117,27 +117,22 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
   const auto made = [&](std::string text, Pattern pattern) {
     return SizedPattern{name, std::move(text), std::move(pattern)};
   };
-  const auto refused = [&](const char* reason) {
-    if (why) *why = reason;
-    return std::nullopt;
-  };
   const int64_t stride = root_stride(length);
 
-  if (name == "window") return from_text(entry, "window(64)");
-  if (name == "sinks") return from_text(entry, "sinks(16)");
-  if (name == "blocks") return from_text(entry, "blocks(64)");
-  if (name == "prefix") return from_text(entry, "prefix(256)");
-  if (name == "global") return from_text(entry, "global(16)");
+  for (const std::string text :
+       {"window(64)", "sinks(16)", "blocks(64)", "prefix(256)", "global(16)", "dilated(8, 64)",
+        "random(64, 3, 1)", "streaming(16, 64)", "longformer(128, 16)", "bigbird(64, 3, 3, 2, 1)",
+        "per_batch(window(64))"}) {  // for one batch entry
+    if (name == text.substr(0, text.find('('))) return from_text(entry, text);
+  }
   if (name == "global_at") return from_text(entry, fmt::format("global_at(0, {})", length / 2));
   if (name == "documents")
     return made("documents(~512, ...)", documents(document_lengths(length, kMeanDocument)));
   if (name == "tree") return made("tree(4 children each)", tree(tree_parents(length)));
-  if (name == "dilated") return from_text(entry, "dilated(8, 64)");
   if (name == "strided") return from_text(entry, fmt::format("strided({})", stride));
   if (name == "fixed") {
     return from_text(entry, fmt::format("fixed({}, {})", stride, std::min<int64_t>(8, stride)));
   }
-  if (name == "random") return from_text(entry, "random(64, 3, 1)");
   if (name == "grid" || name == "neighborhood") {
     const int64_t height = divisor_near_root(length);
     return from_text(entry, fmt::format("{}({}, {}, 4, 4)", name, height, length / height));
@@ -147,20 +142,18 @@ std::optional<SizedPattern> sized_pattern(const CatalogEntry& entry, int64_t len
     return from_text(entry, fmt::format("{}({}, {}, {}, 1, 2, 2)", name, depth, height,
                                         length / depth / height));
   }
-  if (name == "streaming") return from_text(entry, "streaming(16, 64)");
-  if (name == "longformer") return from_text(entry, "longformer(128, 16)");
-  if (name == "bigbird") return from_text(entry, "bigbird(64, 3, 3, 2, 1)");
   if (name == "tiles")
     return made("tiles(64, 64, band of 3)", tile_band(length, /*is_causal=*/false));
   if (name == "bitmaps")
     return made("bitmaps(64, 64, causal band of 3)", tile_band(length, /*is_causal=*/true));
   if (name == "csr") return made("csr(32 scattered keys)", scattered_pairs(length));
   if (name == "mask") {
-    if (length > kLongestMask) return refused("L x L bytes");
-    return made("mask(1 pair in 8)", random_mask(length, /*eighths=*/1));
+    if (length <= kLongestMask)
+      return made("mask(1 pair in 8)", random_mask(length, /*eighths=*/1));
+    if (why) *why = "L x L bytes";
+    return std::nullopt;
   }
   if (name == "per_head") return made("per_head(window(64), blocks(64))", alternating_heads(heads));
-  if (name == "per_batch") return from_text(entry, "per_batch(window(64))");  // one batch entry
   if (name == "at") {
     std::vector<int64_t> all(static_cast<size_t>(length));
     std::iota(all.begin(), all.end(), 0);

@@ -27,8 +27,7 @@ struct Options {
   bool is_cold = false;      // GPU: its second-level cache is overwritten before each call
   bool is_cpu_time = false;  // processor time of one thread: for a machine that others use too
   std::string json_path;  // records go there, one JSON object a line; empty: nowhere; "-": stdout
-  std::string
-      record_folder;  // tables and records also go there, under the date and the machine's kind
+  std::string record_folder;  // tables and records also go there, under date and machine
 
   bool is_training = false;  // tables of patterns: forward and backward are timed together
   bool is_profiled = false;  // GPU: one call between the marks of a profiler, not timed

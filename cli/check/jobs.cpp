@@ -38,14 +38,13 @@ bool is_wanted(const KernelEntry& kernel, const CheckOptions& options, const Dev
 }
 
 bool is_wanted(const SelectKernel& kernel, const CheckOptions& options, const Device& gpu) {
-  if (kernel.device != Device::Kind::cpu) {
-    if (!is_gpu(gpu)) return false;
+  bool is_here = kernel.device == Device::Kind::cpu;
+  if (!is_here && is_gpu(gpu)) {
     const int capability = keyhole::gpu(gpu).compute_capability;
-    if (capability < kernel.min_compute_capability || capability > kernel.max_compute_capability) {
-      return false;
-    }
+    is_here =
+        capability >= kernel.min_compute_capability && capability <= kernel.max_compute_capability;
   }
-  return is_named(kernel, options);
+  return is_here && is_named(kernel, options);
 }
 
 bool fits(const Pattern& pattern, const Shape& shape) {
@@ -80,17 +79,6 @@ std::vector<Shape> shapes_for(const Pattern& pattern, const CheckOptions& option
   for (int64_t q_len = 1; q_len <= 16 && shapes.empty(); ++q_len) {
     for (int64_t k_len = 1; k_len <= 16 && shapes.empty(); ++k_len) add_shape(q_len, k_len);
   }
-  return shapes;
-}
-
-// Besides what attention is checked with, a row that is long for kernels that select: they sample
-// it, or several blocks of threads share it.
-std::vector<Shape> select_shapes_for(const Pattern& visible, const CheckOptions& options) {
-  std::vector<Shape> shapes = shapes_for(visible, options);
-  if (options.shape.is_given()) return shapes;
-  const Shape long_rows = smallest_shape(visible, 2, 5003);
-  const bool is_one = long_rows.batch == 1 && long_rows.heads == 1;
-  if (is_one && fits(visible, long_rows)) shapes.push_back(long_rows);
   return shapes;
 }
 
@@ -235,7 +223,14 @@ void add_attention_jobs(Jobs& jobs, const Pattern& pattern, const CheckOptions& 
 
 void add_select_jobs(Jobs& jobs, const std::optional<Pattern>& visible, const CheckOptions& options,
                      const Device& gpu) {
-  for (const Shape& shape : select_shapes_for(visible.value_or(dense()), options)) {
+  const Pattern pattern = visible.value_or(dense());
+  std::vector<Shape> shapes = shapes_for(pattern, options);
+  // Besides what attention is checked with, a row that is long for kernels that select: they sample
+  // it, or several blocks of threads share it.
+  const Shape long_rows = smallest_shape(pattern, 2, 5003);
+  const bool is_one = long_rows.batch == 1 && long_rows.heads == 1;
+  if (!options.shape.is_given() && is_one && fits(pattern, long_rows)) shapes.push_back(long_rows);
+  for (const Shape& shape : shapes) {
     const SelectSubject subject = make_subject(visible, shape, options, gpu);
     for (const SelectKernel& kernel : select_table()) {
       if (is_wanted(kernel, options, gpu)) add_jobs_of(jobs, kernel, subject, options);
