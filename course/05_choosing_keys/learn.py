@@ -4,8 +4,9 @@ chooses (DeepSeek's way). What they answer, and what it costs. On the CPU, with 
 
     python learn.py [--steps 300] [--length 256] [--top-k 8] [--seed 0]
 
-Tokens have a kind, a key and a value. 32 are facts; fillers look alike. The last 32 ask. "find" asks for the value of a
-key: one token knows it, anywhere. "theme" asks for the most frequent value: no token knows it, all together do.
+Tokens have a kind, a key and a value. 32 are facts. Fillers have a key and a value too, but another kind. The last 32
+tokens ask. "find" asks for the value of a key: one token knows it, the fact with this key. "theme" asks for the most
+frequent value of the text: no token knows it, all together do.
 """
 
 import argparse
@@ -27,7 +28,7 @@ def draw_texts(count, length):
     each = torch.arange(count)[:, None]
     theme = torch.randint(VALUES, (count, 1))
     values = torch.randint(VALUES, (count, length))
-    values = torch.where(torch.rand(count, length) < 0.15, theme, values)
+    values = torch.where(torch.rand(count, length) < 0.15, theme, values)  # the theme: 0.15 + 0.85 / 16, a fifth of all
     kinds, keys = torch.full_like(values, FILLER), torch.randint(KEYS, (count, length))
     places = torch.rand(count, length - QUESTIONS).argsort(1)[:, :FACTS]
     kinds[each, places] = FACT
@@ -35,11 +36,8 @@ def draw_texts(count, length):
     asked = places[:, : QUESTIONS - THEMES]
     kinds[:, -QUESTIONS:-THEMES], kinds[:, -THEMES:] = FIND, THEME
     keys[:, -QUESTIONS:-THEMES] = keys.gather(1, asked)
-    return (
-        torch.stack([kinds, keys, values], -1),
-        torch.cat([values.gather(1, asked), theme.expand(-1, THEMES)], 1),
-        asked,
-    )
+    answers = torch.cat([values.gather(1, asked), theme.expand(-1, THEMES)], 1)
+    return torch.stack([kinds, keys, values], -1), answers, asked
 
 
 class Reader(nn.Module):
@@ -127,7 +125,8 @@ def main(steps=300, length=256, top_k=8, seed=0):
         train(model, steps, length, model.parameters(), 3e-3, lists)
         report(name, top_k, 0, lists)
 
-    model, began, scored = *begin("dense"), (length + 1) / 2  # scored: keys per query, by the indexer
+    scored = (length + 1) / 2  # keys that the indexer scores for a query, on average
+    model, began = begin("dense")
     train(model, steps // 2, length, model.parameters(), 3e-3)
     model.attention.set(stage="sparse")
     report("indexer,_untrained", top_k, scored)
