@@ -76,7 +76,7 @@ int main() {
     std::printf("%7.0f %8.0f %8.0f %8.0f %6.2f\n", tokens, giga(dense), giga(indexer), giga(chosen),
                 dense / (indexer + chosen));
   }
-  std::printf("without end: %.2f times fewer, all of it the indexer\n\n",
+  std::printf("in the limit: %.2f times fewer, and the indexer is all the work\n\n",
               kDeepSeek.dense / kDeepSeek.indexer);
 
   // 4. Least times: the work at the full rates of an H200, which explain_selection assumes. Tensor
