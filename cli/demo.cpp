@@ -8,9 +8,9 @@
 #include "cli/bench/measure.h"
 #include "cli/command_line.h"
 #include "cli/gpu/measure.h"
+#include "cli/options.h"
 #include "judge/trials.h"
 #include "render/text.h"
-#include "runtime/dispatch.h"
 #include "runtime/gpu.h"
 #include "runtime/registry.h"
 

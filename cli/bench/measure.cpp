@@ -10,7 +10,6 @@
 #include "judge/judge.h"
 #include "keyhole/attention.h"
 #include "plan/estimate.h"
-#include "runtime/dispatch.h"
 #include "runtime/list_facts.h"
 #include "runtime/registry.h"
 
