@@ -111,6 +111,15 @@ def test_exercise_is_whole(folder):
     assert re.search(r"^exit [1-9]", (exercise / "skeleton.expected").read_text(encoding="utf-8"), re.MULTILINE)
 
 
+def test_the_roofline_finds_its_records(monkeypatch):
+    """Records are made smaller now and then; a figure that reads them must still find what it draws."""
+    monkeypatch.syspath_prepend(str(COURSE))
+    figure = load(COURSE / "07_measuring/figure.py")
+    flops, bytes_per_s, points = figure.of_an_h200(COURSE.parent / "records/gpu")
+    assert flops > bytes_per_s > 0
+    assert len(points) == len(figure.NAMES)
+
+
 def test_learning(capsys):
     """The model that learns what to look at, for a few steps: it counts what it should; learning takes longer."""
     pytest.importorskip("torch")
