@@ -24,7 +24,7 @@ function(keyhole_compile_options target)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE -Wno-restrict)  # g++ 12 sees overlaps in "text" + string
   endif()
-  if(NOT target MATCHES "^keyhole(_python)?$")
+  if(NOT target MATCHES "^keyhole(_cuda_host|_python)?$")
     target_compile_options(${target} PRIVATE ${KEYHOLE_PROGRAM_FLAGS})
   endif()
   if(KEYHOLE_SANITIZE AND target MATCHES "_tests$")
@@ -48,7 +48,7 @@ endfunction()
 # then read, and templates compiled, once a folder. A file that shares a private name with a neighbour is named after APART
 # and stays alone; so do the kernels, which are slow for what they are and not for their headers.
 function(keyhole_unite target)
-  if(NOT KEYHOLE_UNITE OR (KEYHOLE_UNITE STREQUAL "PROGRAMS" AND target STREQUAL "keyhole"))
+  if(NOT KEYHOLE_UNITE OR (KEYHOLE_UNITE STREQUAL "PROGRAMS" AND target MATCHES "^keyhole(_cuda_host)?$"))
     return()
   endif()
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" "APART")

@@ -81,6 +81,10 @@ if(NOT KEYHOLE_CUDA STREQUAL "OFF")
     endif()
     enable_language(CUDA)
     include("${CMAKE_CURRENT_LIST_DIR}/cudart.cmake")
+    # For C++ that calls CUDA's runtime; nvcc knows the headers.
+    add_library(keyhole_cuda_runtime INTERFACE)
+    target_include_directories(keyhole_cuda_runtime SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+    target_link_libraries(keyhole_cuda_runtime INTERFACE keyhole::cudart)
     set(keyhole_has_cuda TRUE)
     list(JOIN KEYHOLE_CUDA_ARCHITECTURES ", " architectures)
     # One architecture takes about 20 minutes of one core, measured on an x86_64 server.
@@ -165,7 +169,14 @@ set(strict_nvcc "${CMAKE_CURRENT_LIST_DIR}/strict_nvcc.sh")
 
 function(keyhole_add_cuda target)
   file(GLOB_RECURSE runtime_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/runtime/cuda/*.cpp")
-  # The tables of GPU kernels, and what chooses among them: no device code.
+  # The tables of GPU kernels, and what chooses among them: no device code. They and the runtime are a library of their own:
+  # CUDA's headers are for them alone. All other files are then compiled in the same way with and without CUDA, and ccache
+  # compiles them once.
+  add_library(keyhole_cuda_host OBJECT ${runtime_sources})
+  keyhole_compile_options(keyhole_cuda_host)
+  target_include_directories(keyhole_cuda_host PRIVATE include src)
+  target_link_libraries(keyhole_cuda_host PRIVATE keyhole_cuda_runtime)
+  set_target_properties(keyhole_cuda_host PROPERTIES POSITION_INDEPENDENT_CODE ON)
   set(backends simple mma sm80)
   if(90 IN_LIST KEYHOLE_CUDA_ARCHITECTURES)
     list(APPEND backends sm90)
@@ -173,10 +184,11 @@ function(keyhole_add_cuda target)
   foreach(backend IN LISTS backends)
     file(GLOB tables CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/${backend}/*entries.cpp"
                                        "${CMAKE_CURRENT_SOURCE_DIR}/src/kernels/${backend}/*launch.cpp")
-    target_sources(${target} PRIVATE ${tables})
+    target_sources(keyhole_cuda_host PRIVATE ${tables})
   endforeach()
-  target_sources(${target} PRIVATE ${runtime_sources})
-  # For the files that ask alone: all others are then the same with and without CUDA, and ccache compiles them once.
+  keyhole_unite(keyhole_cuda_host)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:keyhole_cuda_host>)
+  # For the files that ask alone, for the same reason.
   set_source_files_properties(src/runtime/no_cuda.cpp src/runtime/registry.cpp src/runtime/select_registry.cpp
                               PROPERTIES COMPILE_DEFINITIONS "${keyhole_gpu_definitions}")
   # The static runtime and no libcuda: the program starts on a machine without a driver.

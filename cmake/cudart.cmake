@@ -16,5 +16,4 @@ add_library(keyhole::cudart STATIC IMPORTED)
 set_target_properties(
   keyhole::cudart
   PROPERTIES IMPORTED_LOCATION "${KEYHOLE_CUDART}"
-             INTERFACE_INCLUDE_DIRECTORIES "${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES}"
              INTERFACE_LINK_LIBRARIES "Threads::Threads;${CMAKE_DL_LIBS};rt")
