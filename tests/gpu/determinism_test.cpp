@@ -12,7 +12,6 @@ namespace keyhole::test {
 namespace {
 
 using GpuDeterminism = GpuTest;
-constexpr int64_t kLength = kSplitLength;
 
 // The results of the first run, and whether later ones have other bits: all of it on the GPU, or a
 // thousand runs would wait for as many copies.
@@ -57,8 +56,8 @@ void repeat(Operation operation) {
     // Without a support, rows of entmax are followed one by one: a thousand passes take minutes.
     const int64_t repeats = scaled(kernel->weights == Weights::sparse ? 100 : 1000);
     for (const char* text : {kSplitText, kTwoPartsText}) {
-      const GpuProblem problem(sizes_for(*kernel, kLength));
-      const Plan made = plan(parse(text), kLength, kLength);
+      const GpuProblem problem(sizes_for(*kernel, kSplitLength));
+      const Plan made = plan(parse(text), kSplitLength, kSplitLength);
       problem.forward(made);
       if (operation == Operation::forward) {  // partial results, or states between parts
         EXPECT_GT(workspace_bytes(*kernel, made, problem), 0) << kernel->name << ", " << text;

@@ -82,13 +82,14 @@ TEST_F(GpuHostile, NothingToDo) {
 }
 
 // Rows of one tensor lie so far apart that the last ones are beyond 2^31 elements.
-constexpr int64_t kRows = 520, kDim = 64, kFar = (int64_t{1} << 22) + 8;
+constexpr int64_t kRows = 520, kDimOfFar = 64, kFar = (int64_t{1} << 22) + 8;
 static_assert((kRows - 1) * kFar > int64_t{1} << 31);
 
 void copy_rows(void* to, int64_t to_stride, const void* from, int64_t from_stride) {
-  check_cuda(cudaMemcpy2DAsync(to, size_t(2 * to_stride), from, size_t(2 * from_stride),
-                               size_t(2 * kDim), size_t(kRows), cudaMemcpyDeviceToDevice, nullptr),
-             "copying rows on the GPU");
+  check_cuda(
+      cudaMemcpy2DAsync(to, size_t(2 * to_stride), from, size_t(2 * from_stride),
+                        size_t(2 * kDimOfFar), size_t(kRows), cudaMemcpyDeviceToDevice, nullptr),
+      "copying rows on the GPU");
 }
 
 TEST_F(GpuHostile, StridesMayPass2To31) {
@@ -128,9 +129,9 @@ TEST_F(GpuHostile, StridesMayPass2To31) {
       tensor->strides[0] = tensor->strides[1] = kRows * kFar;
       tensor->strides[2] = kFar;
       spoil();
-      if (!is_output) copy_rows(far_memory.data(), kFar, near.data, kDim);
+      if (!is_output) copy_rows(far_memory.data(), kFar, near.data, kDimOfFar);
       run();
-      if (is_output) copy_rows(near.data, kDim, far_memory.data(), kFar);
+      if (is_output) copy_rows(near.data, kDimOfFar, far_memory.data(), kFar);
       *tensor = near;
       EXPECT_TRUE(results() == want)
           << backend << ", " << (is_output ? "output " : "input ") << number;
