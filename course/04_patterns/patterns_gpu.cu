@@ -1,4 +1,4 @@
-// course/04_patterns/patterns_gpu.cu
+// course/04_patterns/patterns_gpu.cu [LENGTH]
 // Two kernels for any pattern. One follows CSR rows, a warp a query; one follows lists of tiles, a
 // thread a query. Both get the same pairs, near and scattered: what they read, and their time.
 #include "common/gpu.h"
@@ -8,16 +8,16 @@ using course::Csr, course::GpuArray, course::Values;
 
 namespace {
 
-constexpr int kLength = 2048, kHeads = 8, kHeadDim = 64;
+constexpr int kHeads = 8, kHeadDim = 64;
 constexpr int kTileQ = 64, kTileK = 32;  // a row of a bitmap is one 32-bit word
 constexpr float kScale = 0.125f;         // 1 / sqrt(64)
 
-// q, k, v, out: [head][kLength][kHeadDim]. A warp has a query, and a lane the numbers `lane` and
+// q, k, v, out: [head][length][kHeadDim]. A warp has a query, and a lane the numbers `lane` and
 // `lane` + 32 of every row. Each key is read again for each query that lists it.
 __global__ void follow_csr(const float* q, const float* k, const float* v, const int* offsets,
-                           const int* keys, float* out) {
+                           const int* keys, float* out, int length) {
   const int query = int(blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  const int lane = int(threadIdx.x) % 32, first = int(blockIdx.y) * kLength * kHeadDim + lane;
+  const int lane = int(threadIdx.x) % 32, first = int(blockIdx.y) * length * kHeadDim + lane;
   const int mine = first + query * kHeadDim;
   const float q_low = q[mine], q_high = q[mine + 32];
   float largest = -INFINITY, sum = 0, low = 0, high = 0;
@@ -40,10 +40,10 @@ __global__ void follow_csr(const float* q, const float* k, const float* v, const
 // once for all of them. bits[tile][row]: which of the 32 keys the query of this row sees.
 __global__ void __launch_bounds__(kTileQ)
     follow_tiles(const float* q, const float* k, const float* v, const int* offsets,
-                 const int* tiles, const unsigned* bits, float* out) {
+                 const int* tiles, const unsigned* bits, float* out, int length) {
   __shared__ float keys[kTileK][kHeadDim], values[kTileK][kHeadDim];
   const int thread = int(threadIdx.x), q_tile = int(blockIdx.x);
-  const size_t head = size_t{blockIdx.y} * kLength * kHeadDim;
+  const size_t head = size_t{blockIdx.y} * length * kHeadDim;
   const size_t my_row = head + size_t(q_tile * kTileQ + thread) * kHeadDim;
   float mine[kHeadDim], total[kHeadDim] = {}, largest = -INFINITY, sum = 0;
 #pragma unroll
@@ -85,17 +85,17 @@ struct Tiles {
   std::vector<unsigned> bits;
 };
 
-Tiles tiles_of(const Csr& rows) {
+Tiles tiles_of(const Csr& rows, int length) {
   Tiles made;
-  for (int q_tile = 0; q_tile < kLength / kTileQ; ++q_tile) {
-    std::vector<unsigned> drawn(kLength / kTileK * kTileQ);  // [key tile][row]
+  for (int q_tile = 0; q_tile < length / kTileQ; ++q_tile) {
+    std::vector<unsigned> drawn(length / kTileK * kTileQ);  // [key tile][row]
     for (int row = 0; row < kTileQ; ++row) {
       const int query = q_tile * kTileQ + row;
       for (int e = rows.offsets[query]; e < rows.offsets[query + 1]; ++e) {
         drawn[rows.keys[e] / kTileK * kTileQ + row] |= 1u << rows.keys[e] % kTileK;
       }
     }
-    for (int tile = 0; tile < kLength / kTileK; ++tile) {
+    for (int tile = 0; tile < length / kTileK; ++tile) {
       const auto first = drawn.begin() + tile * kTileQ;
       if (std::all_of(first, first + kTileQ, [](unsigned word) { return word == 0; })) continue;
       made.tiles.push_back(tile);
@@ -107,21 +107,22 @@ Tiles tiles_of(const Csr& rows) {
 }
 
 // Checked is the last head: it is wrong, too, where a kernel mixes up heads.
-Values last_head(const Values& all) { return Values(all.end() - kLength * kHeadDim, all.end()); }
+Values last_head(const Values& all) { return Values(all.end() - all.size() / kHeads, all.end()); }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  const int length = argc > 1 ? std::max(2, std::atoi(argv[1]) / kTileQ) * kTileQ : 2048;
   course::need_gpu();
-  const Values q = course::random_values(kHeads * kLength * kHeadDim, 1);
+  const Values q = course::random_values(kHeads * length * kHeadDim, 1);
   const Values k = course::random_values(q.size(), 2), v = course::random_values(q.size(), 3);
-  const course::Head checked{kLength, kLength, kHeadDim, last_head(q), last_head(k), last_head(v)};
+  const course::Head checked{length, length, kHeadDim, last_head(q), last_head(k), last_head(v)};
   const GpuArray<float> gpu_q(q), gpu_k(k), gpu_v(v);
   GpuArray<float> out(q.size());
-  const dim3 csr_grid(kLength / 4, kHeads), tile_grid(kLength / kTileQ, kHeads);
+  const dim3 csr_grid(length / 4, kHeads), tile_grid(length / kTileQ, kHeads);
   for (const keyhole::Pattern& pattern : {keyhole::window(64, 63), keyhole::random(1, 128, 7)}) {
-    const Csr rows = course::csr_of(pattern, kLength);
-    const Tiles tiles = tiles_of(rows);
+    const Csr rows = course::csr_of(pattern, length);
+    const Tiles tiles = tiles_of(rows, length);
     const GpuArray<int> offsets(rows.offsets), keys(rows.keys);
     const GpuArray<int> tile_offsets(tiles.offsets), tile_keys(tiles.tiles);
     const GpuArray<unsigned> bits(tiles.bits);
@@ -137,12 +138,12 @@ int main() {
     };
     report("csr", rows.keys.size(), [&] {  // a row of k and of v for every pair
       follow_csr<<<csr_grid, 128>>>(gpu_q.data(), gpu_k.data(), gpu_v.data(), offsets.data(),
-                                    keys.data(), out.data());
+                                    keys.data(), out.data(), length);
     });
     report("tiles", tiles.tiles.size() * kTileK, [&] {  // 32 rows for every tile
       follow_tiles<<<tile_grid, kTileQ>>>(gpu_q.data(), gpu_k.data(), gpu_v.data(),
                                           tile_offsets.data(), tile_keys.data(), bits.data(),
-                                          out.data());
+                                          out.data(), length);
     });
     std::printf("\n");
   }

@@ -1,6 +1,6 @@
 // course/07_measuring/clocks_gpu.cu
 // One kernel, timed at its first call, with and without waiting, after pauses, and after a second
-// of the same. It also counts cycles: cycles over time are the clock, which falls under load.
+// of the same. It also counts cycles: cycles over time are the clock, which changes with the load.
 #include <mma.h>
 
 #include <chrono>
