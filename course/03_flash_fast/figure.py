@@ -1,6 +1,8 @@
 # course/03_flash_fast/figure.py
-"""limits.png: between which two limits each step runs, by arithmetic. timeline.png: who does what when in steps 5 to 7.
-Both come from programs that need no GPU."""
+"""limits.png: between which two limits each step runs, by arithmetic, and what an H200 reached (records/gpu).
+timeline.png: who does what when in steps 5 to 7. Both come from programs that need no GPU."""
+
+import re
 
 from common.figure import COLORS, GREY, INK, new_figure, rows_of
 
@@ -12,6 +14,13 @@ def draw(pyplot, programs, folder):
     return [draw_limits(pyplot, programs, folder), draw_timeline(pyplot, programs, folder)]
 
 
+def measured_tflops(folder):
+    """What each step reached, by the newest record: {step: TFLOP/s}."""
+    record = max(folder.glob("*-h200-course.txt"))
+    rows = re.findall(r"^\| (\d) \|[^|]+\| [\d.]+ \| ([\d.]+) \|", record.read_text(encoding="utf-8"), re.MULTILINE)
+    return {int(step): float(tflops) for step, tflops in rows}
+
+
 def draw_limits(pyplot, programs, folder):
     rows = rows_of(programs / "limits")
     figure, axes = new_figure(pyplot, height=3.8)
@@ -20,9 +29,13 @@ def draw_limits(pyplot, programs, folder):
         axes.bar(row["step"], high - low, bottom=low, width=0.55, color=COLORS[0])
         axes.text(row["step"], high * 1.12, f"{high:.0f}", ha="center", color=INK, fontsize=9)
         axes.text(row["step"], low / 1.3, f"{low:.0f}", ha="center", color=INK, fontsize=9)
+    measured = measured_tflops(folder.parents[1] / "records/gpu")
+    beside = [step + 0.38 for step in measured]  # where no label is
+    axes.plot(beside, list(measured.values()), "D", color=COLORS[1], markersize=5, label="measured")
+    axes.legend(loc="upper left", frameon=False, fontsize=9, labelcolor=INK)
     axes.set(yscale="log", ylim=(3, 2500), xlabel="step", ylabel="TFLOP/s")
     axes.set_title(
-        "top: everything overlaps; bottom: nothing does (H200 at 1.7 GHz, by arithmetic)", color=INK, fontsize=10
+        "top: everything overlaps; bottom: nothing does (an H200 at 1.7 GHz, by arithmetic)", color=INK, fontsize=10
     )
     axes.grid(False, axis="x")
     figure.savefig(folder / "limits.png", dpi=120)

@@ -15,7 +15,7 @@ constexpr double kMultiplyAdds = 2 * kPairs * kHeadDim;  // scores, and output
 // Per clock of one SM.
 constexpr double kFma = 128;             // fp32 multiply-adds, and as many multiplications
 constexpr double kWgmma = 2048;          // bf16 multiply-adds of the tensor cores, by wgmma
-constexpr double kMma = kWgmma * 2 / 3;  // by mma.sync: an assumption
+constexpr double kMma = kWgmma * 2 / 3;  // by mma.sync: assumed, and measured since
 constexpr double kSharedBytes = 128;     // between shared memory and everything else
 constexpr double kExponentials = 16, kMaxima = 64;
 
