@@ -22,4 +22,24 @@ struct KeysDim128 {
   static constexpr int stages = 2;  // 226 KiB
 };
 
+// Wide heads: dk and dv of 64 keys fill the registers of two warpgroups, one gradient each
+// (wide_backward_shared.cuh). A thread of them holds head_dim / 2 sums and 32 products; one of the
+// third warpgroup dq_columns / 2 sums. The numbers of registers of all four warpgroups add up to
+// 512.
+struct WideDim192 {
+  static constexpr int head_dim = 192;
+  static constexpr int tile_q = 64, tile_k = 64;
+  static constexpr int stages = 2;                           // 178 KiB
+  static constexpr int sum_columns = 192, dq_columns = 192;  // of a product
+  static constexpr int sum_registers = 168, dq_registers = 136, producer_registers = 40;
+};
+struct WideDim256 {
+  static constexpr int head_dim = 256;
+  static constexpr int tile_q = 64, tile_k = 64;
+  static constexpr int stages = 2;  // 226 KiB
+  // ptxas refuses products of 256 columns in a kernel of 512 threads.
+  static constexpr int sum_columns = 128, dq_columns = 64;
+  static constexpr int sum_registers = 192, dq_registers = 88, producer_registers = 40;
+};
+
 }  // namespace keyhole::sm90

@@ -60,21 +60,19 @@ struct Padded {
   std::string (*objection)(const Request& request);
   void (*backward)(const BackwardArgs& args);
 };
+template <class C, DType kType, Bend kBend>
+Padded padded_kernel() {
+  return {
+      C::head_dim, {C::tile_q, C::tile_k}, objection<C>, run_backward<kType, C::head_dim, kBend>};
+}
 
 template <DType kType, Bend kBend>
 void add_entries(std::vector<KernelEntry>& entries) {
   // There is no kernel for 96: those heads run on the kernel for 128, with zeros in the extra
   // columns.
   const Padded all[] = {
-      {64,
-       {KeysDim64::tile_q, KeysDim64::tile_k},
-       objection<KeysDim64>,
-       run_backward<kType, 64, kBend>},
-      {128,
-       {KeysDim128::tile_q, KeysDim128::tile_k},
-       objection<KeysDim128>,
-       run_backward<kType, 128, kBend>},
-  };
+      padded_kernel<KeysDim64, kType, kBend>(), padded_kernel<KeysDim128, kType, kBend>(),
+      padded_kernel<WideDim192, kType, kBend>(), padded_kernel<WideDim256, kType, kBend>()};
   for (const Padded& padded : all) {
     entries.push_back({.name = say("sm90.backward.", to_string(kType), ".d", padded.head_dim,
                                    kBend == Bend::softcap ? ".softcap" : ""),

@@ -403,7 +403,7 @@ __device__ __forceinline__ void follow_keys(const BackwardParams& p, const Backw
     shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);
     if (warp == kConsumerWarps && lane == 0) KeysProducer<C, Tiles>(maps, tiles, shared).load();
-    if (warp == kConsumerWarps + 1 && lane == 0) plan<C>(p, tiles, shared);
+    if (warp == kConsumerWarps + 1 && lane == 0) plan(p, tiles, shared);
     if (warp == kConsumerWarps + 2) copy_numbers<C>(p, tiles, shared, lane);
     if (warp == kConsumerWarps + 3) take_dq<C>(p, shared, lane == 0);
   } else {

@@ -1,6 +1,7 @@
 // src/kernels/sm90/backward_launch.h
-// The backward pass for one padded head_dim each: 64 and 128; f16 and bf16; with a softcap or
-// without. Compiled as src/kernels/instantiations.cmake lists them.
+// The backward pass for one padded head_dim each: 64 and 128 (backward.cuh), 192 and 256
+// (wide_backward.cuh); f16 and bf16; with a softcap or without. Compiled as
+// src/kernels/instantiations.cmake lists them.
 #pragma once
 
 #include "kernels/contract.h"

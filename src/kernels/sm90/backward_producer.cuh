@@ -21,9 +21,8 @@ struct AllTiles {
 
 // The planner. All divisions happen here, once, instead of in every consumer thread. The list of
 // the next item is prefetched while the planner waits for a free slot.
-template <class C, class Tiles>
-__device__ __forceinline__ void plan(const BackwardParams& p, const Tiles& tiles,
-                                     KeysShared<C>& shared) {
+template <class Shared, class Tiles>
+__device__ __forceinline__ void plan(const BackwardParams& p, const Tiles& tiles, Shared& shared) {
   PipelineState<kSlots> slot;
   for (device::ShareCursor at(p.view.t_work.shares); at.is_valid(); at.next()) {
     const WorkItem item = at.item().work;
