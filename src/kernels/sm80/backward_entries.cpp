@@ -81,8 +81,8 @@ void add_entries(std::vector<KernelEntry>& entries, const Order& order, Cost cos
        {tile_of<KeysDim128>(), tile_of<KeysDim128Fine>()},
        cost_of_128,
        run_backward<kType, 128>},
-      {192, {tile_of<KeysDim192>()}, cost<100, 100>, run_backward<kType, 192>},
-      {256, {tile_of<KeysDim256>()}, cost<100, 100>, run_backward<kType, 256>},
+      {192, {tile_of<KeysDim192>()}, cost<169, 169>, run_backward<kType, 192>},
+      {256, {tile_of<KeysDim256>()}, cost<188, 188>, run_backward<kType, 256>},
   };
   for (const Padded& padded : all) {
     entries.push_back(
