@@ -1,7 +1,7 @@
 // src/kernels/sm90/wide_backward_dq.cuh
 // dq of wide heads: a warpgroup of its own (wide_backward_shared.cuh) multiplies ds by the keys,
 // some columns at a time, and adds them to memory from its registers. Nobody waits for it as long
-// as it takes less than a step.
+// as it takes less than a step. Otherwise ds waits at ds_empty, since `pairs` has one stage.
 #pragma once
 
 #include "kernels/device/query_blocks.cuh"
@@ -24,7 +24,7 @@ class WideDq {
       shared_.await(shared_.is_planned[slot], item / kSlots % 2);
       const int steps = warp_uniform(shared_.planned[slot].num_steps);
       if (steps < 0) break;
-      if (steps > 0) shared_.await(shared_.halves[0].keys_full, items++ % 2);
+      if (steps > 0) shared_.await(shared_.halves[kK].keys_full, items++ % 2);
       for (int left = steps; left > 0; --left, ++step) {
         meet_at<kPair>(kDsFull);
         first_ = int64_t{shared_.tile[step % kTilesInUse]} * C::tile_q + warp() * 16;
@@ -37,7 +37,7 @@ class WideDq {
           is_ready(dq);
           if (piece == kPieces - 1) {
             arrive_at<kPair>(kDsEmpty);
-            if (left == 1) arrive_as_warp(shared_.halves[0].keys_empty);
+            if (left == 1) arrive_as_warp(shared_.halves[kK].keys_empty);
           }
           put(dq, piece, shared_.planned[slot].dq);
         }
@@ -50,6 +50,7 @@ class WideDq {
  private:
   using Keys = typename WideShared<C>::Keys;
   using Pairs = typename WideShared<C>::Pairs;
+  static constexpr int kDs = int(Half::ds), kK = int(Half::weights);  // who has ds, k
   static constexpr int kColumns = C::dq_columns, kPieces = C::head_dim / kColumns;
   static_assert(C::tile_q == 64 && kColumns * kPieces == C::head_dim);
   using Dq = float[kColumns / 2];
@@ -61,7 +62,6 @@ class WideDq {
 
   // dq = ds' . keys, columns of a piece.
   __device__ __forceinline__ void multiply(Dq& dq, int piece) const {
-    constexpr int kDs = int(Half::ds), kK = int(Half::weights);
     const uint64_t left = operand_anew(smem_address(shared_.tiles[kDs].pairs), Pairs::bytes);
     const int first = piece * kColumns;
     const uint64_t right = operand_anew(
@@ -94,6 +94,7 @@ class WideDq {
                      device::rows_left(place.num_q, first_, 16), columns - column, lane())) {
         *p_.found_nonfinite = 1;
       }
+      __syncwarp();  // lanes differ; products and barriers follow, which want the warp together
     }
   }
   // Sums in row order. Two lanes exchange one of two blocks, so that each adds four columns.

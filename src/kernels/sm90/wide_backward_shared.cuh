@@ -77,9 +77,9 @@ struct WideShared {
       init_barrier(planned_empty[i], 3 * kWarps + kProducers);
     }
     for (Stages& half : halves) {
-      const bool is_of_keys = &half == &halves[0];
+      const bool has_k = &half == &halves[int(Half::weights)];
       init_barrier(half.keys_full, 1);
-      init_barrier(half.keys_empty, is_of_keys ? 2 * kWarps : kWarps);  // dq takes keys, too
+      init_barrier(half.keys_empty, has_k ? 2 * kWarps : kWarps);  // dq multiplies k, too
       for (int i = 0; i < C::stages; ++i) {
         init_barrier(half.is_full[i], 1 + 32);  // TMA, and 32 lanes that copy numbers
         init_barrier(half.is_empty[i], 2 * kWarps);
