@@ -34,6 +34,9 @@ bool adds_in_order(const Request& request, const TileShape& tile) {
          !request.shares_kv_heads;
 }
 
+// The widest heads of run_backward; the others have run_wide_backward.
+constexpr int kNarrow = KeysDim128::head_dim;
+
 template <class C>
 std::string objection(const Request& request) {
   constexpr TileShape kTile = {C::tile_q, C::tile_k};
@@ -62,8 +65,13 @@ struct Padded {
 };
 template <class C, DType kType, Bend kBend>
 Padded padded_kernel() {
-  return {
-      C::head_dim, {C::tile_q, C::tile_k}, objection<C>, run_backward<kType, C::head_dim, kBend>};
+  Padded padded = {C::head_dim, {C::tile_q, C::tile_k}, objection<C>, nullptr};
+  if constexpr (C::head_dim > kNarrow) {
+    padded.backward = run_wide_backward<kType, C::head_dim, kBend>;
+  } else {
+    padded.backward = run_backward<kType, C::head_dim, kBend>;
+  }
+  return padded;
 }
 
 template <DType kType, Bend kBend>

@@ -2,14 +2,9 @@
 // The backward kernel for wide heads, and its launch.
 #pragma once
 
-#include "base/check.h"
-#include "kernels/device/backward_call.h"
-#include "kernels/device/check_cuda.h"
-#include "kernels/device/launch.h"
-#include "kernels/device/once_per_gpu.h"
 #include "kernels/device/storage.h"
-#include "kernels/mma/gather_launch.h"
 #include "kernels/sm90/backward_launch.h"
+#include "kernels/sm90/launch_by_keys.h"
 #include "kernels/sm90/wide_backward_dq.cuh"
 #include "kernels/sm90/wide_backward_producer.cuh"
 #include "kernels/sm90/wide_backward_sums.cuh"
@@ -58,33 +53,18 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   }
 }
 
-// dk, dv and dq.
-template <class T, class C, Bend kBend>
+template <DType kType, class C, Bend kBend>
 void launch_wide(const BackwardParams& params, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(WideShared<C>);
-  static_assert(kBytes <= kKeysSharedBytes, "does not fit");
-  KEYHOLE_ASSERT(params.view.tile == (TileShape{C::tile_q, C::tile_k}),
-                 "sm90.backward was given tiles of ", to_string(params.view.tile));
-  const int ctas = params.view.t_work.shares.num_ctas;
-  if (params.view.k_len == 0 || params.sizes.num_heads() == 0) return;
-  KEYHOLE_ASSERT(ctas > 0, "sm90.backward was given lists without work items for CTAs");
-  constexpr DType kType = std::is_same_v<T, __half> ? DType::f16 : DType::bf16;
   static device::OncePerGpu reserve;
-  device::reserve_shared_memory(reserve, wide_backward<T, C, kBend>, kBytes, "sm90.backward");
-  device::launch("sm90.backward", wide_backward<T, C, kBend>,
-                 {unsigned(ctas), kWideThreads, size_t{kBytes}}, stream, params,
-                 backward_maps(params, kType, C::tile_q, C::tile_k));
+  launch_by_keys<kType, C, kWideThreads, sizeof(WideShared<C>)>(
+      reserve, wide_backward<device::Storage<kType>, C, kBend>, params, stream);
 }
 
 template <DType kType, int kHeadDim, Bend kBend>
-void run_backward(const BackwardArgs& args) {
+void run_wide_backward(const BackwardArgs& args) {
   using C = std::conditional_t<kHeadDim == 192, WideDim192, WideDim256>;
   static_assert(C::head_dim == kHeadDim);
-  device::run_backward_parts(args, {.keys = launch_wide<device::Storage<kType>, C, kBend>,
-                                    .queries = nullptr,
-                                    .gather = mma::gather_backward_launch(args),
-                                    .spans = mma::span_launches(args),
-                                    .bitmaps = BitmapLayout::mma});
+  run_by_keys(args, launch_wide<kType, C, kBend>);
 }
 
 }  // namespace keyhole::sm90
