@@ -36,6 +36,7 @@ inline std::vector<Latent> latent_shapes() {
           Latent{.heads = 16, .entries = 1},
           Latent{.heads = 16, .entries = 500, .head_dim = 512},
           Latent{.heads = 8, .entries = 100, .head_dim = 320, .v_head_dim = 264},
+          Latent{.heads = 16, .entries = 100, .head_dim = 192, .v_head_dim = 136},
           Latent{.heads = 64, .q_len = 300, .entries = 60, .keys_per_entry = 4, .causal = true},
           Latent{.heads = 16, .q_len = 20, .entries = 300, .has_counts = true},
           Latent{.heads = 128,

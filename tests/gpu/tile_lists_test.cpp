@@ -178,6 +178,23 @@ TEST_F(GpuTileLists, AgreeWithThePatternThatSaysTheSame) {
   EXPECT_GT(taken, 40);
 }
 
+// Wide heads have a kernel for small tiles there. Narrow ones have not, and leave that one alone.
+TEST_F(GpuTileLists, OnHopperWideHeadsFollowSmallTiles) {
+  if (gpu(kGpu).compute_capability != 90) GTEST_SKIP() << "needs sm_90";
+  for (const int64_t head_dim : {64, 128, 136, 192, 200, 256}) {
+    for (const double softcap : {0., 2.}) {
+      const TileListCase c{.tile = {64, 64}, .head_dim = head_dim, .softcap = softcap};
+      const TileListProblem p(c, 3);
+      const Problem problem(c, p);
+      const ListsOnGpu lists(p);
+      const std::string kernel = kernel_for_backward(problem.q.view(), problem.v.view(),
+                                                     lists.view(), options_for(c, "auto", false));
+      EXPECT_EQ(kernel.starts_with("sm90.backward."), head_dim > 128)
+          << to_string(c) << ": " << kernel;
+    }
+  }
+}
+
 // Nobody has checked what a kernel writes: what is no tile, no bitmap and no count does no harm.
 TEST_F(GpuTileLists, EntriesThatAreNoneCountNothing) {
   for (const bool is_wide : {false, true}) {

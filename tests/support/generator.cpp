@@ -290,6 +290,9 @@ Case draw_gpu_case(uint64_t seed) {
   if (random.chance(25)) return c;
   c.head_dim = round_up(c.head_dim, 8);
   c.v_head_dim = round_up(c.v_head_dim, 8);
+  if (random.chance(10)) {  // kernels for wide heads refuse narrow ones
+    (random.chance(75) ? c.head_dim : c.v_head_dim) = random.pick({136, 192, 200, 256});
+  }
   for (Layout& layout : c.layouts) {
     if (layout == Layout::padded || layout == Layout::odd_offset) layout = Layout::contiguous;
   }
