@@ -18,7 +18,8 @@ namespace {
 // the copies of q and dout and twice the additions to dq. On the other hand two CTAs share an SM,
 // and one computes while the other waits. kLarge, kFine: hundredths, measured on an H200 with dense
 // attention. At head_dim 128 a fine tile counts as 2, so that half as many pairs are not worth it:
-// for lists that short, the loads and stores decide, not the products.
+// for lists that short, the loads and stores decide, not the products. At 192 and 256 the unit is
+// a pair of sm90's kernel for wide heads.
 template <int kLarge, int kFine>
 double cost(const TileShape& tile, double num_tiles, double /*num_lists*/) {
   return num_tiles * tile.q * tile.k * (tile.k >= 128 ? kLarge : kFine) / 100.;
@@ -65,6 +66,8 @@ constexpr Order kInOrder = {".in_order", 1, in_order, objection};
 
 using Cost = double (*)(const TileShape& tile, double num_tiles, double num_lists);
 
+// Costs of the other head_dims are those of kInAnyOrder. In order they decide nothing: there is one
+// tile, and no other backend has that rank.
 template <DType kType>
 void add_entries(std::vector<KernelEntry>& entries, const Order& order, Cost cost_of_64,
                  Cost cost_of_128) {
