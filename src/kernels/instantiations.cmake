@@ -1,7 +1,9 @@
 # src/kernels/instantiations.cmake
-# Which kernels are compiled: one source file for each line and head_dim, made in the build tree; one for each line where
-# KEYHOLE_CUDA_OLDEST_ONLY is on, because headers then take most of the time. A new head_dim or dtype is a word here, and
-# a row in the backend's entries.
+# Which kernels are compiled: one source file for each line and head_dim, made in the build tree. A new head_dim or dtype is a
+# word here, and a row in the backend's entries.
+#
+# Where KEYHOLE_CUDA_OLDEST_ONLY is on, nothing will run: each line is one file, because headers then take most of the time, and
+# has every head_dim in its last dtype, but the other dtypes in its first head_dim alone. What is left out throws.
 #
 # Names of a line: the folder and the header that define the function template, the function, its
 # parameters, the head_dims (of an indexer: the index heads), what else is a template argument (_: nothing), and the
@@ -31,6 +33,7 @@ set(keyhole_parameters_span_lists
 # keyhole_instantiate(FOLDER RESULT): writes the sources of a folder and gives their names.
 function(keyhole_instantiate folder result)
   set(sources "")
+  set(left_out "")
   foreach(line IN LISTS keyhole_instantiations)
     separate_arguments(words UNIX_COMMAND "${line}")
     list(GET words 0 line_folder)
@@ -49,8 +52,11 @@ function(keyhole_instantiate folder result)
       string(REPLACE "," ";" dtypes "${dtypes}")
     endif()
     set(files "${head_dims}")
+    string(REPLACE "," ";" all_head_dims "${head_dims}")
+    list(GET all_head_dims 0 first_head_dim)
+    list(GET dtypes -1 last_dtype)
     if(NOT KEYHOLE_CUDA_OLDEST_ONLY)
-      string(REPLACE "," ";" files "${head_dims}")
+      set(files "${all_head_dims}")
     endif()
     string(REPLACE "," ";" others "${others}")
     get_filename_component(name "${header}" NAME_WE)
@@ -68,8 +74,12 @@ function(keyhole_instantiate folder result)
         string(APPEND text "namespace keyhole::${folder} {\n")
         foreach(head_dim IN LISTS head_dims)
           foreach(dtype IN LISTS dtypes)
-            string(APPEND text "template void ${function}<DType::${dtype}, ${head_dim}${argument}>("
-                               "${keyhole_parameters_${parameters}});\n")
+            set(kernel "void ${function}<DType::${dtype}, ${head_dim}${argument}>(${keyhole_parameters_${parameters}})")
+            if(KEYHOLE_CUDA_OLDEST_ONLY AND NOT head_dim EQUAL first_head_dim AND NOT dtype STREQUAL last_dtype)
+              string(APPEND left_out "template <>\n${kernel} {\n  not_compiled();\n}\n")
+              continue()
+            endif()
+            string(APPEND text "template ${kernel};\n")
           endforeach()
         endforeach()
         string(APPEND text "}  // namespace keyhole::${folder}\n")
@@ -79,5 +89,18 @@ function(keyhole_instantiate folder result)
       endforeach()
     endforeach()
   endforeach()
+  if(left_out)
+    file(GLOB launch_headers RELATIVE "${PROJECT_SOURCE_DIR}/src" CONFIGURE_DEPENDS
+         "${PROJECT_SOURCE_DIR}/src/kernels/${folder}/*_launch.h")
+    set(text "// Made by src/kernels/instantiations.cmake.\n")
+    foreach(header IN LISTS launch_headers)
+      string(APPEND text "#include \"${header}\"\n")
+    endforeach()
+    string(APPEND text "#include \"kernels/not_compiled.h\"\n\n"
+                       "namespace keyhole::${folder} {\n${left_out}}  // namespace keyhole::${folder}\n")
+    set(source "${CMAKE_CURRENT_BINARY_DIR}/kernels/${folder}/left_out.cpp")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "${text}" @ONLY)
+    target_sources(keyhole_cuda_host PRIVATE "${source}")
+  endif()
   set(${result} "${sources}" PARENT_SCOPE)
 endfunction()
