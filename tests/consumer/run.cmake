@@ -34,10 +34,12 @@ else()
   set(how "-DKEYHOLE_SOURCE_DIR=${SOURCE_DIR}" -DKEYHOLE_CUDA=OFF)
 endif()
 
-# The flags of the build that is tested, so that ccache knows the objects already.
+# The flags and packages of the build that is tested, so that ccache knows the objects already.
+separate_arguments(without UNIX_COMMAND "${WITHOUT}")
 must("${CMAKE_COMMAND}" -S "${SOURCE_DIR}/tests/consumer" -B "${WORK_DIR}/build" -G "${GENERATOR}" ${how}
      -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_COMPILER=${COMPILER}"
-     "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -DKEYHOLE_WERROR=${WERROR} -DKEYHOLE_UNITE=${UNITE})
+     "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" "-DCMAKE_CXX_FLAGS_RELEASE=${RELEASE_FLAGS}" -DKEYHOLE_WERROR=${WERROR}
+     ${without})
 must("${CMAKE_COMMAND}" --build "${WORK_DIR}/build")
 must("${WORK_DIR}/build/consumer")
 file(READ "${SOURCE_DIR}/tests/consumer/expected.txt" expected)
