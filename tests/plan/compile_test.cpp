@@ -49,8 +49,8 @@ TEST(CompilePlan, LengthsThatListsCannotNumberAreRefusedAtOnce) {
   const Plan longest = plan(window(0), 1, most);
   if (test::scaled(100) == 100) {  // minutes with a sanitizer
     EXPECT_EQ(longest.explain({1, 1}).pairs, 1);
+    EXPECT_EQ(longest.explain().pairs, 1);
   }
-  EXPECT_EQ(longest.explain().pairs, 1);
 }
 
 TEST(CompilePlan, TilesThatHoldAPairAreCountedInPlainCoordinates) {

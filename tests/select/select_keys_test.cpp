@@ -4,16 +4,19 @@
 
 #include <cmath>
 
+#include "support/scale.h"
 #include "support/select_checks.h"
 
 namespace keyhole::test {
 namespace {
 
 TEST(SelectKeys, ChoosesWhatItsTwoStepsChoose) {
+  Sample sample;
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::e4m3, DType::f64}) {
     for (const char* visible :
          {"", "causal", "window(20)", "causal | dilated(5)", "random(9, 2, 1)"}) {
       for (const int64_t k : {1, 16, 150}) {
+        if (!sample.takes_next()) continue;
         const SelectCase c{.batch = 2,
                            .groups = 2,
                            .heads = 3,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "support/scale.h"
 #include "support/select_checks.h"
 
 namespace keyhole::test {
@@ -31,9 +32,11 @@ TEST(TopK, OfEveryKindOfScores) {
 
 // Long rows are bounded by a sample; wherever that fails, the result must not.
 TEST(TopK, OfLongRows) {
+  Sample sample;
   for (int kind = 0; kind < kNumScoreKinds; ++kind) {
     for (const int64_t k : {1, 300, 2048, 8191}) {
       for (const DType dtype : {DType::f32, DType::f64}) {
+        if (!sample.takes_next()) continue;
         const SelectCase c{.q_len = 2,
                            .entries = 32768 + 5,
                            .k = k,
@@ -64,12 +67,14 @@ TEST(TopK, OfRowsAsLongAsK) {
 }
 
 TEST(TopK, OfWhatIsVisible) {
+  Sample sample;
   for (const char* visible :
        {"causal", "window(3)", "window(200, 100)", "dilated(7)", "causal & dilated(3)",
         "causal | dilated(5, 9)", "random(9, 1, 7)", "prefix(70)", "~dense", "sinks(3) | window(9)",
         "global_at(17, 63, 64)", "blocks(48)"}) {
     for (const char* always : {"", "window(2)", "sinks(1) | window(1)", "dense", "dilated(50)"}) {
       for (const ScoreKind kind : {ScoreKind::normal, ScoreKind::special, ScoreKind::few_values}) {
+        if (!sample.takes_next()) continue;
         const SelectCase c{.batch = 2,
                            .groups = 2,
                            .q_len = 150,
