@@ -16,7 +16,7 @@ constexpr double kMultiplyAdds = 2 * kPairs * kHeadDim;  // scores, and output
 constexpr double kFma = 128;             // fp32 multiply-adds, and as many multiplications
 constexpr double kWgmma = 2048;          // bf16 multiply-adds of the tensor cores, by wgmma
 constexpr double kMma = kWgmma * 2 / 3;  // by mma.sync: assumed, and measured since
-constexpr double kSharedBytes = 128;     // between shared memory and everything else
+constexpr double kSharedBytes = 128;     // between shared memory and everything else: a pass
 constexpr double kExponentials = 16, kMaxima = 64;
 
 constexpr double kSms = 132, kGhz = 1.7;  // H200; hot it runs at 1.6 GHz, cool at up to 1.98
@@ -25,6 +25,10 @@ constexpr double kSms = 132, kGhz = 1.7;  // H200; hot it runs at 1.6 GHz, cool 
 // output is rescaled. The guess of step 7 leaves the exponentials alone.
 constexpr double kGuessed = kPairs / kExponentials;
 constexpr double kClassic = kPairs / kMaxima + kGuessed + kQueries * kHeadDim / kFma;
+
+// Passes of shared memory for a warp's read of 16 bytes a lane, and where neighbouring lanes read
+// the same address. A read of 4 bytes a lane takes one pass, and so does a shuffle.
+constexpr double kVector = 32 * 16 / kSharedBytes, kVectorOfPairs = kVector / 2;
 
 // Keys and values of 16 bits are written to shared memory once.
 constexpr double kWritten = 2 * kKeys * kHeadDim * 2;
@@ -41,11 +45,12 @@ struct Step {
 };
 
 const Step kSteps[] = {
-    // Two floats for each multiply-add.
-    {"1", kMultiplyAdds / kFma, kMultiplyAdds * 8 / kSharedBytes, kClassic, false},
-    // Scores: 12 loads of 16 bytes for 128 multiply-adds; output: 4 and 4 shuffles for 64.
+    // For 4 multiply-adds: 4 reads of a float, and one of 16 bytes that all lanes share.
+    {"1", kMultiplyAdds / kFma, kMultiplyAdds / 32 * (4 + kVectorOfPairs) / 4, kClassic, false},
+    // Scores: 4 reads of q and 8 of k for 128 multiply-adds; output: 4 of v, 4 shuffles for 64.
     {"2", kMultiplyAdds / kFma,
-     kMultiplyAdds / 2 * (12 * 16 / 128. + (4 * 16 + 4 * 4) / 64.) / kSharedBytes, kClassic, false},
+     kMultiplyAdds / 2 / 32 * ((4 * kVectorOfPairs + 8 * kVector) / 128 + (4 * kVector + 4) / 64),
+     kClassic, false},
     // Eight rows of a fragment in the same banks: eight accesses instead of one.
     {"3", kMultiplyAdds / kMma, (8 * kFragments + kWritten) / kSharedBytes, kClassic, false},
     {"4", kMultiplyAdds / kMma, (kFragments + kWritten) / kSharedBytes, kClassic, false},
