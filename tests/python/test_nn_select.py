@@ -528,6 +528,7 @@ def test_layers_on_the_gpu(stage):
     assert all(p.grad is not None for p in layer.parameters())
 
 
+@pytest.mark.slow
 def test_example(tmp_path):
     """examples/needle.py asserts by itself what each stage reaches."""
     picture = tmp_path / "needle.png"
@@ -595,6 +596,7 @@ def test_stages_of_a_model():
     assert out.logits.shape == (2, LENGTH, VOCABULARY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [None, "left"])
 def test_compiled_model(side):
     """Padding of a layer that chooses breaks the graph; without it there is one."""

@@ -118,6 +118,7 @@ assert counter.frame_count == 1
 """
 
 
+@pytest.mark.slow
 def test_the_first_call_of_a_process_may_be_compiled():
     subprocess.run([sys.executable, "-c", FIRST_CALL], check=True)
 
@@ -276,6 +277,7 @@ def test_autocast_under_compile():
         assert torch.equal(out, keyhole.attention(q, k, v, "causal"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_inductor(device):
     torch._dynamo.utils.counters.clear()
@@ -312,6 +314,7 @@ for name in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_exported_programs_run_in_another_process(tmp_path):
     keyhole.plan_cache.clear()
     for name, make in HELD.items():
@@ -342,6 +345,7 @@ def runs_ahead_of_time(folder, block, x):
     return subprocess.run([sys.executable, "-c", LOADS_PACKAGE, folder]).returncode
 
 
+@pytest.mark.slow
 def test_a_model_compiled_ahead_of_time_runs_in_another_process(tmp_path):
     x = draw(2, 40, 3, 16)
     status = runs_ahead_of_time(tmp_path, Block(keyhole.causal() & keyhole.window(5)).eval(), x)
@@ -604,6 +608,7 @@ def test_equal_patterns_have_equal_tensors():
     assert not torch.equal(plan_tensors.tensor_of(encoded.Anchored(LOCAL, 0)), LOCAL.tensor())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(torch.Tag, "cudagraph_unsafe"), reason="this torch has no tag cudagraph_unsafe")
 def test_inductor_keeps_out_of_its_cuda_graphs_what_follows_a_plan():
     assert torch.Tag.cudagraph_unsafe in ops.attention_forward.tags

@@ -75,6 +75,7 @@ assert counter.get_total_flops() == 4 * 36 * 4, counter.get_total_flops()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "between", ["", "keyhole.attention(q, q, q, 'causal')", "import keyhole.torch_attention.flops"]
 )

@@ -153,7 +153,7 @@ def test_opcheck(name, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_one_graph_serves_every_selection(backend, device):
     counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
     compiled = torch.compile(attend, fullgraph=True, backend=counter)

@@ -212,6 +212,7 @@ class Taking:
         self.tensor.untyped_storage().resize_(0)
 
 
+@pytest.mark.slow
 def test_the_collector_may_run_in_a_call():
     """Before Python 3.12 it runs wherever an object is made, since then when a call has returned. No result may come of
     memory that it took away."""
@@ -394,6 +395,7 @@ def test_two_threads_and_changing_tensors(device):
     assert not wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_plan_may_go_while_it_is_followed(device):
     q, k, v = draw_qkv(q_len=512, head_dim=64, device=device)

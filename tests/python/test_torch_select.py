@@ -407,6 +407,7 @@ def test_texts_compile():
     check_step(torch.compile(step, fullgraph=True, backend="aot_eager"), None, None)
 
 
+@pytest.mark.slow
 def test_inductor():
     check_step(torch.compile(step, fullgraph=True), LOCAL, None)
 

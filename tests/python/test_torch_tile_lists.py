@@ -185,7 +185,7 @@ def test_opcheck(form, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", ["tiles", "everything"])
 def test_one_graph_serves_every_selection(form, backend, device):
     """Also where bits are packed inside of it."""
@@ -221,6 +221,7 @@ class Selecting(torch.nn.Module):
         return keyhole.attention(q, k, v, keyhole.TileLists(best_tiles(q, k, 2), tile=(64, 64)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_selection_inside_of_the_graph(device):
     q, k, v = draw_qkv(**SIZES, device=device)

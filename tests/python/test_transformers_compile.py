@@ -22,10 +22,13 @@ from torch_reference import DEVICES  # noqa: E402
 
 keyhole_hf.register()
 
-pytestmark = pytest.mark.skipif(
-    int(transformers.__version__.split(".")[0]) < 5,
-    reason="transformers before 5 gives masks a tensor as the position of query 0, and the graph breaks there",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        int(transformers.__version__.split(".")[0]) < 5,
+        reason="transformers before 5 gives masks a tensor as the position of query 0, and the graph breaks there",
+    ),
+]
 needs_compatibility_function = pytest.mark.skipif(
     not hasattr(transformers.masking_utils, "packed_sequence_compatibility_function"),
     reason=f"transformers {transformers.__version__} has no packed_sequence_compatibility_function",
