@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a process each
+
 BEGIN = """
 import sys
 import torch, keyhole
@@ -60,7 +62,6 @@ for name, call in calls.items():
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("order", ["eager first", "compiled first"])
 def test_what_is_loaded_late_compiles(order):
     subprocess.run([sys.executable, "-c", THEN_COMPILED, order], check=True)
