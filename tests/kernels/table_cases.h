@@ -53,13 +53,12 @@ inline constexpr const char* kHostileCases[] = {
     "pattern=window(9) q_len=66 k_len=66 head_dim=192 v_head_dim=128",
     "pattern=window(9) q_len=66 k_len=66 head_dim=65 v_head_dim=257",
     // wide heads, whose kernels refuse narrow ones
-    "pattern=causal heads=4 kv_heads=2 q_len=200 k_len=210 head_dim=136 v_head_dim=72",
-    "pattern=window(40,3) batch=2 heads=2 kv_heads=2 q_len=190 k_len=180 head_dim=200 "
-    "v_head_dim=256 softcap=2",
+    "pattern=causal heads=2 kv_heads=1 q_len=130 k_len=140 head_dim=136 v_head_dim=72",
+    "pattern=window(40,3) batch=2 q_len=130 k_len=120 head_dim=200 v_head_dim=256 softcap=2",
     "pattern=blocks(16) q_len=300 k_len=300 head_dim=192 v_head_dim=136 dq=padded",
-    "pattern=blocks(64) heads=2 kv_heads=2 q_len=300 k_len=300 head_dim=248 v_head_dim=8 "
+    "pattern=blocks(64) heads=2 kv_heads=2 q_len=140 k_len=140 head_dim=248 v_head_dim=8 "
     "regime=attended_nan data=15",
-    "pattern=and(blocks(384),dilated(3)) q_len=769 k_len=769 head_dim=136 v_head_dim=8 dq=bshd",
+    "pattern=and(blocks(384),dilated(3)) q_len=400 k_len=400 head_dim=136 v_head_dim=8 dq=bshd",
     "pattern=dense q_len=2500 k_len=40 head_dim=72 v_head_dim=136 dq=sliced",
     "pattern=strided(16) heads=2 kv_heads=1 q_len=150 k_len=150 head_dim=256 v_head_dim=256 sink=1",
     "pattern=not(causal) q_len=140 k_len=140 head_dim=192 v_head_dim=192 regime=masked_nan",
