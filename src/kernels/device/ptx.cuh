@@ -86,6 +86,17 @@ __device__ __forceinline__ float2 load_shared_floats(uint32_t smem) {
   return two;
 }
 
+// so_far + 0 * x, for two packed values: NaN from then on, once x is infinite or NaN.
+template <class T>
+__device__ __forceinline__ uint32_t add_zero_times(uint32_t two, uint32_t so_far) {
+  uint32_t sum;
+  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(two), "r"(0), "r"(so_far));
+  } else {
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(two), "r"(0), "r"(so_far));
+  }
+  return sum;
+}
 // Two values, rounded; the first one in the low half.
 template <class T>
 __device__ __forceinline__ uint32_t pack_two(float low, float high) {

@@ -37,15 +37,16 @@ struct Work {
   bool is_nothing;  // padding: the CTA has no work at all
 };
 
-// Decodes a work item of a head.
-template <bool kTransposed = false>
-__device__ Work work_of(const Sizes& sizes, const TileView& view, const WorkItem& item,
-                        int32_t head_index) {
-  Work work;
+// Decodes a work item of a head, in three steps.
+__device__ __forceinline__ void decode_head(const Sizes& sizes, int32_t head_index, Work& work) {
   work.head_index = head_index;
   work.batch = head_index / sizes.heads;
   work.head = head_index - work.batch * sizes.heads;
   work.kv_head = sizes.kv_head_of(work.head);
+}
+template <bool kTransposed>
+__device__ __forceinline__ void decode_list(const TileView& view, const WorkItem& item,
+                                            Work& work) {
   work.is_nothing = item.list < 0;
   const int32_t list = work.is_nothing ? 0 : item.list;
   const int32_t per_class = kTransposed ? view.k_tiles : view.q_tiles;
@@ -54,10 +55,21 @@ __device__ Work work_of(const Sizes& sizes, const TileView& view, const WorkItem
   work.first_tile = item.first_tile;
   work.num_tiles = item.num_tiles;
   work.slot = item.slot;
-  work.residue = view.stride == 1 ? ResidueClass{0, view.q_len, 0, view.k_len}
-                                  : view.residues[work.class_index];
   work.runs = (kTransposed ? view.t_runs : view.runs) + item.first_run;
   work.num_runs = item.num_runs;
+}
+// After decode_list.
+__device__ __forceinline__ void decode_class(const TileView& view, Work& work) {
+  work.residue = view.stride == 1 ? ResidueClass{0, view.q_len, 0, view.k_len}
+                                  : view.residues[work.class_index];
+}
+template <bool kTransposed = false>
+__device__ Work work_of(const Sizes& sizes, const TileView& view, const WorkItem& item,
+                        int32_t head_index) {
+  Work work;
+  decode_head(sizes, head_index, work);
+  decode_list<kTransposed>(view, item, work);
+  decode_class(view, work);
   return work;
 }
 

@@ -18,7 +18,8 @@ void launch_keys(const BackwardParams& params, cudaStream_t stream) {
 
 template <DType kType, int kHeadDim, Bend kBend>
 void run_backward(const BackwardArgs& args) {
-  using C = std::conditional_t<kHeadDim == 64, KeysDim64, KeysDim128>;
+  using C = std::conditional_t<kHeadDim == 64, KeysDim64,
+                               std::conditional_t<kHeadDim == 96, KeysDim96, KeysDim128>>;
   static_assert(C::head_dim == kHeadDim);
   run_by_keys(args, launch_keys<kType, C, kBend>);
 }

@@ -1,8 +1,10 @@
 // src/kernels/sm90/backward_config.h
 // The compile-time choices of the backward kernel, one named type per head_dim. A CTA owns a key
 // tile, 64 keys for each of its two consumer warpgroups, and loops over query tiles. Registers set
-// the sizes. A thread holds dk and dv (64 keys x head_dim: head_dim registers in all), scores and
-// their gradients (64 keys x tile_q: tile_q in all), and dq of one step (32).
+// the sizes. A thread holds dk and dv (64 keys x head_dim: head_dim registers in all), and scores
+// and their gradients (64 keys x tile_q: tile_q in all), in whose place dq comes later. What is
+// left holds columns of keys and values: products that find them in registers read less shared
+// memory, which limits.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +17,20 @@ struct KeysDim64 {
   static constexpr int head_dim = 64;
   static constexpr int tile_q = 128, tile_k = 128;
   static constexpr int stages = 2;  // for q and dout: 211 KiB; three were slower
+  static constexpr int key_steps = 0, value_steps = 2;  // of 16 columns, in registers
+};
+// Like head_dim 128, but a quarter of the columns are zeros and are not multiplied.
+struct KeysDim96 {
+  static constexpr int head_dim = 96;
+  static constexpr int tile_q = 64, tile_k = 128;
+  static constexpr int stages = 2;
+  static constexpr int key_steps = 3, value_steps = 6;
 };
 struct KeysDim128 {
   static constexpr int head_dim = 128;
   static constexpr int tile_q = 64, tile_k = 128;
   static constexpr int stages = 2;  // 226 KiB
+  static constexpr int key_steps = 0, value_steps = 4;
 };
 
 // Wide heads: dk and dv of 64 keys fill the registers of two warpgroups, one gradient each

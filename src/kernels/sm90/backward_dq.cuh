@@ -25,6 +25,8 @@ __device__ __forceinline__ DqRows dq_rows(const BackwardParams& p, const device:
   return {first * head_dim, p.view.stride * head_dim, work.residue.num_q, DqForm::rows};
 }
 
+inline constexpr uint32_t kBlockBytes = device::kBlockFloats * sizeof(float);
+
 // The sums are stored in the same blocks: those of a step are contiguous, and leave in one bulk
 // addition unless some columns do not exist.
 template <class C>
@@ -42,74 +44,68 @@ __device__ __forceinline__ void add_blocks(const KeysShared<C>& shared, float* t
   await_reads_of_stores();
 }
 
-// Rows are taken eight at a time, from the upper or the lower half of their blocks: a lane holds
-// two columns of a row in each block. half: the address of the lane's part of the first one.
-__device__ __forceinline__ float2 load_staged(uint32_t half, int block, float scale) {
-  const uint32_t at = half + uint32_t(block) * (device::kBlockFloats * sizeof(float));
-  const float2 two = device::load_shared_floats(at);
-  return {scale * two.x, scale * two.y};
-}
-
-// Sums in row order. Two lanes exchange one of two blocks, so that each adds four columns.
-__device__ __forceinline__ void add_rows(uint32_t half, float scale, float* to, bool exists,
-                                         int columns, int lane) {
-  const bool is_odd = lane % 2 != 0;
-  to += lane % 4 / 2 * 4 + (is_odd ? 8 : 0);
+// Sums in row order: eight rows at a time, from the upper or the lower half of their blocks. Four
+// lanes have a row, four columns of every 16 each. Few registers: all is made anew for eight rows.
+template <class C>
+__device__ __forceinline__ void add_rows_of_step(const BackwardParams& p,
+                                                 const KeysShared<C>& shared, const DqRows& place,
+                                                 int32_t first) {
 #pragma unroll 1
-  for (int block = 0; 8 * block < columns; block += 2) {
-    const float2 own = load_staged(half, block + is_odd, scale);
-    const float2 other = load_staged(half, block + !is_odd, scale);
-    const float2 got = {__shfl_xor_sync(~0u, other.x, 1), __shfl_xor_sync(~0u, other.y, 1)};
-    const bool is_wanted = exists && 8 * (block + is_odd) < columns;
-    device::add_to_global(to + 8 * block, is_odd ? got : own, is_odd ? own : got, is_wanted);
-  }
-}
-
-// 16 rows of blocks, from row `first` of the class on.
-__device__ __forceinline__ void add_rows_of_warp(const BackwardParams& p, const DqRows& place,
-                                                 uint32_t blocks, int64_t first) {
+  for (int i = 0; i < C::tile_q / 8; ++i) {
+    asm volatile("" ::: "memory");
+    const uint32_t lane = device::thread_index() % 32;
+    const int32_t row = first + 8 * i + int32_t(lane / 4);
+    // A lane of the accumulator holds two columns: those of two neighbours are added.
+    uint32_t from = smem_address(shared.dq[i / 2]) + lane % 4 / 2 * kBlockBytes +
+                    (lane / 4 * 4 + lane % 2 * 2) * 16 + uint32_t(i % 2 * 8);
+    float* to = p.sums.dq + (place.first + row * place.row_step + lane % 4 * 4);
+    if (row >= int32_t(place.num_q)) continue;
 #pragma unroll 1
-  for (int i = 0; i < 2; ++i) {
-    const int lane = int(device::thread_index() % 32);  // anew: few registers
-    const int64_t row = first + 8 * i + lane / 4;
-    add_rows(blocks + uint32_t(16 * lane + 8 * i), p.sizes.scale,
-             p.sums.dq + place.first + row * place.row_step, row < place.num_q, p.sizes.head_dim,
-             lane);
+    for (int left = p.sizes.head_dim - int(lane % 4 * 4); left > 0; left -= 16) {
+      const float2 two = device::load_shared_floats(from);
+      const float2 next = device::load_shared_floats(from + 16);
+      device::add_to_global(to, {p.sizes.scale * two.x, p.sizes.scale * two.y},
+                            {p.sizes.scale * next.x, p.sizes.scale * next.y}, true);
+      from += 2 * kBlockBytes;
+      asm volatile("" : "+l"(to));  // one pointer, not a base and an index
+      to += 16;
+    }
   }
 }
 
 // One warp: dq of every step of the CTA.
 template <class C>
-__device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& shared,
-                                        bool is_leader) {
+__device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& shared) {
   // Few registers: two numbers tell all stages and parities.
-  uint32_t step = 0;
-  for (uint32_t item = 0;; ++item) {
-    const uint32_t slot = item % kSlots;
-    shared.await(shared.is_planned[slot], item / kSlots % 2);
-    const int32_t steps = shared.planned[slot].num_steps;
-    if (steps < 0) break;
-    const DqRows& place = shared.planned[slot].dq;
+  uint32_t item = 0, step = 0;
+  const auto planned = [&]() -> const PlannedKeys& {
+    asm volatile("" : "+r"(item)::"memory");  // made anew for each use
+    return shared.planned[item % kSlots];
+  };
+  for (;; ++item) {
+    shared.await_or_raise(shared.is_planned[item % kSlots], item / kSlots % 2);
+    if (planned().num_steps < 0) break;
 #pragma unroll 1
-    for (const uint32_t end = step + uint32_t(steps); step != end; ++step) {
-      shared.await(shared.dq_full, step % 2);
-      const int64_t first = int64_t{shared.tile[step % kTilesInUse]} * C::tile_q;
+    for (; step != planned().end_step; ++step) {
+      shared.await_or_raise(shared.dq_full, step % 2);
+      const DqRows& place = planned().dq;
+      const int32_t first = shared.steps[step % kStepPlaces].tile * C::tile_q;
       if (place.form == DqForm::blocks) {
         const int columns = p.sizes.head_dim;
-        if (is_leader) add_blocks<C>(shared, p.sums.dq + place.first + first * columns, columns);
-      } else if (place.form == DqForm::rows) {
-#pragma unroll 1
-        for (int i = 0; i < C::tile_q / 16; ++i) {
-          add_rows_of_warp(p, place, smem_address(shared.dq[i]), first + 16 * i);
+        if (device::thread_index() % 32 == 0) {
+          add_blocks<C>(shared, p.sums.dq + place.first + int64_t{first} * columns, columns);
         }
+      } else if (place.form == DqForm::rows) {
+        add_rows_of_step(p, shared, place, first);
       }
       __syncwarp();
-      if (is_leader) arrive(shared.dq_empty);
+      arrive_as_warp(shared.dq_empty);
+      arrive_as_warp(shared.step_empty[step % kStepPlaces]);
     }
     __syncwarp();
-    arrive_as_warp(shared.planned_empty[slot]);
+    arrive_as_warp(shared.planned_empty[item % kSlots]);
   }
-  if (is_leader) await_stores();
+  await_stores();
 }
 
 }  // namespace keyhole::sm90

@@ -154,13 +154,12 @@ void add_all(std::vector<KernelEntry>& entries) {
 
 }  // namespace
 
-// Smallest padded head_dim first: dispatch takes the first entry without an objection. There is no
-// kernel for 96: those heads run on the kernel for 128, with zeros in the extra columns. Latent
-// form comes after narrow heads, since its kernel multiplies 576 columns, however few there are,
+// Smallest padded head_dim first: dispatch takes the first entry without an objection. Latent form
+// comes after narrow heads, since its kernel multiplies 576 columns, however few there are,
 // and before wide ones, whose launches over key lists do not know that v is a part of k.
 std::vector<KernelEntry> backward_entries() {
   std::vector<KernelEntry> entries;
-  add_all<KeysDim64, KeysDim128>(entries);
+  add_all<KeysDim64, KeysDim96, KeysDim128>(entries);
   entries.push_back(latent_entry<DType::bf16>());
   entries.push_back(latent_entry<DType::f16>());
   add_all<WideDim192, WideDim256>(entries);

@@ -3,10 +3,10 @@
 // (rows are keys), so that their blocks are the left operand of the next products:
 //   dv += p' dout     dk += ds' q        p  = 2^(factor * k q' - lse2)   ' is transposed
 //   dq  = ds k, to memory                ds = p (v dout' - delta)
-// backward_shared.cuh has the pipeline. For dk, each warpgroup has ds of its own keys in registers.
-// For dq, both put ds in shared memory. They take turns: one computes all of a step's dq, and only
-// that one waits for the other's ds. So they drift apart, and the products of one fill the gaps of
-// the other; inside a warpgroup nothing overlaps but this:
+// backward_shared.cuh has the pipeline. For dk, each warpgroup has ds of its own keys in registers,
+// and some columns of their values. For dq, both put ds in shared memory. They take turns: one
+// computes all of a step's dq, and only that one waits for the other's ds. So they drift apart, and
+// the products of one fill the gaps of the other; inside a warpgroup nothing overlaps but this:
 //
 //   scores, v dout' | weights beside v dout' | ds | dv, dk beside the stores of ds | in turn: dq
 //
@@ -14,6 +14,8 @@
 // entmax is in entmax_keys.cuh.
 #pragma once
 
+#include "kernels/mma/ptx.cuh"
+#include "kernels/sm90/backward_epilogue.cuh"
 #include "kernels/sm90/backward_producer.cuh"
 #include "kernels/sm90/softmax_keys.cuh"
 
@@ -27,6 +29,13 @@ struct PairState {
   __device__ __forceinline__ void next() { ++uses; }
 };
 
+// Columns of a thread's keys or values as left operands of products, 16 a step. Of none, the one
+// that there is remains unused.
+template <int kSteps>
+struct Columns {
+  uint32_t step[kSteps > 0 ? kSteps : 1][4];
+};
+
 template <class T, class C, class Rule>
 struct KeysConsumer {
   using Keys = typename KeysShared<C>::Keys;
@@ -35,9 +44,11 @@ struct KeysConsumer {
   static constexpr int kD = C::head_dim, kBlocks = C::tile_q / 16;     // of 16 queries
   static constexpr int kWords = C::tile_q / 64;                        // of mask bits per lane
   static constexpr bool kPauses = Rule::kSparesRegisters && kD == 64;  // between polls
-  // Scores of 128 queries leave few registers: thread numbers are asked for anew at each use, which
-  // takes longer, and the bits of a mask are loaded where they are needed.
-  static constexpr bool kAsksAnew = Rule::kSparesRegisters || kD == 64;
+  static constexpr int kKeySteps = Rule::kSparesRegisters ? 0 : C::key_steps;
+  static constexpr int kValueSteps = Rule::kSparesRegisters ? 0 : C::value_steps;
+  // Few registers: thread numbers are asked for anew at each use, and the bits of a mask are loaded
+  // where they are needed.
+  static constexpr bool kAsksAnew = Rule::kSparesRegisters || kD == 64 || kValueSteps > 0;
   static constexpr bool kLoadsBitsLate = kAsksAnew && !Rule::kMeetsRowLate;
   using Scores = float[C::tile_q / 2];
   using Packed = uint32_t[kBlocks][4];
@@ -51,6 +62,7 @@ struct KeysConsumer {
   using Dq = float[C::tile_q / 64][C::head_dim / 2];
 
   const BackwardParams& p;
+  const BackwardMaps& maps;
   const typename Rule::Numbers& numbers;
   KeysShared<C>& shared;
   const int warpgroup;  // warp-uniform, and the compiler must be able to prove it
@@ -58,6 +70,8 @@ struct KeysConsumer {
   PairState state;      // of steps
   float dk[kD / 2], dv[kD / 2];
   Packed weight16, ds16;
+  Columns<kKeySteps> keys;
+  Columns<kValueSteps> values;
 
   static __device__ __forceinline__ int thread() {
     return int((kAsksAnew ? device::thread_index() : threadIdx.x) % kWarpgroup);
@@ -65,20 +79,41 @@ struct KeysConsumer {
   static __device__ __forceinline__ int lane() { return thread() % 32; }
   __device__ __forceinline__ int first_key() const { return 64 * warpgroup; }  // of the warpgroup
 
-  // scores = keys . queries', both [row][head_dim].
-  __device__ __forceinline__ void multiply_rows(Scores& scores, const void* keys,
-                                                const void* queries) const {
+  // scores = keys . queries', both [row][head_dim]. The first kSteps * 16 columns of the keys come
+  // from registers; those from shared memory begin the product.
+  template <int kSteps>
+  __device__ __forceinline__ void multiply_rows(Scores& scores, const Columns<kSteps>& in_registers,
+                                                const void* keys, const void* queries) const {
     const uint64_t left =
         operand_anew(smem_address(keys) + uint32_t(first_key() * 128), Keys::bytes);
     const uint64_t right = operand_anew(smem_address(queries), Queries::bytes);
-    Product<T>::template begin_of_shared<false, false>(scores, left, right);
+    const auto left_at = [&](int d) { return further(left, d / 4 * Keys::bytes + d % 4 * 32); };
+    const auto right_at = [&](int d) {
+      return further(right, d / 4 * Queries::bytes + d % 4 * 32);
+    };
+    if constexpr (kSteps < kD / 16) {
+      Product<T>::template begin_of_shared<false, false>(scores, left_at(kSteps), right_at(kSteps));
+    } else {
+      Product<T>::template of_register_rows<true>(scores, in_registers.step[0], right_at(0));
+    }
 #pragma unroll
-    for (int d = 1; d < kD / 16; ++d) {
-      Product<T>::template of_shared<false, false, false>(
-          scores, further(left, d / 4 * Keys::bytes + d % 4 * 32),
-          further(right, d / 4 * Queries::bytes + d % 4 * 32));
+    for (int d = kSteps + 1; d < kD / 16; ++d) {
+      Product<T>::template of_shared<false, false, false>(scores, left_at(d), right_at(d));
+    }
+#pragma unroll
+    for (int d = kSteps < kD / 16 ? 0 : 1; d < kSteps; ++d) {
+      Product<T>::template of_register_rows<false>(scores, in_registers.step[d], right_at(d));
     }
     commit_products();
+  }
+  // Own rows of keys or values.
+  template <int kSteps>
+  __device__ __forceinline__ void load_columns(Columns<kSteps>& to, const void* keys) const {
+    const uint32_t at = own_rows(keys);
+#pragma unroll
+    for (int d = 0; d < kSteps; ++d) {
+      mma::load_matrices(to.step[d], (at ^ uint32_t(d % 4 * 32)) + uint32_t(d / 4 * Keys::bytes));
+    }
   }
   // sum += weights . queries, [row][head_dim].
   __device__ __forceinline__ void add_product(float (&sum)[kD / 2], const Packed& weights,
@@ -130,7 +165,7 @@ struct KeysConsumer {
   // dq itself, in 16 bits.
   __device__ __forceinline__ void write_dq(const Dq& dq, const DqRows& place) const {
     const int64_t first_of_warp =
-        int64_t{shared.tile[state.uses % kTilesInUse]} * C::tile_q + thread() / 32 * 16;
+        int64_t{shared.steps[state.uses % kStepPlaces].tile} * C::tile_q + thread() / 32 * 16;
 #pragma unroll
     for (int i = 0; i < C::tile_q / 64; ++i) {
       const int64_t first = first_of_warp + 64 * i;
@@ -142,8 +177,8 @@ struct KeysConsumer {
     }
   }
 
-  __device__ __forceinline__ int32_t bitmap_of(int stage) const {
-    return *const_cast<const volatile int32_t*>(&shared.bitmap[stage]);
+  __device__ __forceinline__ int32_t bitmap() const {
+    return *const_cast<const volatile int32_t*>(&shared.steps[state.uses % kStepPlaces].bitmap);
   }
   // The mask bits of this thread's scores. Those of a full tile are used only where weights are
   // packed and masked without a branch.
@@ -161,7 +196,7 @@ struct KeysConsumer {
 
   // Pairs that do not attend get 0.
   __device__ __forceinline__ void select(Mask& mask, Scores& scores) const {
-    if constexpr (kLoadsBitsLate) mask.bitmap = bitmap_of(state.stage());
+    if constexpr (kLoadsBitsLate) mask.bitmap = bitmap();
     if (!mask.is_partial()) return;
     if constexpr (kLoadsBitsLate) load_bits(mask.bits, mask.bitmap);
 #pragma unroll
@@ -198,7 +233,7 @@ struct KeysConsumer {
                                           Mask& mask) {
     const Rule rule{numbers};
     const uint32_t delta_at = own_queries(shared.delta[stage]);
-    if constexpr (kLoadsBitsLate) mask.bitmap = bitmap_of(stage);
+    if constexpr (kLoadsBitsLate) mask.bitmap = bitmap();
     const bool is_partial = mask.is_partial();
     if (kLoadsBitsLate && is_partial) load_bits(mask.bits, mask.bitmap);
 #pragma unroll
@@ -263,25 +298,22 @@ struct KeysConsumer {
     publish_stores();
   }
 
-  __device__ __forceinline__ void begin_step(Mask& mask, Scores& scores) const {
+  // Waits for a step's queries and begins its scores.
+  __device__ __forceinline__ void begin_step(Mask& mask, Scores& scores) {
+    shared.template await<kPauses>(shared.is_full[state.stage()], state.parity());
+    if constexpr (kAsksAnew) state.uses = uint32_t(warp_uniform(int(state.uses)));
     if constexpr (!kLoadsBitsLate) {
-      mask.bitmap = bitmap_of(state.stage());
+      mask.bitmap = bitmap();
       load_bits(mask.bits, mask.bitmap);
     }
     begin_products();
-    multiply_rows(scores, shared.k[slot.stage()], shared.q[state.stage()]);
+    multiply_rows(scores, keys, shared.k[slot.stage()], shared.q[state.stage()]);
   }
-
-  __device__ __forceinline__ void mainloop_step(bool is_first) {
-    shared.template await<kPauses>(shared.is_full[state.stage()], state.parity());
-    if constexpr (kAsksAnew) state.uses = uint32_t(warp_uniform(int(state.uses)));
+  __device__ __forceinline__ void finish_step(Mask& mask, Scores& scores, bool is_last) {
     const int stage = state.stage();
-    Mask mask;
-    Scores scores, grad;
-    begin_step(mask, scores);
-    if (is_first) shared.await(shared.v_full, slot.uses % 2);
+    Scores grad;
     begin_products();
-    multiply_rows(grad, shared.v, shared.dout[stage]);
+    multiply_rows(grad, values, shared.v, shared.dout[stage]);
     make_weights(mask, scores);
     await_products<0>();
     is_ready(grad);
@@ -295,14 +327,12 @@ struct KeysConsumer {
     add_product(dk, ds16, shared.q[stage]);
     commit_products();
     share_ds(stage);
-    // The barrier of a stage passes when both have stored ds. Here the other warpgroup has also
-    // finished its last dq, so the other stage of ds is free.
+    // Here the other warpgroup has also finished its last dq, so the other stage of ds is free.
     const bool is_mine = stage == warpgroup;
-    const int both_have_stored = 1 + stage;
     if (is_mine) {
-      meet_at<kConsumers>(both_have_stored);
+      meet_at<kConsumers>(Meeting::both_stored_ds + stage);
     } else {
-      arrive_at<kConsumers>(both_have_stored);
+      arrive_at<kConsumers>(Meeting::both_stored_ds + stage);
     }
     await_products<0>();
     is_ready(dk);
@@ -315,17 +345,26 @@ struct KeysConsumer {
       await_products<0>();
 #pragma unroll
       for (auto& part : dq) is_ready(part);
+      if (is_last) arrive_at<kConsumers>(Meeting::dq_is_done);
       put_dq(dq);
+    } else if (is_last) {
+      meet_at<kConsumers>(Meeting::dq_is_done);
     }
     state.next();
   }
 
   __device__ __forceinline__ void mainloop(int steps) {
-    if constexpr (kD == 64) {  // a register less than asking in every step
-      shared.await(shared.v_full, slot.uses % 2);
-      for (; steps > 0; --steps) mainloop_step(false);
-    } else {
-      for (int i = 0; i < steps; ++i) mainloop_step(i == 0);
+    Mask mask;
+    Scores scores;
+    load_columns(keys, shared.k[slot.stage()]);
+    begin_step(mask, scores);
+    await_reads_of_item_before();
+    shared.await(shared.v_full, slot.uses % 2);
+    load_columns(values, shared.v);
+    while (true) {
+      finish_step(mask, scores, steps == 1);
+      if (--steps == 0) break;
+      begin_step(mask, scores);
     }
   }
   __device__ __forceinline__ void begin() {
@@ -335,34 +374,45 @@ struct KeysConsumer {
     is_ready(dv);
   }
 
-  // Epilogue: all of dk or dv of this work item. It is written, or stored in a slot of its own, or
-  // added to sums that several CTAs share. True when something written is not finite, and for
-  // sums if the rule asks for it.
-  __device__ __forceinline__ bool finish(const float (&sum)[kD / 2], float scale,
-                                         const device::DeviceTensor& to, int columns, float* slots,
-                                         float* all_sums) const {
-    const device::Work& work = shared.planned[slot.stage()].work;
-    const device::KeyRows keys = device::key_rows<C::tile_k, C::tile_k>(p, work, 0);
-    const int first = first_key() + thread() / 32 * 16;  // of the warp
-    const device::KeySums sums =
-        device::key_sums<C::tile_k, C::tile_k>(p, work, keys, 0, slots, all_sums, columns);
-    if (sums.rows.first == nullptr) {
-      const device::TileRows<T> rows = keys.of<T>(to, p.view.stride, columns);
-      return write_rows(sum, scale, rows.first + first * rows.step, rows.step, rows.count - first,
-                        columns, lane());
-    }
-    const int row = first + lane() / 4;
-#pragma unroll
-    for (int i = 0; i < kD / 2; i += 2) {
-      sums.take(row + i / 2 % 2 * 8, i / 4 * 8, lane() % 4 * 2, scale * sum[i], scale * sum[i + 1]);
-    }
-    return Rule::kChecksSums && !all_finite(sum);
+  // ---- Epilogue ----
+
+  __device__ __forceinline__ void meet_warpgroup() const {
+    meet_at<kWarpgroup>(Meeting::has_staged + warpgroup);
   }
-  static __device__ __forceinline__ bool all_finite(const float (&sum)[kD / 2]) {
-    bool are = true;
-#pragma unroll
-    for (int i = 0; i < kD / 2; ++i) are = are && fabsf(sum[i]) < INFINITY;
-    return are;
+  // TMA may still read what was staged of the item before. Then its keys may be loaded anew, and
+  // this warpgroup may store ds and stage again.
+  __device__ __forceinline__ void await_reads_of_item_before() const {
+    if (slot.uses == 0) return;
+    if (thread() == 0) {
+      await_reads_of_stores();
+      arrive(shared.planned_empty[slot.stage() ^ 1]);
+    }
+    meet_warpgroup();
+  }
+  // Own rows of the keys for dk, own rows of ds for dv: a panel of each stage.
+  __device__ __forceinline__ void store_gradients(const device::Work& work) {
+    const auto own = [&](const void* tile, uint32_t apart) {
+      return StagedRows{smem_address(tile) + uint32_t(first_key() * 128), apart};
+    };
+    const StagedRows dk_rows = own(shared.k[slot.stage()], Keys::bytes);
+    const StagedRows dv_rows = own(shared.ds[0], sizeof(shared.ds[0]));
+    const bool bad_v = stage_rows<T, kD>(dv, 1, dv_rows);
+    const bool bad_k = stage_rows<T, kD>(dk, p.sizes.scale, dk_rows);
+    if (bad_k || bad_v) *p.found_nonfinite = 1;
+    publish_stores();
+    meet_warpgroup();
+    if (thread() == 0) {
+      const int32_t first_row = work.row_tile * C::tile_k + first_key();
+      store_rows<kD>(maps.dv, dv_rows, work, first_row);
+      store_rows<kD>(maps.dk, dk_rows, work, first_row);
+      commit_stores();
+    }
+  }
+  __device__ __forceinline__ void add_gradients(const device::Work& work) {
+    add_sums<C>(p, work, first_key(), dk, p.sizes.scale, p.sizes.head_dim, p.slots.dk, p.sums.dk);
+    add_sums<C>(p, work, first_key(), dv, 1, p.sizes.v_head_dim, p.slots.dv, p.sums.dv);
+    if (Rule::kChecksSums && !(all_finite(dk) && all_finite(dv))) *p.found_nonfinite = 1;
+    meet_warpgroup();  // none of its warps reads the item any more
   }
 
   // Processes one work item after another.
@@ -374,15 +424,21 @@ struct KeysConsumer {
       const int steps = __shfl_sync(~0u, shared.planned[slot.stage()].num_steps, 0);
       if (steps < 0) break;
       begin();
-      if (steps > 0) mainloop(steps);
+      if (steps > 0) {
+        mainloop(steps);
+      } else {
+        await_reads_of_item_before();
+      }
       arrive_as_warp(shared.v_empty);  // also without steps: the item's number tells the parity
-      const bool bad_k = finish(dk, p.sizes.scale, p.dk, p.sizes.head_dim, p.slots.dk, p.sums.dk);
-      const bool bad_v = finish(dv, 1, p.dv, p.sizes.v_head_dim, p.slots.dv, p.sums.dv);
-      if (bad_k || bad_v) *p.found_nonfinite = 1;
-      __syncwarp();
-      arrive_as_warp(shared.planned_empty[slot.stage()]);
+      const device::Work& work = shared.planned[slot.stage()].work;
+      if (work.slot >= 0 || p.sums.dk != nullptr) {
+        add_gradients(work);
+      } else {
+        store_gradients(work);
+      }
       slot.next();
     }
+    if (thread() == 0) await_stores();
   }
 };
 
@@ -402,14 +458,13 @@ __device__ __forceinline__ void follow_keys(const BackwardParams& p, const Backw
   if (warp >= kConsumerWarps) {
     shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);
-    if (warp == kConsumerWarps && lane == 0) KeysProducer<C, Tiles>(maps, tiles, shared).load();
-    if (warp == kConsumerWarps + 1 && lane == 0) plan(p, tiles, shared);
-    if (warp == kConsumerWarps + 2) copy_numbers<C>(p, tiles, shared, lane);
-    if (warp == kConsumerWarps + 3) take_dq<C>(p, shared, lane == 0);
+    if (warp == kConsumerWarps && lane == 0) KeysProducer<C>(maps, shared).load();
+    if (warp == kConsumerWarps + 1 && lane == 0) plan_steps(p, tiles, shared);
+    if (warp == kConsumerWarps + 2) copy_numbers(p, shared);
+    if (warp == kConsumerWarps + 3) take_dq(p, shared);
   } else {
     grow_registers<kConsumerRegisters>();
-    KeysConsumer<T, C, Rule>{p, numbers, shared, warp / 4}.follow();
-    shared.waits.end();
+    KeysConsumer<T, C, Rule>{p, maps, numbers, shared, warp / 4}.follow();
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace keyhole::sm90 {
 
-// 64 and 128 (backward.cuh).
+// 64, 96 and 128 (backward.cuh).
 template <DType kType, int kHeadDim, Bend kBend>
 void run_backward(const BackwardArgs& args);
 

@@ -19,53 +19,97 @@ struct AllTiles {
   };
 };
 
-// The planner. All divisions happen here, once, instead of in every consumer thread. The list of
-// the next item is prefetched while the planner waits for a free slot.
-template <class Shared, class Tiles>
-__device__ __forceinline__ void plan(const BackwardParams& p, const Tiles& tiles, Shared& shared) {
-  PipelineState<kSlots> slot;
-  for (device::ShareCursor at(p.view.t_work.shares); at.is_valid(); at.next()) {
-    const WorkItem item = at.item().work;
-    if (item.num_tiles == 0 && p.sums.dk != nullptr) continue;  // adds nothing
-    prefetch(p.view.t_runs + item.first_run);
-    shared.await(shared.planned_empty[slot.stage], slot.parity ^ 1);
-    PlannedKeys& planned = shared.planned[slot.stage];
-    planned.work = device::work_of<true>(p.sizes, p.view, item, item.head);
-    asm volatile("" ::: "memory");  // few registers: reload the rest from shared memory
-    planned.num_steps = tiles.count(planned.work);
-    planned.dq = dq_rows(p, planned.work);
-    arrive(shared.is_planned[slot.stage]);
-    slot.next();
-  }
-  shared.await(shared.planned_empty[slot.stage], slot.parity ^ 1);
-  shared.planned[slot.stage].num_steps = -1;
-  arrive(shared.is_planned[slot.stage]);
+// What the planner writes down of an item, in small steps, since it has few registers. ptxas moves
+// no loads across the fences.
+template <class Tiles>
+__device__ __forceinline__ void plan_item(const BackwardParams& p, const Tiles& tiles,
+                                          const WorkItem& item, PlannedKeys& planned) {
+  device::decode_head(p.sizes, item.head, planned.work);
+  __threadfence_block();
+  device::decode_list<true>(p.view, item, planned.work);
+  __threadfence_block();
+  device::decode_class(p.view, planned.work);
+  __threadfence_block();
+  planned.num_steps = tiles.count(planned.work);
+  planned.dq = dq_rows(p, planned.work);
 }
 
+// The planner. All divisions happen here, once, instead of in every consumer thread. The list of
+// the next item is prefetched while the planner waits for a free slot. follow(planned): what else
+// is to be done with an item once it is planned.
+template <class Shared, class Tiles, class Follow>
+__device__ __forceinline__ void plan(const BackwardParams& p, const Tiles& tiles, Shared& shared,
+                                     Follow follow) {
+  uint32_t num_planned = 0, end_step = 0;
+  const auto await_slot = [&]() -> PlannedKeys& {
+    const uint32_t slot = num_planned % kSlots;
+    shared.await(shared.planned_empty[slot], num_planned / kSlots % 2 ^ 1);
+    return shared.planned[slot];
+  };
+  const auto publish = [&] { arrive(shared.is_planned[num_planned % kSlots]); };
+  for (device::ShareCursor at(p.view.t_work.shares); at.is_valid(); at.next()) {
+    const WorkItem& item = at.item().work;
+    if (item.num_tiles == 0 && p.sums.dk != nullptr) continue;  // adds nothing
+    prefetch(p.view.t_runs + item.first_run);
+    PlannedKeys& planned = await_slot();
+    plan_item(p, tiles, item, planned);
+    end_step += uint32_t(planned.num_steps);
+    planned.end_step = end_step;
+    publish();
+    follow(planned);
+    ++num_planned;
+  }
+  await_slot().num_steps = -1;
+  publish();
+}
+
+// Plans items, and writes down the steps of each.
 template <class C, class Tiles>
+__device__ __forceinline__ void plan_steps(const BackwardParams& p, const Tiles& tiles,
+                                           KeysShared<C>& shared) {
+  plan(p, tiles, shared, [&](const PlannedKeys& planned) {
+    uint32_t step = planned.end_step - uint32_t(planned.num_steps);
+    for (typename Tiles::Walk walk(tiles, planned.work); walk.is_valid(); walk.next(), ++step) {
+      const uint32_t place = step % kStepPlaces;
+      shared.await(shared.step_empty[place], step / kStepPlaces % 2 ^ 1);
+      shared.steps[place] = {walk.tile(), walk.bitmap()};
+      arrive(shared.step_full[place]);
+    }
+  });
+}
+
+// The tile of a step, once it is known.
+template <class C>
+__device__ __forceinline__ int32_t tile_of_step(KeysShared<C>& shared, uint32_t step) {
+  const uint32_t place = step % kStepPlaces;
+  shared.await(shared.step_full[place], step / kStepPlaces % 2);
+  return shared.steps[place].tile;
+}
+
+template <class C>
 class KeysProducer {
  public:
-  __device__ KeysProducer(const BackwardMaps& maps, const Tiles& tiles, KeysShared<C>& shared)
-      : maps_(maps), tiles_(tiles), shared_(shared) {
+  __device__ KeysProducer(const BackwardMaps& maps, KeysShared<C>& shared)
+      : maps_(maps), shared_(shared) {
     for (const RowMaps* rows : {&maps.q, &maps.dout, &maps.k, &maps.v}) prefetch(&rows->longer);
   }
 
   __device__ __forceinline__ void load() {
-    for (PipelineState<kSlots> slot;; slot.next()) {
-      shared_.await(shared_.is_planned[slot.stage], slot.parity);
-      const PlannedKeys& planned = shared_.planned[slot.stage];
-      const int32_t steps = planned.num_steps;
+    for (;; ++item_) {
+      const uint32_t slot = item_ % kSlots;
+      shared_.await(shared_.is_planned[slot], item_ / kSlots % 2);
+      const int32_t steps = shared_.planned[slot].num_steps;
       if (steps > 0) {
-        load_item(planned, slot.stage);
+        load_item(steps);
       } else {
-        arrive(shared_.k_full[slot.stage]);
+        arrive(shared_.k_full[slot]);
       }
       if (steps < 0) return;
       if (steps == 0) {
         begin_values();
         arrive(shared_.v_full);
       }
-      arrive(shared_.planned_empty[slot.stage]);
+      arrive(shared_.planned_empty[slot]);
     }
   }
 
@@ -73,85 +117,79 @@ class KeysProducer {
   using Keys = typename KeysShared<C>::Keys;
   using Queries = typename KeysShared<C>::Queries;
 
-  __device__ __forceinline__ void load_item(const PlannedKeys& planned, int slot) {
-    const device::Work& work = planned.work;
-    const int32_t first_q = int32_t(work.residue.first_q);
-    load_keys(shared_.k[slot], shared_.k_full[slot], maps_.k, work);
-
-    BoxAt queries = {0, 0, maps_.q.of_class(first_q).class_at, work.head, work.batch};
-    bool is_first = true;
-    for (typename Tiles::Walk walk(tiles_, work); walk.is_valid(); walk.next(), q_.next()) {
-      const int stage = q_.stage;
-      shared_.await(shared_.is_empty[stage], q_.parity ^ 1);
-      shared_.bitmap[stage] = walk.bitmap();
-      shared_.tile[q_.parity * C::stages + stage] = walk.tile();
-      queries.row = walk.tile() * C::tile_q;
+  __device__ __forceinline__ const device::Work& work() const {
+    asm volatile("" ::: "memory");  // few registers: reloaded for every use
+    return shared_.planned[item_ % kSlots].work;
+  }
+  __device__ __forceinline__ void load_item(int32_t steps) {
+    load_keys(shared_.k[item_ % kSlots], shared_.k_full[item_ % kSlots], maps_.k);
+#pragma unroll 1
+    for (const uint32_t first = step_, end = step_ + uint32_t(steps); step_ != end; ++step_) {
+      const int32_t row = tile_of_step(shared_, step_) * C::tile_q;
+      const uint32_t stage = step_ % C::stages;
+      shared_.await(shared_.is_empty[stage], step_ / C::stages % 2 ^ 1);
       arrive_and_expect(shared_.is_full[stage], 2 * KeysShared<C>::q_bytes);
-      copy_tile<Queries>(shared_.q[stage], maps_.q.of_class(first_q).map, shared_.is_full[stage],
-                         queries);
-      copy_tile<Queries>(shared_.dout[stage], maps_.dout.of_class(first_q).map,
-                         shared_.is_full[stage], queries);
-      if (!is_first) continue;
-      is_first = false;
+      load_rows(shared_.q[stage], shared_.is_full[stage], maps_.q, row);
+      load_rows(shared_.dout[stage], shared_.is_full[stage], maps_.dout, row);
+      if (step_ != first) continue;
       begin_values();
-      load_keys(shared_.v, shared_.v_full, maps_.v, work);
+      load_keys(shared_.v, shared_.v_full, maps_.v);
     }
   }
   // Waits until the values of the item before are not needed any more.
-  __device__ __forceinline__ void begin_values() {
-    shared_.await(shared_.v_empty, v_.parity ^ 1);
-    v_.next();
+  __device__ __forceinline__ void begin_values() { shared_.await(shared_.v_empty, item_ % 2 ^ 1); }
+  // Queries or dout of a step.
+  __device__ __forceinline__ void load_rows(const unsigned char* to, uint64_t& is_full,
+                                            const RowMaps& maps, int32_t row) {
+    const device::Work& of_item = work();
+    const ClassRows rows = maps.of_class(int32_t(of_item.residue.first_q));
+    copy_tile<Queries>(to, rows.map, is_full, {0, row, rows.class_at, of_item.head, of_item.batch});
   }
-  // Keys or values. Their box is made anew for both: few registers.
+  // Keys or values of the item.
   __device__ __forceinline__ void load_keys(const unsigned char* to, uint64_t& is_full,
-                                            const RowMaps& maps, const device::Work& work) {
-    asm volatile("" ::: "memory");
-    const ClassRows rows = maps.of_class(int32_t(work.residue.first_k));
+                                            const RowMaps& maps) {
+    const device::Work& of_item = work();
+    const ClassRows rows = maps.of_class(int32_t(of_item.residue.first_k));
     arrive_and_expect(is_full, KeysShared<C>::k_bytes);
-    copy_tile<Keys>(to, rows.map, is_full,
-                    {0, work.row_tile * C::tile_k, rows.class_at, work.kv_head, work.batch});
+    copy_tile<Keys>(
+        to, rows.map, is_full,
+        {0, of_item.row_tile * C::tile_k, rows.class_at, of_item.kv_head, of_item.batch});
   }
   const BackwardMaps& maps_;
-  const Tiles& tiles_;
   KeysShared<C>& shared_;
-  PipelineState<C::stages> q_;
-  PipelineState<1> v_;
+  uint32_t item_ = 0, step_ = 0;  // they tell stages and parities
 };
 
 // Copies lse2 and delta of every step; one warp.
-template <class C, class Tiles>
-__device__ __forceinline__ void copy_numbers(const BackwardParams& p, const Tiles& tiles,
-                                             KeysShared<C>& shared, int lane) {
-  PipelineState<C::stages> state;
-  for (PipelineState<kSlots> slot;; slot.next()) {
-    shared.await(shared.is_planned[slot.stage], slot.parity);
-    const PlannedKeys& planned = shared.planned[slot.stage];
-    if (planned.num_steps < 0) return;
-    const int64_t stride = p.view.stride, num_q = planned.work.residue.num_q;
-    const int64_t query = int64_t{planned.work.head_index} * p.sizes.q_len +
-                          planned.work.residue.first_q + stride * lane;
-    for (typename Tiles::Walk walk(tiles, planned.work); walk.is_valid();
-         walk.next(), state.next()) {
-      const int64_t first = int64_t{walk.tile()} * C::tile_q;
-      const int count = device::rows_left(num_q, first, C::tile_q);
-      const int64_t from = query + stride * first;
-      shared.await(shared.is_empty[state.stage], state.parity ^ 1);
-#pragma unroll
-      for (int i = 0; i < C::tile_q; i += 32) {
-        const bool is_inside = i + lane < count;
-        const int64_t at = from + stride * i;
-        device::copy_4_bytes_or_zeros(smem_address(&shared.lse2[state.stage][i + lane]),
-                                      p.lse2 + at, is_inside);
-        device::copy_4_bytes_or_zeros(smem_address(&shared.delta[state.stage][i + lane]),
-                                      p.delta + at, is_inside);
+template <class C>
+__device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared) {
+  uint32_t step = 0;
+  for (uint32_t item = 0;; ++item) {
+    const uint32_t slot = item % kSlots;
+    shared.await(shared.is_planned[slot], item / kSlots % 2);
+    const int32_t steps = shared.planned[slot].num_steps;
+    if (steps < 0) return;
+#pragma unroll 1
+    for (const uint32_t end = step + uint32_t(steps); step != end; ++step) {
+      const int64_t first = int64_t{tile_of_step(shared, step)} * C::tile_q;
+      asm volatile("" ::: "memory");  // few registers: the item is read again in every step
+      const device::Work& work = shared.planned[slot].work;
+      const int count = device::rows_left(work.residue.num_q, first, C::tile_q);
+      const int lane = int(device::thread_index() % 32);
+      int64_t at = int64_t{work.head_index} * p.sizes.q_len + work.residue.first_q +
+                   p.view.stride * (first + lane);
+      const uint32_t stage = step % C::stages;
+      shared.await(shared.is_empty[stage], step / C::stages % 2 ^ 1);
+#pragma unroll 1
+      for (int i = lane; i < C::tile_q; i += 32, at += 32 * p.view.stride) {
+        device::copy_4_bytes_or_zeros(smem_address(&shared.lse2[stage][i]), p.lse2 + at, i < count);
+        device::copy_4_bytes_or_zeros(smem_address(&shared.delta[stage][i]), p.delta + at,
+                                      i < count);
       }
-      device::commit_copies();
-      device::await_copies<0>();
-      __syncwarp();
-      arrive(shared.is_full[state.stage]);
+      mma::arrive_when_copied(shared.is_full[stage]);
     }
     __syncwarp();
-    arrive_as_warp(shared.planned_empty[slot.stage]);
+    arrive_as_warp(shared.planned_empty[slot]);
   }
 }
 

@@ -5,25 +5,35 @@
 // step the query tiles that attend to it. Two warpgroups are consumers, 64 keys each; the third is
 // the producer:
 //
-//   planner   1 thread  reads the CTA's work items and makes a PlannedKeys of each
+//   planner   1 thread  reads the CTA's work items, makes a PlannedKeys of each, and walks its list
 //   producer  1 thread  starts the TMA copies of one item after another, as stages become free:
 //                       K, q0 dout0, V, q1 dout1, ...
 //   numbers   1 warp    copies lse2 and delta of each step; in a residue class they are strided
-//   dq        1 thread  adds dq of each step to memory (backward_dq.cuh)
+//   dq        1 warp    adds dq of each step to memory (backward_dq.cuh)
+//
+// Consumers need nearly all registers, so these four have 24 each. Only the planner follows runs.
+// The others find in shared memory what they need, in every step anew.
 //
 // Barrier          completes a phase when                                       who waits
 //   is_planned     the planner has written the item of that slot                producer, numbers,
 //   dq k_full         its keys have arrived (or it has no steps, or is the last)   consumers
 //   planned_empty  keys and item have been used for the last time               planner
+//   step_full      the planner has written the step of that place               producer, numbers
+//   step_empty     its dq has been added                                        planner
 //   v_full         the values of an item have arrived                           consumers
 //   v_empty        every warp has finished its last product with them           producer
-//   is_full        q, dout, lse2, delta and step of that stage have arrived     consumers
+//   is_full        q, dout, lse2 and delta of that stage have arrived           consumers
 //   is_empty       every warp has used them for the last time                   producer, numbers
 //   dq_full        a warpgroup has staged dq of a step                          dq
 //   dq_empty       it has been read                                             consumers
+// by number (Meeting):
+//   both_stored_ds  of a stage: both warpgroups have stored ds                  whose turn it is
+//   dq_is_done     the last dq of an item is computed                           the other
+//   has_staged     a warpgroup has staged its gradients; may stage again        itself
 //
 // Keys have two slots, values one: values are free one step before the item ends and are needed
-// later than keys.
+// later than keys. At the end of an item dk is staged in place of its keys, and dv in place of ds;
+// TMA stores them while the next item begins (backward_epilogue.cuh).
 #pragma once
 
 #include "kernels/device/key_rows.cuh"
@@ -37,11 +47,20 @@ using device::BackwardParams;
 inline constexpr int kThreads = 3 * kWarpgroup, kConsumers = 2 * kWarpgroup;
 inline constexpr int kConsumerWarps = kConsumers / 32;
 // Registers per thread. The launch gives 168 to each of 384 threads; setmaxnreg moves them.
-inline constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;
+inline constexpr int kConsumerRegisters = 240, kProducerRegisters = 24;
 inline constexpr int kSlots = 2;  // for keys and planned items
+// Named barriers; __syncthreads() uses number 0.
+struct Meeting {
+  static constexpr int both_stored_ds = 1;  // and 2, of the other stage
+  static constexpr int dq_is_done = 3;
+  static constexpr int has_staged = 4;  // and 5, of the other warpgroup
+};
 
-// Query tiles of steps that are not over: two stages, and two steps whose dq is still on its way.
-inline constexpr int kTilesInUse = 4;  // step n has place n modulo 4
+// A step of a list: a query tile. Step n of the CTA has place n modulo kStepPlaces.
+struct PlannedStep {
+  int32_t tile, bitmap;
+};
+inline constexpr int kStepPlaces = 8;
 // Where dq of a work item's queries goes: to the fp32 sums, stored in blocks or in rows, or to dq
 // itself. Offsets in elements, not pointers: ptxas would not know that those point to global
 // memory.
@@ -55,6 +74,7 @@ struct DqRows {
 // One key tile of one query head and the query tiles that attend to it, or a chunk of them.
 struct PlannedKeys {
   int32_t num_steps;  // -1: there is no more work
+  uint32_t end_step;  // the number of steps up to its end, over all items of the CTA
   device::Work work;
   DqRows dq;
 };
@@ -65,29 +85,30 @@ struct KeysShared {
   using Queries = Panels<C::tile_q, C::head_dim>;
   static constexpr uint32_t k_bytes = Keys::bytes * Keys::count;
   static constexpr uint32_t q_bytes = Queries::bytes * Queries::count;
-  static_assert(kTilesInUse == 2 * C::stages);
-
   alignas(1024) unsigned char k[kSlots][k_bytes];  // 1024: the period of the swizzle
   unsigned char v[k_bytes];
   unsigned char q[C::stages][q_bytes], dout[C::stages][q_bytes];
   uint16_t ds[C::stages][C::tile_k * C::tile_q];            // [key][query], one per stage
   alignas(128) float dq[C::tile_q / 16][16 * C::head_dim];  // staged in blocks (query_blocks.cuh)
   float lse2[C::stages][C::tile_q], delta[C::stages][C::tile_q];
-  int32_t bitmap[C::stages];
-  int32_t tile[kTilesInUse];  // of a step, for dq
   PlannedKeys planned[kSlots];
+  PlannedStep steps[kStepPlaces];
   uint64_t is_planned[kSlots], k_full[kSlots], planned_empty[kSlots];
+  uint64_t step_full[kStepPlaces], step_empty[kStepPlaces];
   uint64_t v_full, v_empty;
   uint64_t is_full[C::stages], is_empty[C::stages];
   uint64_t dq_full, dq_empty;
-  Waits waits;
 
   __device__ void init() {
     constexpr int kProducers = 3;  // producer, numbers, dq
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(is_planned[i], 1);
       init_barrier(k_full[i], 1);
-      init_barrier(planned_empty[i], kConsumerWarps + kProducers);
+      init_barrier(planned_empty[i], kConsumers / kWarpgroup + kProducers);
+    }
+    for (int i = 0; i < kStepPlaces; ++i) {
+      init_barrier(step_full[i], 1);
+      init_barrier(step_empty[i], 1);
     }
     init_barrier(v_full, 1);
     init_barrier(v_empty, kConsumerWarps);
@@ -97,12 +118,15 @@ struct KeysShared {
     }
     init_barrier(dq_full, kWarpgroup / 32);
     init_barrier(dq_empty, 1);
-    waits.gave_up = 0;
     publish_barriers();
   }
   template <bool kSleeps = false>
   __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity) {
-    waits.await<kSleeps>(barrier, parity);
+    mma::await_phase<kSleeps>(barrier, parity);
+  }
+  // For dq, which waits for all others, to the end.
+  __device__ __forceinline__ void await_or_raise(uint64_t& barrier, uint32_t parity) {
+    mma::await_phase_or_raise(barrier, parity);
   }
 };
 

@@ -80,7 +80,7 @@ __device__ __forceinline__ bool store_rows_at_once(const ForwardParams& p,
     for (int i = 0; i < 4; ++i) {
       const float factor = end.row[i % 2].reciprocal;
       four[i] = device::pack_two<T>(factor * out[8 * b + 2 * i], factor * out[8 * b + 2 * i + 1]);
-      not_finite[i % 2] = add_zero_times<T>(four[i], not_finite[i % 2]);
+      not_finite[i % 2] = device::add_zero_times<T>(four[i], not_finite[i % 2]);
     }
     staging.put(b, four);
   }

@@ -115,16 +115,4 @@ __device__ __forceinline__ bool is_guess_wrong(const float (&sum)[2]) {
   return __any_sync(~0u, sum[0] > Weight<T>::limit || sum[1] > Weight<T>::limit);
 }
 
-// so_far + 0 * x, for two packed values: NaN from then on, once x is infinite or NaN.
-template <class T>
-__device__ __forceinline__ uint32_t add_zero_times(uint32_t two, uint32_t so_far) {
-  uint32_t sum;
-  if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(two), "r"(0), "r"(so_far));
-  } else {
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(two), "r"(0), "r"(so_far));
-  }
-  return sum;
-}
-
 }  // namespace keyhole::sm90

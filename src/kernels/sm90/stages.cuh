@@ -10,12 +10,13 @@ namespace keyhole::sm90 {
 using mma::PipelineState;
 using mma::Waits;
 
-// A tile in shared memory: panels of 64 columns of 16 bits, the layout of wgmma (ptx.cuh).
+// A tile in shared memory: panels of 64 columns of 16 bits, the layout of wgmma (ptx.cuh). The last
+// one may be partly unused.
 template <int kRows, int kColumns>
 struct Panels {
   static constexpr int bytes = kRows * 128;  // of a panel
-  static constexpr int count = kColumns / 64;
-  static_assert(kRows % 8 == 0 && kColumns % 64 == 0);
+  static constexpr int count = (kColumns + 63) / 64;
+  static_assert(kRows % 8 == 0 && kColumns % 16 == 0);
 };
 
 // Starts the TMA copies of a tile. The barrier must already expect its bytes.

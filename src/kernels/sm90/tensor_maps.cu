@@ -94,9 +94,9 @@ class MapMaker {
     }
   };
   DType dtype_;
-  // Two for each of q, k, v, and out or dout. Optional, so that unused ones are not initialised:
-  // that would cost two kilobytes of writes per call.
-  std::optional<Made> made_[8];
+  // Two for each of q, k, v, and out or dout, dk and dv. Optional, so that unused ones are not
+  // initialised: that would cost kilobytes of writes per call.
+  std::optional<Made> made_[12];
   int num_made_ = 0;
 };
 
@@ -206,7 +206,9 @@ BackwardMaps backward_maps(const device::BackwardParams& params, DType dtype, in
   return {.q = rows.of_queries(params.q, sizes.head_dim, q_rows),
           .dout = rows.of_queries(params.dout, sizes.v_head_dim, q_rows),
           .k = rows.of_keys(params.k, sizes.head_dim, k_rows),
-          .v = rows.of_keys(params.v, sizes.v_head_dim, k_rows)};
+          .v = rows.of_keys(params.v, sizes.v_head_dim, k_rows),
+          .dk = rows.of_keys(params.dk, sizes.head_dim, kWarpgroupRows),
+          .dv = rows.of_keys(params.dv, sizes.v_head_dim, kWarpgroupRows)};
 }
 
 }  // namespace keyhole::sm90

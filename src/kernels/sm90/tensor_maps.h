@@ -1,7 +1,7 @@
 // src/kernels/sm90/tensor_maps.h
-// Tensor maps: how TMA reads q, k, v and dout, and how it writes out. They are made on the host for
-// every launch (0.2 us each) and passed to the kernel by value. Nothing outlives the launch, and a
-// CUDA graph keeps its own copy.
+// Tensor maps: how TMA reads q, k, v and dout, and how it writes out, dk and dv. They are made on
+// the host for every launch (0.2 us each) and passed to the kernel by value. Nothing outlives the
+// launch, and a CUDA graph keeps its own copy.
 #pragma once
 
 #include <cuda.h>  // types; nothing of libcuda is linked
@@ -47,6 +47,7 @@ struct EntmaxMaps {
 };
 struct BackwardMaps {
   RowMaps q, dout, k, v;
+  RowMaps dk, dv;  // in boxes of one warpgroup's rows
 };
 
 // dtype: f16 or bf16. A box of q or dout has q_rows rows, one of k and v has k_rows; at most 256.

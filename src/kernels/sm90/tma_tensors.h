@@ -26,6 +26,7 @@ namespace keyhole::sm90 {
 inline constexpr int kBoxDims = 5;
 inline constexpr int kBoxColumns = 64;  // 128 bytes, the width of the swizzle
 inline constexpr int kWarpRows = 16;    // rows of a product that one warp holds
+inline constexpr int kWarpgroupRows = 64;
 
 // All rows of some classes of equal length. Dimensions are never 0: a tensor without rows gets one
 // row that no coordinate reaches (see TmaTensors).

@@ -23,7 +23,7 @@
 //   keys_empty     they have been multiplied for the last time                    its producer
 //   is_full        q or dout, its numbers and the step have arrived               weights, ds
 //   is_empty       both have used them for the last time                          its producer
-// by number (Meeting):
+// by number (WideMeeting):
 //   slopes_full    the slopes of a step are stored                                ds
 //   slopes_empty   they have been read                                            weights
 //   ds_full        ds of a step is stored                                         dq
@@ -37,10 +37,13 @@ namespace keyhole::sm90 {
 inline constexpr int kWideThreads = 4 * kWarpgroup;
 
 // Named barriers of two warpgroups, and of one.
-enum Meeting : int { kSlopesFull = 1, kSlopesEmpty, kDsFull, kDsEmpty, kPairsStored };
+enum WideMeeting : int { kSlopesFull = 1, kSlopesEmpty, kDsFull, kDsEmpty, kPairsStored };
 inline constexpr int kPair = 2 * kWarpgroup;
 
 enum class Half { weights, ds };
+
+// Query tiles of steps that are not over: two stages, and two steps whose dq is still on its way.
+inline constexpr int kTilesInUse = 4;  // step n has place n modulo 4
 
 template <class C>
 struct WideShared {
