@@ -11,21 +11,31 @@ namespace keyhole::mma {
 
 using device::SpanLists;
 
-// The rows of a CTA: kPairRows of a list.
-__device__ __forceinline__ GatherRows rows_of_list(const device::Sizes& sizes,
-                                                   const GatherView& view, int64_t list,
-                                                   int32_t row_tile) {
-  GatherRows rows;
-  rows.heads_per_kv = sizes.heads / sizes.kv_heads;
+// The rows of a CTA: kPairRows of a list, like GatherRows, of the heads that share it.
+struct ListRows {
+  int32_t batch, kv_head, first_head, heads;
+  int64_t first_query;  // of the list
+  int32_t first_row;    // of the CTA, counted in the list
+  int32_t count;        // of the CTA
+
+  __device__ int32_t head(int32_t row) const { return first_head + (first_row + row) % heads; }
+  __device__ int64_t query(int32_t row) const { return first_query + (first_row + row) / heads; }
+};
+// index: of the list, in the chunk.
+__device__ __forceinline__ ListRows rows_of_list(const device::Sizes& sizes, const GatherView& view,
+                                                 const SpanLists& lists, int64_t index,
+                                                 int32_t row_tile) {
+  ListRows rows;
+  const int64_t list = lists.first + index;
   const int32_t unit = int32_t(list / view.lists);
   rows.batch = unit / sizes.kv_heads;
   rows.kv_head = unit % sizes.kv_heads;
-  rows.list = list - unit * view.lists;
-  rows.first_query = rows.list * view.rows_per_list;
+  rows.first_head = rows.kv_head * (sizes.heads / sizes.kv_heads) + lists.first_head;
+  rows.heads = lists.heads;
+  rows.first_query = (list - unit * view.lists) * view.rows_per_list;
   rows.first_row = row_tile * device::kPairRows;
   const int64_t queries = min(int64_t{view.rows_per_list}, sizes.q_len - rows.first_query);
-  rows.count =
-      max(0, min(int32_t(queries) * rows.heads_per_kv - rows.first_row, device::kPairRows));
+  rows.count = max(0, min(int32_t(queries) * rows.heads - rows.first_row, device::kPairRows));
   return rows;
 }
 
@@ -49,7 +59,7 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
   extern __shared__ __align__(128) unsigned char shared[];
   const int64_t index = blockIdx.x / uint32_t(lists.row_tiles);  // of the list, in the chunk
   const int32_t row_tile = int32_t(blockIdx.x - index * lists.row_tiles);
-  const GatherRows rows = rows_of_list(p.sizes, view, lists.first + index, row_tile);
+  const ListRows rows = rows_of_list(p.sizes, view, lists, index, row_tile);
   const uint32_t members = (1u << rows.count) - 1;
   const int32_t warp = int32_t(threadIdx.x / 32);
   unsigned char* const all_slots = shared + 2 * S::rows_bytes;
