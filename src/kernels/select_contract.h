@@ -55,8 +55,9 @@ struct IndexLossArgs {
   TensorView q, k, w, k_scale;                // of the indexer, as above
   TensorView target_q, target_k, target_lse;  // of the attention
   WeightRule rule;                            // of the attention
-  PlanView lists;
-  TensorView loss, stats;  // the gradients read stats alone
+  int64_t keys_per_entry = 1;                 // keys of target_k that an entry of k stands for
+  PlanView lists;                             // of keys
+  TensorView loss, stats;                     // the gradients read stats alone
   // If has_rows, the queries that count, ascending; else all. The others have loss 0 and no
   // gradient.
   bool has_rows = false;

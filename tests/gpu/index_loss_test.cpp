@@ -31,6 +31,9 @@ TEST_F(GpuIndexLoss, OfSelectedKeys) {
   check_all(
       loss_cases_of_selected_keys(std::array{DType::f32, DType::f16, DType::bf16, DType::e4m3}));
 }
+TEST_F(GpuIndexLoss, OfEntriesThatStandForSeveralKeys) {
+  check_all(loss_cases_of_pooled_keys(std::array{DType::f32, DType::f16, DType::bf16}));
+}
 TEST_F(GpuIndexLoss, OfAnyHeads) { check_all(loss_cases_of_heads()); }
 TEST_F(GpuIndexLoss, KnowsSoftcapScaleAndKeysElsewhere) { check_all(loss_cases_of_rules()); }
 TEST_F(GpuIndexLoss, OfSomeRows) { check_all(loss_cases_of_rows()); }
@@ -115,7 +118,7 @@ TEST_F(GpuIndexLoss, ListsMayBeWideAndHavePaddingAnywhere) {
   const LossCase c{.groups = 2, .q_len = 30, .entries = 200, .selected = 9, .device = kGpu};
   LossProblem p(c), wide(c);
   LossTensors tensors(p), wide_tensors(wide);
-  const IndexView lists = p.selected();
+  const IndexView lists = p.selected().indices;
   std::vector<int64_t> keys;
   for (int64_t row = 0; row < c.groups * c.q_len; ++row) {
     for (int64_t i = c.selected - 1; i >= 0; --i) {

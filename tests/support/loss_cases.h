@@ -75,6 +75,35 @@ inline std::vector<LossCase> loss_cases_of_heads() {
   return cases;
 }
 
+// Entries that stand for several keys; the last one has fewer, and the query's own is not over.
+inline std::vector<LossCase> loss_cases_of_pooled_keys(std::span<const DType> dtypes) {
+  std::vector<LossCase> cases;
+  for (const int64_t keys_per_entry : {2, 4, 33}) {
+    for (const int64_t selected : {0, 1, 6, 200}) {
+      for (const DType dtype : dtypes) {
+        cases.push_back(
+            {.batch = 2,
+             .groups = 2,
+             .heads = 3,
+             .target_heads = 8,
+             .kv_heads = 2,
+             .q_len = 70,
+             .entries = 180 / keys_per_entry,
+             .keys_per_entry = keys_per_entry,
+             .missing_keys = keys_per_entry / 2,
+             .dtype = dtype,
+             .target_dtype = dtype,
+             .has_scale = keys_per_entry == 4,
+             .pattern = selected == 0 && keys_per_entry == 2 ? parse("dilated(3)") : causal(),
+             .selected = selected,
+             .rows = selected == 6 ? std::vector<int32_t>{0, 3, 69} : std::vector<int32_t>{},
+             .other_weight = 0.5});
+      }
+    }
+  }
+  return cases;
+}
+
 // Softcap, scale, and keys elsewhere that share the softmax: a window, a sink.
 inline std::vector<LossCase> loss_cases_of_rules() {
   std::vector<LossCase> cases;

@@ -356,7 +356,7 @@ struct Memory {
       chunks = row_chunks(args, row_bytes, std::max(kMostLossBytes / 4, kMostLossBytes - dk_sums));
     }
     const int64_t rows = checked_mul(units, chunks.at_once, kWho);
-    bits = device::row_bits_bytes(units, chunks.at_once, entries);
+    bits = chunk_bits_bytes(args, chunks.at_once);
     before = round_up(rows * 4 * words, 256);
     ds = round_up(rows * 4 * most_keys, 256);
     positive = round_up(rows * 4 * most_keys * head_words, 256);

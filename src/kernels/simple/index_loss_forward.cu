@@ -88,8 +88,7 @@ __global__ void __launch_bounds__(kLossThreads, kCtas)
 }  // namespace
 
 int64_t index_loss_bytes(const IndexLossArgs& args) {
-  const RowChunks chunks = row_chunks(args, 0, kMostLossBytes);
-  return device::row_bits_bytes(args.q.shape[0] * args.k.shape[1], chunks.at_once, args.k.shape[2]);
+  return chunk_bits_bytes(args, row_chunks(args, 0, kMostLossBytes).at_once);
 }
 
 void run_index_loss(const IndexLossArgs& args) {

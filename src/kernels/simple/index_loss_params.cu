@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "base/int_math.h"
+#include "kernels/device/grid_loop.cuh"
+#include "kernels/device/launch.h"
 #include "kernels/device/math.cuh"
 #include "kernels/device/rows.cuh"
 #include "kernels/simple/index_loss_params.h"
@@ -41,6 +43,8 @@ IndexLossParams index_loss_params(const IndexLossArgs& args) {
   p.heads_per_key = narrow(target[1] / std::max<int64_t>(1, args.target_k.shape[1]), kWho);
   p.q_len = q[2];
   p.entries = args.k.shape[2];
+  p.k_len = args.target_k.shape[2];
+  p.keys_per_entry = args.keys_per_entry;
   p.picked = args.has_rows ? args.rows : nullptr;
   return p;
 }
@@ -48,18 +52,68 @@ IndexLossParams index_loss_params(const IndexLossArgs& args) {
 RowChunks row_chunks(const IndexLossArgs& args, int64_t row_bytes, int64_t most_bytes) {
   constexpr int64_t kMostCtas = int64_t{1} << 24;  // of a launch with one for each row
   const int64_t units = std::max<int64_t>(1, args.q.shape[0] * args.k.shape[1]);
-  const int64_t bits = device::row_bits_bytes(units, 1, args.k.shape[2]);
+  const int64_t bits = chunk_bits_bytes(args, 1);
   const int64_t rows = args.has_rows ? args.num_rows : args.q.shape[2];
   const int64_t fitting = most_bytes / std::max<int64_t>(1, row_bytes + bits);
   const int64_t most = std::min(fitting, kMostCtas / units);
   return {rows, std::clamp<int64_t>(most, 1, std::max<int64_t>(1, rows))};
 }
 
+int64_t chunk_bits_bytes(const IndexLossArgs& args, int64_t rows) {
+  const int64_t units = args.q.shape[0] * args.k.shape[1];
+  const int64_t bits = device::row_bits_bytes(units, rows, args.k.shape[2]);
+  if (args.keys_per_entry == 1) return bits;
+  return bits + device::row_bits_bytes(units, rows, args.target_k.shape[2]);
+}
+
+namespace {
+
+// A word of entries from the bits of their keys.
+__global__ void __launch_bounds__(device::kLoopThreads)
+    pool_bits(RowBits keys, uint32_t* entries, int64_t words, int64_t count, int64_t k_len,
+              int64_t keys_per_entry) {
+  device::for_each_index(count, [&](int64_t i) {
+    const uint32_t* const row = keys.bits + i / words * keys.words;
+    const int64_t first = i % words * 32 * keys_per_entry;
+    uint32_t bits = 0;
+    for (int32_t entry = 0; entry < 32; ++entry) {
+      const int64_t begin = first + entry * keys_per_entry;
+      const int64_t end = min(begin + keys_per_entry, k_len);
+      bool is_listed = false;
+      for (int64_t key = begin; key < end && !is_listed; ++key) {
+        is_listed = (row[key / 32] >> (key % 32) & 1) != 0;
+      }
+      bits |= uint32_t(is_listed) << entry;
+    }
+    entries[i] = bits;
+  });
+}
+
+}  // namespace
+
 void draw_chunk(const IndexLossArgs& args, IndexLossParams& p, int64_t first_row, int64_t num_rows,
                 void* memory) {
   p.first_row = first_row, p.num_rows = num_rows;
-  p.listed = device::draw_row_bits(args.lists, p.units, {first_row, num_rows}, p.entries, memory,
-                                   static_cast<cudaStream_t>(args.launch.stream), p.picked);
+  const auto stream = static_cast<cudaStream_t>(args.launch.stream);
+  const auto draw = [&](int64_t columns, void* to) {
+    return device::draw_row_bits(args.lists, p.units, {first_row, num_rows}, columns, to, stream,
+                                 p.picked);
+  };
+  if (p.keys_per_entry == 1) {
+    p.listed = draw(p.entries, memory);
+    return;
+  }
+  auto* const keys =
+      static_cast<unsigned char*>(memory) + device::row_bits_bytes(p.units, num_rows, p.entries);
+  p.listed_keys = draw(p.k_len, keys);
+  const bool is_shared = p.listed_keys.head_stride == 0;  // by all units
+  const int64_t words = device::row_words(p.entries);
+  const int64_t count = words * num_rows * (is_shared ? std::min(p.units, 1) : p.units);
+  p.listed = {static_cast<uint32_t*>(memory), words, is_shared ? 0 : words * num_rows};
+  if (count == 0) return;
+  device::launch("the bits of entries", pool_bits,
+                 {device::loop_ctas(count), device::kLoopThreads, 0}, stream, p.listed_keys,
+                 static_cast<uint32_t*>(memory), words, count, p.k_len, p.keys_per_entry);
 }
 
 }  // namespace keyhole::simple
