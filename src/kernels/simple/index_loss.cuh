@@ -14,13 +14,14 @@
 #include <cuda_fp8.h>
 
 #include "kernels/device/cta_sum.cuh"
+#include "kernels/device/index_loss_params.h"
+#include "kernels/device/loss_sums.cuh"
 #include "kernels/device/math.cuh"
 #include "kernels/device/rows.cuh"
-#include "kernels/simple/index_loss_params.h"
 
 namespace keyhole::simple {
 
-using device::value_of;
+using device::AnyTensor, device::IndexLossParams, device::LossSums, device::value_of;
 
 inline constexpr int32_t kLossThreads = 128, kOwn = 4;
 inline constexpr int32_t kKeys = 64, kHeads = 32, kColumns = 32;
@@ -127,10 +128,7 @@ struct KeyTile {
 };
 
 __device__ inline Row row_at(const IndexLossParams& p, int64_t index, int32_t unit) {
-  const int64_t place = p.first_row + index;
-  const int64_t query = p.picked == nullptr ? place : p.picked[place];
-  return {unit, unit / p.groups, unit % p.groups, index,
-          uint64_t(query) < uint64_t(p.q_len) ? query : -1};
+  return {unit, unit / p.groups, unit % p.groups, index, device::query_at(p, index)};
 }
 // Of a launch with `ctas_per_row` for each. The last queries first: they often have the most keys.
 __device__ inline Row row_of_cta(const IndexLossParams& p, int32_t ctas_per_row = 1) {

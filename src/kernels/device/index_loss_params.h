@@ -1,4 +1,4 @@
-// src/kernels/simple/index_loss_params.h
+// src/kernels/device/index_loss_params.h
 // What the launches of an index loss receive. They follow bits: those of a plan or of an index
 // tensor, drawn for as many queries at a time as fit the scratch memory. Where an entry stands for
 // several keys, bits of keys are drawn first.
@@ -12,9 +12,7 @@
 #include "kernels/device/row_bits.h"
 #include "kernels/select_contract.h"
 
-namespace keyhole::simple {
-
-using device::DeviceTensor, device::DeviceVector, device::RowBits;
+namespace keyhole::device {
 
 // A tensor of any dtype. One kernel reads all of them: it decides once for many elements.
 struct AnyTensor {
@@ -75,6 +73,9 @@ int64_t chunk_bits_bytes(const IndexLossArgs& args, int64_t rows);
 void draw_chunk(const IndexLossArgs& args, IndexLossParams& p, int64_t first_row, int64_t num_rows,
                 void* memory);
 
+// Queues the storing of losses of 0, for all rows: those that count are stored later.
+void clear_losses(const IndexLossParams& p, cudaStream_t stream);
+
 inline constexpr int64_t kMostLossBytes = int64_t{512} << 20;
 
-}  // namespace keyhole::simple
+}  // namespace keyhole::device
