@@ -102,7 +102,7 @@ LossCase loss_case(const SelectKernel& kernel, const SelectSubject& subject) {
           .head_dim = subject.head_dim.value_or(8),
           .target_heads = 2 * shape.heads,
           .kv_heads = shape.heads,
-          .target_dim = subject.head_dim.value_or(12),
+          .target_dim = subject.head_dim.value_or(16),
           .q_len = shape.q_len,
           .entries = shape.k_len,
           .dtype = kernel.dtype,

@@ -6,8 +6,8 @@
 # has every head_dim in its last dtype, but the other dtypes in its first head_dim alone. What is left out throws.
 #
 # Names of a line: the folder and the header that define the function template, the function, its
-# parameters, the head_dims (of an indexer: the index heads), what else is a template argument (_: nothing), and the
-# dtypes, if they are not f16 and bf16.
+# parameters, the head_dims (of an indexer: the index heads; of the pairs of an index loss: the heads of a tile), what else is
+# a template argument (_: nothing), and the dtypes, if they are not f16 and bf16.
 set(keyhole_instantiations
     "mma  gather_forward.cuh   launch_gather_forward   forward_lists   64,96,128,192,256  _"
     "mma  gather_backward.cuh  launch_gather_backward  backward_lists  64,96,128,192,256  _"
@@ -15,6 +15,9 @@ set(keyhole_instantiations
     "sm80 forward.cuh          run_forward             forward         64,96,128,192,256  _"
     "sm80 backward.cuh         run_backward            backward        64,96,128,192,256  _"
     "sm80 entmax_scan.cuh      run_entmax_forward      forward         64,128             _"
+    "sm80 index_loss_pairs.cuh launch_index_loss_pairs loss_pairs      32,128             LossResult::loss"
+    "sm80 index_loss_pairs.cuh launch_index_loss_pairs loss_pairs      32,128             LossResult::gradients bf16"
+    "sm80 index_loss_dq.cuh    launch_index_loss_dq    loss_dq         64,128,256         _                     bf16"
     "sm90 forward.cuh          run_forward             forward         64,96,128,192,256  Bend::none,Bend::softcap"
     "sm90 backward.cuh         run_backward            backward        64,128             Bend::none,Bend::softcap"
     "sm90 wide_backward.cuh    run_wide_backward       backward        192,256            Bend::none,Bend::softcap"
@@ -25,6 +28,8 @@ set(keyhole_instantiations
 set(keyhole_parameters_forward "const ForwardArgs&")
 set(keyhole_parameters_backward "const BackwardArgs&")
 set(keyhole_parameters_scores "const ScoreArgs&")
+set(keyhole_parameters_loss_pairs "const LossPairs&, cudaStream_t")
+set(keyhole_parameters_loss_dq "const LossPairs&, const device::DeviceTensor&, cudaStream_t")
 set(keyhole_parameters_forward_lists "const device::GatherForwardParams&, cudaStream_t")
 set(keyhole_parameters_backward_lists "const device::BackwardParams&, const GatherView&, cudaStream_t")
 set(keyhole_parameters_span_lists

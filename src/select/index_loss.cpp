@@ -76,7 +76,7 @@ void run_index_loss_backward(const SelectKernel& kernel, const TensorView& dloss
 void run_index_loss_forward(const IndexerView& indexer, const AttentionTarget& target,
                             const Lists& lists, const TensorView& loss, const TensorView& stats,
                             const IndexLossOptions& options) {
-  const SelectRequest request = request_of(SelectOperation::loss, indexer, 0, options.backend);
+  const SelectRequest request = request_of(SelectOperation::loss, indexer, target, options.backend);
   run_index_loss_forward(choose_select(select_table(), request), indexer, target, lists, loss,
                          stats, options);
 }
@@ -85,7 +85,7 @@ void run_index_loss_backward(const TensorView& dloss, const IndexerView& indexer
                              const AttentionTarget& target, const Lists& lists,
                              const TensorView& stats, const IndexGradients& gradients,
                              const IndexLossOptions& options) {
-  SelectRequest request = request_of(SelectOperation::gradients, indexer, 0, options.backend);
+  SelectRequest request = request_of(SelectOperation::gradients, indexer, target, options.backend);
   request.deterministic = options.deterministic;
   run_index_loss_backward(choose_select(select_table(), request), dloss, indexer, target, lists,
                           stats, gradients, options);

@@ -29,6 +29,8 @@ TEST(IndexLoss, OfEntriesThatStandForSeveralKeys) {
   check_all(loss_cases_of_pooled_keys(std::array{DType::f32, DType::f64, DType::bf16}));
 }
 
+TEST(IndexLoss, OfTheCasesOfTensorCores) { check_all(loss_cases_of_tensor_cores(DType::bf16)); }
+
 TEST(IndexLoss, OfAnyHeads) { check_all(loss_cases_of_heads()); }
 
 TEST(IndexLoss, KnowsSoftcapScaleAndKeysElsewhere) { check_all(loss_cases_of_rules()); }

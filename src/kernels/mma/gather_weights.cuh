@@ -6,6 +6,7 @@
 
 #include "kernels/device/span_lists.h"
 #include "kernels/mma/gather_backward.cuh"
+#include "kernels/mma/kept_weights.cuh"
 
 namespace keyhole::mma {
 
@@ -37,17 +38,6 @@ __device__ __forceinline__ ListRows rows_of_list(const device::Sizes& sizes, con
   const int64_t queries = min(int64_t{view.rows_per_list}, sizes.q_len - rows.first_query);
   rows.count = max(0, min(int32_t(queries) * rows.heads - rows.first_row, device::kPairRows));
   return rows;
-}
-
-// Keeps 16 rows by 16 keys of weights, packed, from a place on; `places` of them are there.
-__device__ __forceinline__ void keep_weights(char* to, int32_t places,
-                                             const uint32_t (&weights)[4]) {
-  const uint32_t by_key[4] = {transposed_matrix(weights[0]), transposed_matrix(weights[1]),
-                              transposed_matrix(weights[2]), transposed_matrix(weights[3])};
-  const int32_t lane = int32_t(threadIdx.x % 32), place = lane / 4;
-  uint2* const mine = reinterpret_cast<uint2*>(to + lane * 8);
-  if (place < places) mine[0] = {by_key[0], by_key[1]};
-  if (place + 8 < places) mine[8 * device::kPairBytes / 8] = {by_key[2], by_key[3]};
 }
 
 template <class T, class S>
