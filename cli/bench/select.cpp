@@ -10,6 +10,8 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "cli/bench/index_loss.h"
+#include "cli/bench/select_step.h"
 #include "cli/bench/session.h"
 #include "judge/judge.h"
 #include "reference/select.h"
@@ -19,21 +21,6 @@
 
 namespace keyhole::bench {
 namespace {
-
-struct SelectSizes {
-  int64_t queries = 0, entries = 0, heads = 0, head_dim = 0, k = 0;
-  int64_t q_heads = 0;  // of the attention; 0: none
-  DType dtype = DType::f32;
-};
-
-// Something to time. After a run, check() compares some rows with the definition: empty, or what is
-// wrong.
-struct SelectStep {
-  std::string kernel;
-  double work = 0;  // multiplications and additions, or bytes
-  std::function<void()> run;
-  std::function<std::string()> check;
-};
 
 // What a selection is for: attention over the chosen keys, in latent form (DeepSeek: all query
 // heads share one head of 576 columns, the first 512 of which are the values), beside dense causal
@@ -48,6 +35,8 @@ class LatentLayer {
   SelectStep over_chosen();
   SelectStep gradients_over_chosen();  // after a run of over_chosen()
   SelectStep dense();
+  // What an indexer learns from, after a run of over_chosen().
+  IndexLoss::Target target() const;
 
  private:
   struct Attention : Tensors {
@@ -196,6 +185,15 @@ SelectStep LatentLayer::gradients_over_chosen() {
   return {kernel, 2 * latent_.pairs * double(sizes_.q_heads * columns), run, check};
 }
 
+IndexLoss::Target LatentLayer::target() const {
+  latent_.lse.bring_back();
+  return {.attention = {latent_.q, latent_.k, latent_.lse},
+          .on_host = {latent_.q.host(), latent_.k.host(), latent_.lse.host()},
+          .lists = chosen_,
+          .lists_on_host = on_host_,
+          .pairs = latent_.pairs};
+}
+
 constexpr int64_t kCheckedRows = 4, kCheckedEntries = 512;
 
 class SelectBench {
@@ -254,6 +252,9 @@ class SelectBench {
     LatentLayer layer(session_, sizes_, selection_.indices, on_host);
     const double chosen = measure("attention, chosen keys", layer.over_chosen());
     measure("its gradients", layer.gradients_over_chosen());
+    IndexLoss learned(session_, sizes_, layer.target());
+    measure("index_loss", learned.loss());
+    measure("gradients of index_loss", learned.gradients());
     const double dense = measure("attention, dense", layer.dense());
     if (selecting_ms == 0 || chosen == 0 || dense == 0) return "";
     const double both = selecting_ms + chosen, ratio = dense / both;

@@ -73,15 +73,17 @@ struct AttentionTarget {
   TensorView lse;  // [batch, q_heads, q_len]
   std::optional<double> scale = {};
   double softcap = 0;
+  // Entry e of the indexer stands for keys r e to r e + r - 1, as far as k has them.
+  int64_t keys_per_entry = 1;
 };
 
 // How far the indexer is from what attention looks at: for every query and group
 //   loss = sum over the listed entries of  p * (log p - log softmax(score))
-// p: exp(attention score - lse), summed over the query heads of the group and divided by its sum
-// over the list. lists: those of the attention (one entry is one key here): a plan for all visible
-// keys (dense warm-up), or the selected keys, in which -1 is padding and no key is listed twice.
-// A query without keys has loss 0 and statistics -inf and 0. Nothing of size q_len x k_len is
-// stored.
+// p: exp(attention score - lse), summed over the query heads of the group and over the listed keys
+// of the entry, and divided by its sum over the list. lists: those of the attention, in keys: a
+// plan for all visible ones (dense warm-up), or the selected ones, in which -1 is padding and no
+// key is listed twice. An entry is listed if any of its keys is. A query without keys has loss 0
+// and statistics -inf and 0. Nothing of size q_len x k_len is stored.
 //   loss  [batch, groups, q_len]: written; f32 (f64 for f64)
 //   stats [batch, groups, q_len, 2]: written, for the backward pass: log of the sum of
 //         exp(score), and the sum that p is divided by

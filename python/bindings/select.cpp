@@ -100,8 +100,8 @@ std::string kernel_for(nb::handle q, nb::handle k, nb::handle w, nb::handle k_sc
 
 // What both passes of the loss take, in the order of their arguments.
 struct LossArguments {
-  nb::handle index_q, index_k, w, k_scale, q, k, lse, lists, rows, scale, softcap, deterministic,
-      backend, threads, stream;
+  nb::handle index_q, index_k, w, k_scale, q, k, lse, lists, keys_per_entry, rows, scale, softcap,
+      deterministic, backend, threads, stream;
 };
 
 class Loss {
@@ -111,7 +111,8 @@ class Loss {
         q_(given.q, "q"),
         k_(given.k, "k"),
         lse_(given.lse, "lse"),
-        lists_(lists_from(given.lists, q_)) {
+        lists_(lists_from(given.lists, q_)),
+        keys_per_entry_(integer_from(given.keys_per_entry, "keys_per_entry")) {
     if (!given.scale.is_none()) scale_ = number_from(given.scale, "scale");
     softcap_ = number_from(given.softcap, "softcap");
     if (!given.rows.is_none()) options_.rows = indices_from(given.rows, "rows", 4, "[1, 1, 1, n]");
@@ -122,7 +123,12 @@ class Loss {
   }
   IndexerView indexer() const { return indexer_; }
   AttentionTarget target() const {
-    return {.q = q_, .k = k_, .lse = lse_, .scale = scale_, .softcap = softcap_};
+    return {.q = q_,
+            .k = k_,
+            .lse = lse_,
+            .scale = scale_,
+            .softcap = softcap_,
+            .keys_per_entry = keys_per_entry_};
   }
   const Lists& lists() const { return lists_; }
   const IndexLossOptions& options() const { return options_; }
@@ -131,18 +137,19 @@ class Loss {
   Indexer indexer_;
   Input q_, k_, lse_;
   Lists lists_;
+  int64_t keys_per_entry_;
   std::optional<double> scale_;
   double softcap_ = 0;
   IndexLossOptions options_;
 };
 
 void loss_forward(nb::handle index_q, nb::handle index_k, nb::handle w, nb::handle k_scale,
-                  nb::handle q, nb::handle k, nb::handle lse, nb::handle lists, nb::handle loss,
-                  nb::handle stats, nb::handle rows, nb::handle scale, nb::handle softcap,
-                  nb::handle deterministic, nb::handle backend, nb::handle threads,
-                  nb::handle stream) {
-  const Loss call({index_q, index_k, w, k_scale, q, k, lse, lists, rows, scale, softcap,
-                   deterministic, backend, threads, stream});
+                  nb::handle q, nb::handle k, nb::handle lse, nb::handle lists,
+                  nb::handle keys_per_entry, nb::handle loss, nb::handle stats, nb::handle rows,
+                  nb::handle scale, nb::handle softcap, nb::handle deterministic,
+                  nb::handle backend, nb::handle threads, nb::handle stream) {
+  const Loss call({index_q, index_k, w, k_scale, q, k, lse, lists, keys_per_entry, rows, scale,
+                   softcap, deterministic, backend, threads, stream});
   const TensorView loss_view = tensor_from(loss, "loss"), stats_view = tensor_from(stats, "stats");
   const nb::gil_scoped_release release;
   index_loss_forward(call.indexer(), call.target(), call.lists(), loss_view, stats_view,
@@ -151,11 +158,12 @@ void loss_forward(nb::handle index_q, nb::handle index_k, nb::handle w, nb::hand
 
 void loss_backward(nb::handle dloss, nb::handle index_q, nb::handle index_k, nb::handle w,
                    nb::handle k_scale, nb::handle q, nb::handle k, nb::handle lse, nb::handle lists,
-                   nb::handle stats, nb::handle dq, nb::handle dk, nb::handle dw, nb::handle rows,
-                   nb::handle scale, nb::handle softcap, nb::handle deterministic,
-                   nb::handle backend, nb::handle threads, nb::handle stream) {
-  const Loss call({index_q, index_k, w, k_scale, q, k, lse, lists, rows, scale, softcap,
-                   deterministic, backend, threads, stream});
+                   nb::handle keys_per_entry, nb::handle stats, nb::handle dq, nb::handle dk,
+                   nb::handle dw, nb::handle rows, nb::handle scale, nb::handle softcap,
+                   nb::handle deterministic, nb::handle backend, nb::handle threads,
+                   nb::handle stream) {
+  const Loss call({index_q, index_k, w, k_scale, q, k, lse, lists, keys_per_entry, rows, scale,
+                   softcap, deterministic, backend, threads, stream});
   const Input dloss_view(dloss, "dloss"), stats_view(stats, "stats");
   const IndexGradients gradients{.dq = tensor_from(dq, "dq"),
                                  .dk = tensor_from(dk, "dk"),
@@ -180,13 +188,14 @@ void add_selection(nb::module_& module) {
              "top_k"_a, "visible"_a.none(), "always"_a.none(), "backend"_a.none(),
              "The kernels that select_keys() would run.");
   module.def("index_loss_forward", &loss_forward, "index_q"_a, "index_k"_a, "w"_a.none(),
-             "k_scale"_a.none(), "q"_a, "k"_a, "lse"_a, "lists"_a, "loss"_a, "stats"_a,
-             "rows"_a.none(), "scale"_a.none(), "softcap"_a.none(), "deterministic"_a,
-             "backend"_a.none(), "threads"_a, "stream"_a);
-  module.def("index_loss_backward", &loss_backward, "dloss"_a, "index_q"_a, "index_k"_a,
-             "w"_a.none(), "k_scale"_a.none(), "q"_a, "k"_a, "lse"_a, "lists"_a, "stats"_a, "dq"_a,
-             "dk"_a, "dw"_a.none(), "rows"_a.none(), "scale"_a.none(), "softcap"_a.none(),
+             "k_scale"_a.none(), "q"_a, "k"_a, "lse"_a, "lists"_a, "keys_per_entry"_a.none(),
+             "loss"_a, "stats"_a, "rows"_a.none(), "scale"_a.none(), "softcap"_a.none(),
              "deterministic"_a, "backend"_a.none(), "threads"_a, "stream"_a);
+  module.def("index_loss_backward", &loss_backward, "dloss"_a, "index_q"_a, "index_k"_a,
+             "w"_a.none(), "k_scale"_a.none(), "q"_a, "k"_a, "lse"_a, "lists"_a,
+             "keys_per_entry"_a.none(), "stats"_a, "dq"_a, "dk"_a, "dw"_a.none(), "rows"_a.none(),
+             "scale"_a.none(), "softcap"_a.none(), "deterministic"_a, "backend"_a.none(),
+             "threads"_a, "stream"_a);
 }
 
 }  // namespace keyhole::python

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from .lists import KeyLists
 from .numpy_attention import (
     Array,
     _checked,
     _kind_of,
     _lse_dtype,
     _optional,
+    _readable_lists,
     _tensor,
 )
 from .pattern import as_pattern
@@ -53,8 +55,8 @@ def select_keys(
 
 
 def index_loss(
-    index_q: Any, index_k: Any, w: Any, k_scale: Any, q: Any, k: Any, lse: Any, keys: Any, rows: Any,
-    scale: float | None, softcap: float, backend: str, function: str = "index_loss",
+    index_q: Any, index_k: Any, w: Any, k_scale: Any, q: Any, k: Any, lse: Any, keys: Any, keys_per_entry: int,
+    rows: Any, scale: float | None, softcap: float, backend: str, function: str = "index_loss",
 ) -> tuple[Array, Array]:  # fmt: skip
     """The loss, and the statistics that the backward pass takes."""
     indexer, target, lists, rows = _loss_arguments(function, index_q, index_k, w, k_scale, q, k, lse, keys, rows)
@@ -62,27 +64,28 @@ def index_loss(
     loss = np.empty((index_q.shape[0], index_k.shape[1], index_q.shape[2]), _lse_dtype(index_q))
     stats = np.empty((*loss.shape, 2), loss.dtype)
     _core.index_loss_forward(
-        *_tensors(*indexer), *_targets(*target), _lists(lists), _tensor(loss), _tensor(stats), _optional(rows),
-        scale, softcap, True, backend, 0, 0,
+        *_tensors(*indexer), *_targets(*target), _lists(lists), keys_per_entry, _tensor(loss), _tensor(stats),
+        _optional(rows), scale, softcap, True, backend, 0, 0,
     )  # fmt: skip
     return loss, stats
 
 
 def index_loss_backward(
-    dloss: Any, index_q: Any, index_k: Any, w: Any, k_scale: Any, q: Any, k: Any, lse: Any, keys: Any, rows: Any,
-    scale: float | None, softcap: float, backend: str,
+    dloss: Any, index_q: Any, index_k: Any, w: Any, k_scale: Any, q: Any, k: Any, lse: Any, keys: Any,
+    keys_per_entry: int, rows: Any, scale: float | None, softcap: float, backend: str,
 ) -> tuple[Array, ...]:  # fmt: skip
     """keyhole.index_loss_backward. The statistics of the forward pass are computed again."""
     function = "index_loss_backward"
     dloss = _checked(function, "dloss", dloss, 3)
-    _, stats = index_loss(index_q, index_k, w, k_scale, q, k, lse, keys, rows, scale, softcap, backend, function)
+    options = (keys_per_entry, rows, scale, softcap, backend, function)
+    _, stats = index_loss(index_q, index_k, w, k_scale, q, k, lse, keys, *options)
     indexer, target, lists, rows = _loss_arguments(function, index_q, index_k, w, k_scale, q, k, lse, keys, rows)
     index_q, index_k, w, _ = indexer
     dq, dk = np.empty(index_q.shape, index_q.dtype), np.empty(index_k.shape, index_k.dtype)
     dw = None if w is None else np.empty(w.shape, w.dtype)
     _core.index_loss_backward(
-        _tensor(dloss), *_tensors(*indexer), *_targets(*target), _lists(lists), _tensor(stats), _tensor(dq),
-        _tensor(dk), _optional(dw), _optional(rows), scale, softcap, True, backend, 0, 0,
+        _tensor(dloss), *_tensors(*indexer), *_targets(*target), _lists(lists), keys_per_entry, _tensor(stats),
+        _tensor(dq), _tensor(dk), _optional(dw), _optional(rows), scale, softcap, True, backend, 0, 0,
     )  # fmt: skip
     return (dq, dk) if dw is None else (dq, dk, dw)
 
@@ -110,7 +113,8 @@ def _weights(function: str, name: str, array: Any, q: Array) -> Array | None:
 def _loss_arguments(
     function: str, index_q: Any, index_k: Any, w: Any, k_scale: Any, q: Any, k: Any, lse: Any, keys: Any, rows: Any
 ) -> tuple[tuple[Any, Any, Any, Any], tuple[Array, Array, Array], Any, Array | None]:
-    """The arrays of the indexer and of the attention, the lists (an array or a plan), and the rows [1, 1, 1, n]."""
+    """The arrays of the indexer and of the attention, the lists (an array, a tuple of arrays and numbers, or a plan),
+    and the rows [1, 1, 1, n]."""
     indexer = _indexer(function, index_q, index_k, w, k_scale, "index_")
     q, k = (_checked(function, name, x, 4) for name, x in (("q", q), ("k", k)))
     lse = _checked(function, "lse", lse, 3)
@@ -118,6 +122,8 @@ def _loss_arguments(
     _check_dtype(function, "lse", lse, _lse_dtype(q), f"q is {q.dtype}")
     if isinstance(keys, np.ndarray):
         lists: Any = _checked(function, "keys", keys, 4)
+    elif isinstance(keys, KeyLists):
+        lists = _readable_lists(function, keys)
     else:
         shape = (indexer[0].shape[0], indexer[1].shape[1], q.shape[2], k.shape[2])
         lists = _plan(function, "keys", keys, shape)
@@ -141,6 +147,8 @@ def _targets(q: Array, k: Array, lse: Array) -> tuple[Any, Any, Any]:
 
 
 def _lists(lists: Any) -> Any:
+    if isinstance(lists, tuple):
+        return tuple(_lists(part) for part in lists)
     return _tensor(lists) if isinstance(lists, np.ndarray) else lists
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .index_keys import check_keys
+from .index_keys import check_keys, size_of_entry
 from .lists import is_tensor
 from .pattern import as_integer
 from .plan import PlanLike
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    KeysLike: TypeAlias = PlanLike | np.ndarray[Any, Any] | torch.Tensor
+    from .lists import KeyLists
+
+    KeysLike: TypeAlias = PlanLike | KeyLists | np.ndarray[Any, Any] | torch.Tensor
 
 __all__ = ["index_loss", "index_loss_backward", "index_scores", "select_keys", "top_k"]
 
@@ -141,6 +143,7 @@ def index_loss(
     lse: Any,
     keys: KeysLike,
     *,
+    keys_per_entry: int | None = None,
     k_scale: Any = None,
     scale: float | None = None,
     softcap: float = 0.0,
@@ -153,12 +156,17 @@ def index_loss(
     group and divided by its sum over the list. Differentiable in index_q, index_k and w for torch tensors.
 
     index_q, index_k, w, k_scale
-                of the indexer, as in `index_scores`; w may be None. An entry is one key here
+                of the indexer, as in `index_scores`; w may be None. An entry is one key, or keys_per_entry of them
     q, k        of the attention: [batch, q_heads, q_len, head_dim] and [batch, kv_heads, k_len, head_dim]
     lse         [batch, q_heads, q_len]: what `keyhole.attention(..., return_lse=True)` returned, with its sinks and all
                 other keys that shared the softmax
-    keys        the keys that are compared: a pattern, its text or a plan (all that attention sees), or key indices
-                [batch, heads, q_len, entries] from `select_keys`, where -1 is padding and no key is listed twice
+    keys        the keys that are compared, those of the attention: a pattern, its text or a plan (all that it sees), or
+                key indices [batch, heads, q_len, entries] from `select_keys`, where -1 is padding and no key is listed
+                twice; or `KeyLists` of such indices
+    keys_per_entry
+                how many keys an entry of index_k stands for: entry e for the keys e * keys_per_entry to (e + 1) *
+                keys_per_entry - 1, as far as k has them. By default as many as an entry of `KeyLists` names, else 1. p
+                is then summed over the listed keys of an entry, which is listed if any of them is
     scale, softcap
                 those of the attention
     rows        [n], integers in ascending order: only these queries are compared, and the others have loss 0. None: all
@@ -182,15 +190,18 @@ def index_loss(
     ((1, 1, 100), True)
     """
     check_keys("index_loss", keys, index_q)
+    size = size_of_entry("index_loss", keys, keys_per_entry)
     if is_tensor(index_q):
         from .torch_select import call
 
         return call.index_loss(
-            index_q, index_k, w, k_scale, q, k, lse, keys, rows, scale, softcap, deterministic, backend
+            index_q, index_k, w, k_scale, q, k, lse, keys, size, rows, scale, softcap, deterministic, backend
         )
     from . import numpy_select
 
-    loss, _ = numpy_select.index_loss(index_q, index_k, w, k_scale, q, k, lse, keys, rows, scale, softcap, backend)
+    loss, _ = numpy_select.index_loss(
+        index_q, index_k, w, k_scale, q, k, lse, keys, size, rows, scale, softcap, backend
+    )
     return loss
 
 
@@ -204,6 +215,7 @@ def index_loss_backward(
     lse: Any,
     keys: KeysLike,
     *,
+    keys_per_entry: int | None = None,
     k_scale: Any = None,
     scale: float | None = None,
     softcap: float = 0.0,
@@ -229,10 +241,11 @@ def index_loss_backward(
     if is_tensor(index_q):
         raise TypeError("index_loss_backward takes NumPy arrays; for torch tensors call backward() on the loss")
     check_keys("index_loss_backward", keys, index_q)
+    size = size_of_entry("index_loss_backward", keys, keys_per_entry)
     from . import numpy_select
 
     return numpy_select.index_loss_backward(
-        dloss, index_q, index_k, w, k_scale, q, k, lse, keys, rows, scale, softcap, backend
+        dloss, index_q, index_k, w, k_scale, q, k, lse, keys, size, rows, scale, softcap, backend
     )
 
 

@@ -63,8 +63,8 @@ Request request_for(Operation operation, const TensorView& q, const TensorView& 
                   .deterministic = operation == Operation::backward && options.deterministic,
                   .shares_kv_heads = q.shape[1] != v.shape[1],
                   .lists = &facts,
-                  .key_lists = key_list_sizes(q, k, lists),
                   .is_aligned = rows_are_aligned(tensors)};
+  if (request.deterministic) request.key_lists = key_list_sizes(q, k, lists);
   if (q.device.kind == Device::Kind::cuda) {
     request.compute_capability = gpu(q.device).compute_capability;
     request.shared_bytes = gpu(q.device).shared_bytes;

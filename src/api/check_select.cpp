@@ -231,9 +231,14 @@ void check_target(const char* who, const AttentionTarget& target, const IndexerV
   const int64_t groups = indexer.k.shape[1], entries = indexer.k.shape[2];
   KEYHOLE_CHECK(q.shape[0] == batch && q.shape[2] == q_len, who, ": target.q is ", to_string(q),
                 " and q is ", to_string(indexer.q), "; their batch and length must be equal");
-  KEYHOLE_CHECK(k.shape[0] == batch && k.shape[2] == entries, who, ": target.k is ", to_string(k),
-                " and k is ", to_string(indexer.k),
-                "; their batch must be equal, and k must have one entry for each key");
+  const int64_t per_entry = target.keys_per_entry;
+  KEYHOLE_CHECK(per_entry >= 1, who, ": keys_per_entry is ", per_entry,
+                "; accepted are 1 and more");
+  KEYHOLE_CHECK(k.shape[0] == batch && entries == ceil_div(k.shape[2], per_entry), who,
+                ": target.k is ", to_string(k), " and k is ", to_string(indexer.k),
+                "; their batch must be equal, and k must have one entry for ",
+                per_entry == 1 ? "each key, or pass keys_per_entry"
+                               : say(per_entry, " keys: ", ceil_div(k.shape[2], per_entry)));
   KEYHOLE_CHECK(k.shape[3] == q.shape[3] && q.shape[3] >= 1 && q.shape[3] <= kMaxHeadDim, who,
                 ": target.q has head_dim ", q.shape[3], " and target.k has ", k.shape[3],
                 "; they must be equal and from 1 to ", kMaxHeadDim);
@@ -280,7 +285,7 @@ std::vector<Named> check_loss(const char* who, const IndexerView& indexer,
   KEYHOLE_CHECK(options.threads >= 0, who, ": threads is ", options.threads,
                 "; it must be positive, or 0 for all the machine has");
   const int64_t batch = indexer.q.shape[0], groups = indexer.k.shape[1];
-  const int64_t q_len = indexer.q.shape[2], entries = indexer.k.shape[2];
+  const int64_t q_len = indexer.q.shape[2], k_len = target.k.shape[2];
   if (std::holds_alternative<TileListView>(lists.get())) {
     throw Error(ErrorKind::unsupported,
                 say(who,
@@ -288,7 +293,7 @@ std::vector<Named> check_loss(const char* who, const IndexerView& indexer,
                     "or an index tensor (the selected keys)"));
   }
   if (const auto* plan = std::get_if<Plan>(&lists.get())) {
-    check_plan(who, *plan, "lists", batch, groups, q_len, entries);
+    check_plan(who, *plan, "lists", batch, groups, q_len, k_len);
   } else {
     const IndexView& indices = std::get<KeyListView>(lists.get()).indices;
     KEYHOLE_CHECK(indices.shape[1] == groups || indices.shape[1] == 1, who, ": indices are ",
@@ -297,7 +302,7 @@ std::vector<Named> check_loss(const char* who, const IndexerView& indexer,
   }
   // As the lists of attention whose heads are the groups.
   TensorView queries(nullptr, DType::f32, {batch, groups, q_len, 1});
-  TensorView keys(nullptr, DType::f32, {batch, groups, entries, 1});
+  TensorView keys(nullptr, DType::f32, {batch, groups, k_len, 1});
   queries.device = keys.device = indexer.q.device;
   check_lists(who, lists, queries, keys);
   check_rows(who, options.rows, indexer.q);

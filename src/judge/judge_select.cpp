@@ -122,8 +122,9 @@ Finding judge_loss(const LossProblem& p, const ReferenceIndexLoss& want) {
   return finding;
 }
 
-Finding judge_gradients(const LossProblem& p, const ReferenceIndexLoss& want) {
-  const double stored = sum_error(p.c) + 2 * rounding_unit(p.c.dtype);
+Finding judge_gradients(const LossProblem& p, const ReferenceIndexLoss& want,
+                        bool rounds_gradients) {
+  const double stored = sum_error(p.c) + (rounds_gradients ? 4 : 2) * rounding_unit(p.c.dtype);
   Finding finding;
   compare(finding, "dq", p.dq, want.dq, stored);
   compare(finding, "dk", p.dk, want.dk, stored);
@@ -167,7 +168,8 @@ std::string refusal_of(const SelectKernel& kernel, const SelectCase& c) {
 
 std::string refusal_of(const SelectKernel& kernel, const LossCase& c) {
   const LossProblem p(c);
-  return refusal(kernel, request_of(kernel.operation, on_device(p.indexer(), c.device), 0, "auto"));
+  return refusal(
+      kernel, request_of(kernel.operation, on_device(p.indexer(), c.device), p.target(), "auto"));
 }
 
 Finding run_and_judge(const SelectKernel& kernel, const SelectCase& c) {
@@ -201,7 +203,7 @@ Finding run_and_judge(const SelectKernel& kernel, const LossCase& c) {
                             tensors.stats, tensors.gradients, tensors.options);
   }
   tensors.finish();
-  return is_forward ? judge_loss(p, want) : judge_gradients(p, want);
+  return is_forward ? judge_loss(p, want) : judge_gradients(p, want, kernel.rounds_gradients);
 }
 
 }  // namespace keyhole::judge

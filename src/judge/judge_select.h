@@ -18,7 +18,9 @@ Finding judge_scores(const SelectProblem& p, double product_error);
 // that differ.
 Finding judge_lists(const SelectProblem& p, const TensorView& scores, bool takes_short_rows);
 Finding judge_loss(const LossProblem& p, const ReferenceIndexLoss& want);
-Finding judge_gradients(const LossProblem& p, const ReferenceIndexLoss& want);
+// rounds_gradients: SelectKernel::rounds_gradients.
+Finding judge_gradients(const LossProblem& p, const ReferenceIndexLoss& want,
+                        bool rounds_gradients);
 
 // Why a kernel does not take the tensors of a case; empty: it does.
 std::string refusal_of(const SelectKernel& kernel, const SelectCase& c);

@@ -17,11 +17,12 @@ DType sum_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::
 std::string to_text(const LossCase& c) {
   return say("batch ", c.batch, ", groups ", c.groups, ", heads ", c.heads, " of ", c.head_dim,
              ", target ", c.target_heads, ":", c.kv_heads, " of ", c.target_dim, ", q_len ",
-             c.q_len, ", entries ", c.entries, ", ", to_string(c.dtype), ", target ",
-             to_string(c.target_dtype), c.has_w ? ", w" : "", c.has_scale ? ", k_scale" : "", ", ",
-             c.pattern.text(), c.offset ? say(", offset ", *c.offset) : "", ", selected ",
-             c.selected, ", rows ", c.rows.size(), ", softcap ", c.softcap, ", other weight ",
-             c.other_weight, ", layout ", int(c.layout), ", threads ", c.threads,
+             c.q_len, ", entries ", c.entries, " of ", c.keys_per_entry, ", keys ", c.k_len(), ", ",
+             to_string(c.dtype), ", target ", to_string(c.target_dtype), c.has_w ? ", w" : "",
+             c.has_scale ? ", k_scale" : "", ", ", c.pattern.text(),
+             c.offset ? say(", offset ", *c.offset) : "", ", selected ", c.selected, ", rows ",
+             c.rows.size(), ", softcap ", c.softcap, ", other weight ", c.other_weight, ", layout ",
+             int(c.layout), ", threads ", c.threads,
              c.device.kind == Device::Kind::cuda ? ", on a GPU" : "", ", seed ", c.seed);
 }
 
@@ -33,7 +34,7 @@ LossProblem::LossProblem(const LossCase& of)
       k_scale(place(sum_dtype(c.dtype), {c.batch, c.groups, c.entries}, c.layout), false),
       target_q(place(c.target_dtype, {c.batch, c.target_heads, c.q_len, c.target_dim}, c.layout),
                false),
-      target_k(place(c.target_dtype, {c.batch, c.kv_heads, c.entries, c.target_dim}, c.layout),
+      target_k(place(c.target_dtype, {c.batch, c.kv_heads, c.k_len(), c.target_dim}, c.layout),
                false),
       lse(place(sum_dtype(c.target_dtype), {c.batch, c.target_heads, c.q_len}, c.layout), false),
       loss(place(sum_dtype(c.dtype), {c.batch, c.groups, c.q_len}, Layout::contiguous), true),
@@ -57,13 +58,14 @@ LossProblem::LossProblem(const LossCase& of)
   }
 }
 
-bool LossProblem::is_listed(int64_t b, int64_t g, int64_t t, int64_t s) const {
-  return is_listed_[size_t(((b * c.groups + g) * c.q_len + t) * c.entries + s)] != 0;
+bool LossProblem::is_listed(int64_t b, int64_t g, int64_t t, int64_t key) const {
+  return is_listed_[size_t(((b * c.groups + g) * c.q_len + t) * c.k_len() + key)] != 0;
 }
 
 void LossProblem::draw_lists(Random& random) {
-  const Shape shape{c.batch, c.groups, c.q_len, c.entries, c.offset};
-  is_listed_.resize(size_t(c.batch * c.groups * c.q_len * c.entries));
+  const int64_t k_len = c.k_len();
+  const Shape shape{c.batch, c.groups, c.q_len, k_len, c.offset};
+  is_listed_.resize(size_t(c.batch * c.groups * c.q_len * k_len));
   if (c.selected == 0) plan_ = plan(c.pattern, shape);
   std::vector<HeadPattern> patterns;
   for (int64_t i = 0; i < c.batch * c.groups; ++i) {
@@ -71,39 +73,55 @@ void LossProblem::draw_lists(Random& random) {
   }
   for (int64_t row = 0; row < c.batch * c.groups * c.q_len; ++row) {
     const HeadPattern& pattern = patterns[size_t(row / c.q_len)];
-    std::vector<int32_t> keys;
-    for (int32_t s = 0; s < c.entries; ++s) {
-      if (pattern.allows(row % c.q_len, s)) keys.push_back(s);
+    uint8_t* const is_listed = is_listed_.data() + row * k_len;
+    std::vector<int32_t> entries;
+    for (int64_t key = 0; key < k_len; ++key) {
+      if (!pattern.allows(row % c.q_len, key)) continue;
+      const auto entry = int32_t(key / c.keys_per_entry);
+      if (entries.empty() || entries.back() != entry) entries.push_back(entry);
+      if (c.selected == 0) is_listed[key] = 1;
     }
-    if (c.selected > 0) {
-      for (size_t i = keys.size(); i > 1; --i) {  // in any order
-        std::swap(keys[i - 1], keys[size_t(random.below(int64_t(i)))]);
-      }
-      keys.resize(std::min(keys.size(), size_t(c.selected)));
-    }
-    for (const int32_t key : keys) is_listed_[size_t(row * c.entries + key)] = 1;
     if (c.selected == 0) continue;
-    keys.resize(size_t(c.selected), -1);
-    selected_.insert(selected_.end(), keys.begin(), keys.end());
+    for (size_t i = entries.size(); i > 1; --i) {  // in any order
+      std::swap(entries[i - 1], entries[size_t(random.below(int64_t(i)))]);
+    }
+    entries.resize(std::min(entries.size(), size_t(c.selected)));
+    for (const int32_t entry : entries) {
+      const int64_t begin = entry * c.keys_per_entry;
+      for (int64_t key = begin; key < std::min(begin + c.keys_per_entry, k_len); ++key) {
+        is_listed[key] = !clips() || key <= row % c.q_len + k_len - c.q_len;
+      }
+    }
+    entries.resize(size_t(c.selected), -1);
+    selected_.insert(selected_.end(), entries.begin(), entries.end());
   }
 }
+
+// Entries of several keys end at the query that they are listed for.
+bool LossProblem::clips() const { return c.keys_per_entry > 1; }
 
 // A key of the attention serves several groups: it is spoiled where none of its batch entry lists
 // it.
 void LossProblem::spoil_what_is_not_listed() {
+  const auto spoil = [&](PoisonedTensor& keys, int64_t heads, int64_t length, int64_t dim,
+                         int64_t b, int64_t at) {
+    for (int64_t i = 0; i < heads * dim; ++i) {
+      keys.set(((b * heads + i / dim) * length + at) * dim + i % dim, NAN);
+    }
+  };
   for (int64_t b = 0; b < c.batch; ++b) {
-    for (int64_t s = 0; s < c.entries; ++s) {
-      bool is_seen = false;
-      for (int64_t row = 0; row < c.groups * c.q_len && !is_seen; ++row) {
-        is_seen = is_listed(b, row / c.q_len, row % c.q_len, s);
-      }
-      if (is_seen) continue;
-      const auto spoil = [&](PoisonedTensor& keys, int64_t heads, int64_t dim) {
-        for (int64_t i = 0; i < heads * dim; ++i) {
-          keys.set(((b * heads + i / dim) * c.entries + s) * dim + i % dim, NAN);
+    for (int64_t entry = 0; entry < c.entries; ++entry) {
+      bool entry_is_seen = false;
+      const int64_t begin = entry * c.keys_per_entry;
+      for (int64_t key = begin; key < std::min(begin + c.keys_per_entry, c.k_len()); ++key) {
+        bool is_seen = false;
+        for (int64_t row = 0; row < c.groups * c.q_len && !is_seen; ++row) {
+          is_seen = is_listed(b, row / c.q_len, row % c.q_len, key);
         }
-      };
-      spoil(k, c.groups, c.head_dim), spoil(target_k, c.kv_heads, c.target_dim);
+        if (!is_seen) spoil(target_k, c.kv_heads, c.k_len(), c.target_dim, b, key);
+        entry_is_seen = entry_is_seen || is_seen;
+      }
+      if (!entry_is_seen) spoil(k, c.groups, c.entries, c.head_dim, b, entry);
     }
   }
 }
@@ -118,9 +136,9 @@ void LossProblem::compute_lse() {
         const int64_t query = (b * c.target_heads + h) * c.q_len + t;
         const int64_t kv_head = h / (c.target_heads / c.kv_heads);
         double sum = c.other_weight;
-        for (int64_t s = 0; s < c.entries; ++s) {
+        for (int64_t s = 0; s < c.k_len(); ++s) {
           if (!is_listed(b, h / (c.target_heads / c.groups), t, s)) continue;
-          const int64_t key = (b * c.kv_heads + kv_head) * c.entries + s;
+          const int64_t key = (b * c.kv_heads + kv_head) * c.k_len() + s;
           const double score =
               scale * std::inner_product(queries.begin() + query * c.target_dim,
                                          queries.begin() + (query + 1) * c.target_dim,
@@ -138,19 +156,21 @@ IndexerView LossProblem::indexer() const {
           c.has_scale ? k_scale.view() : TensorView()};
 }
 AttentionTarget LossProblem::target() const {
-  return {target_q.view(), target_k.view(), lse.view(), c.scale, c.softcap};
+  return {target_q.view(), target_k.view(), lse.view(), c.scale, c.softcap, c.keys_per_entry};
 }
 Lists LossProblem::lists() const {
   if (plan_) return *plan_;
   return selected();
 }
-IndexView LossProblem::selected() const {
-  return IndexView(selected_.data(), {c.batch, c.groups, c.q_len, c.selected});
+KeyListView LossProblem::selected() const {
+  return {.indices = IndexView(selected_.data(), {c.batch, c.groups, c.q_len, c.selected}),
+          .keys_per_entry = c.keys_per_entry,
+          .causal = clips()};
 }
 EntryPredicate LossProblem::listed() const {
-  return [this](int64_t b, int64_t g, int64_t t, int64_t s) {
+  return [this](int64_t b, int64_t g, int64_t t, int64_t key) {
     const bool counts = c.rows.empty() || std::ranges::find(c.rows, t) != c.rows.end();
-    return counts && is_listed(b, g, t, s);
+    return counts && is_listed(b, g, t, key);
   };
 }
 IndexLossOptions LossProblem::options() const {
@@ -189,7 +209,11 @@ LossTensors::LossTensors(LossProblem& p)
   target.q = copies_.output(p.target_q);
   target.k = copies_.output(p.target_k);
   target.lse = copies_.output(p.lse);
-  if (p.c.selected > 0) lists = integers_there(selected_, p.selected());
+  if (p.c.selected > 0) {
+    KeyListView there = p.selected();
+    there.indices = integers_there(selected_, there.indices);
+    lists = there;
+  }
   loss = copies_.output(p.loss);
   stats = copies_.output(p.stats);
   dloss = copies_.output(p.dloss);

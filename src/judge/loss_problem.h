@@ -21,11 +21,12 @@ struct LossCase {
   int64_t batch = 1, groups = 1, heads = 2, head_dim = 8;   // of the indexer; heads of a group
   int64_t target_heads = 2, kv_heads = 1, target_dim = 12;  // of the attention
   int64_t q_len = 9, entries = 9;
+  int64_t keys_per_entry = 1, missing_keys = 0;  // missing_keys: of the last entry
   DType dtype = DType::f32, target_dtype = DType::f32;
   bool has_w = true, has_scale = false;
   Pattern pattern = causal();          // of the plan, or what the selection is drawn from
   std::optional<int64_t> offset = {};  // the position of query 0
-  int64_t selected = 0;                // keys in the list of each query; 0: the plan
+  int64_t selected = 0;                // entries in the list of each query; 0: the plan
   std::vector<int32_t> rows = {};      // empty: all
   double softcap = 0;
   std::optional<double> scale = {};
@@ -34,6 +35,8 @@ struct LossCase {
   int threads = 0;
   Device device = {};
   uint64_t seed = 1;
+
+  int64_t k_len() const { return entries * keys_per_entry - missing_keys; }
 };
 std::string to_text(const LossCase& c);
 
@@ -50,8 +53,8 @@ class LossProblem {
   IndexerView indexer() const;
   AttentionTarget target() const;
   Lists lists() const;
-  IndexView selected() const;     // if c.selected > 0
-  EntryPredicate listed() const;  // in the lists, and of a query that counts
+  KeyListView selected() const;   // if c.selected > 0
+  EntryPredicate listed() const;  // keys in the lists, and of a query that counts
   IndexLossOptions options() const;
   std::string damage_of_inputs() const;  // empty: none
 
@@ -59,12 +62,13 @@ class LossProblem {
   void backward();
 
  private:
-  bool is_listed(int64_t b, int64_t g, int64_t t, int64_t s) const;
+  bool is_listed(int64_t b, int64_t g, int64_t t, int64_t key) const;
+  bool clips() const;
   void draw_lists(Random& random);
   void spoil_what_is_not_listed();
   void compute_lse();
 
-  std::vector<uint8_t> is_listed_;  // [batch, groups, q_len, entries]
+  std::vector<uint8_t> is_listed_;  // [batch, groups, q_len, k_len]
   std::optional<Plan> plan_;
   std::vector<int32_t> selected_;  // [batch, groups, q_len, c.selected]
 };

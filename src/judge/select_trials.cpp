@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/int_math.h"
+
 namespace keyhole::judge {
 namespace {
 
@@ -100,7 +102,7 @@ LossCase loss_case(const SelectKernel& kernel, const SelectSubject& subject) {
           .head_dim = subject.head_dim.value_or(8),
           .target_heads = 2 * shape.heads,
           .kv_heads = shape.heads,
-          .target_dim = subject.head_dim.value_or(12),
+          .target_dim = subject.head_dim.value_or(16),
           .q_len = shape.q_len,
           .entries = shape.k_len,
           .dtype = kernel.dtype,
@@ -130,6 +132,17 @@ Cases loss_of_rules(const SelectKernel& kernel, const SelectSubject& subject) {
   c.softcap = 0.8, c.scale = 0.5, c.other_weight = 3;
   return {c};
 }
+Cases loss_of_pooled_keys(const SelectKernel& kernel, const SelectSubject& subject) {
+  LossCase c = loss_case(kernel, subject);
+  const int64_t k_len = c.entries;
+  c.keys_per_entry = 3;
+  c.entries = ceil_div(k_len, c.keys_per_entry);
+  c.missing_keys = c.entries * c.keys_per_entry - k_len;
+  Cases cases = {c};
+  c.selected = std::max<int64_t>(1, c.entries / 2);
+  cases.push_back(c);
+  return cases;
+}
 Cases loss_of_rows(const SelectKernel& kernel, const SelectSubject& subject) {
   LossCase c = loss_case(kernel, subject);
   for (int64_t t = c.q_len / 3; t < c.q_len; t += 2) c.rows.push_back(int32_t(t));
@@ -156,10 +169,12 @@ constexpr SelectTrial kTrials[] = {
     {"strides, NaN around", loss, loss_of_plan},
     {"lists with padding", loss, loss_of_lists},
     {"softcap, keys elsewhere", loss, loss_of_rules},
+    {"several keys an entry", loss, loss_of_pooled_keys},
     {"some queries", loss, loss_of_rows},
     {"strides, NaN around", gradients, loss_of_plan},
     {"lists with padding", gradients, loss_of_lists},
     {"softcap, keys elsewhere", gradients, loss_of_rules},
+    {"several keys an entry", gradients, loss_of_pooled_keys},
     {"some queries", gradients, loss_of_rows},
 };
 

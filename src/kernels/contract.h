@@ -106,12 +106,13 @@ class ListFacts {
   ~ListFacts() = default;
 };
 
-// The sizes of lists in an index tensor that all query heads of a kv head share.
+// The sizes of the key lists of a call: of an index tensor, or of a plan.
 struct KeyListSizes {
-  // That share a list: query heads of a kv head, for every query of the list. 0: the lists are
-  // others.
+  // That share a list: query heads of a kv head, for every query of the list. 0: not known.
   int64_t rows = 0;
-  int64_t room = 0, k_len = 0;  // keys of a list, counting padding; of all
+  int64_t room = 0;  // keys of the longest list, counting padding
+  int64_t keys = 0;  // of a list: the mean in a plan, all that have room in an index tensor
+  int64_t k_len = 0;
 };
 
 // A request for a kernel.
@@ -130,8 +131,8 @@ struct Request {
   bool deterministic = false;        // for a backward pass: the same bits every time
   bool shares_kv_heads = false;      // several query heads share a kv head
   const ListFacts* lists = nullptr;  // null: any
-  KeyListSizes key_lists = {};
-  bool is_aligned = true;  // every row of every tensor begins at a multiple of 16 bytes
+  KeyListSizes key_lists = {};       // for a deterministic pass
+  bool is_aligned = true;            // every row of every tensor begins at a multiple of 16 bytes
   // Why TMA cannot read and write the tensors in place, as text; empty when it can.
   std::string why_no_tma = {};
   // Why a call is not in latent form, as text; empty when it is: key lists that all query heads of

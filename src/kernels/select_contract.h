@@ -55,8 +55,9 @@ struct IndexLossArgs {
   TensorView q, k, w, k_scale;                // of the indexer, as above
   TensorView target_q, target_k, target_lse;  // of the attention
   WeightRule rule;                            // of the attention
-  PlanView lists;
-  TensorView loss, stats;  // the gradients read stats alone
+  int64_t keys_per_entry = 1;                 // keys of target_k that an entry of k stands for
+  PlanView lists;                             // of keys
+  TensorView loss, stats;                     // the gradients read stats alone
   // If has_rows, the queries that count, ascending; else all. The others have loss 0 and no
   // gradient.
   bool has_rows = false;
@@ -83,6 +84,9 @@ struct SelectRequest {
   int compute_capability = 0;
   int64_t index_heads = 0, groups = 0, head_dim = 0, entries = 0, k = 0;
   bool deterministic = false;  // gradients: the same bits every time
+  // Of the attention that an index loss is about.
+  DType target_dtype = DType::f32;
+  int64_t target_heads = 0, target_dim = 0, keys_per_entry = 1;
   bool is_aligned = true;
   std::string why_no_tma = {};
 };
@@ -114,6 +118,8 @@ struct SelectKernel {
   // How far a product q . k may be off beside rounding in fp32: this times the sum of the sizes of
   // its terms. Tensor cores add products of 8-bit numbers with fewer bits.
   double product_error = 0;
+  // Tensor cores: gradients of scores are rounded to the dtype before they are multiplied.
+  bool rounds_gradients = false;
   std::string (*objection)(const SelectRequest& request) = nullptr;  // null: none
 };
 

@@ -4,10 +4,24 @@
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 
 #include "base/bits.h"
 
 namespace keyhole {
+
+namespace {
+
+// PlannedKeyLists::heads_alike: what divides every head that has other lists than the one before.
+int32_t heads_alike(const std::vector<int32_t>& group_of) {
+  size_t alike = 0;
+  for (size_t head = 1; head < group_of.size(); ++head) {
+    if (group_of[head] != group_of[head - 1]) alike = std::gcd(alike, head);
+  }
+  return int32_t(alike);
+}
+
+}  // namespace
 
 int64_t TileLists::bitmap_words() const { return int64_t{tile.q} * words_per_row(tile.k); }
 int64_t TileLists::num_bitmaps() const {
@@ -74,6 +88,12 @@ GatherView KeyLists::view() const {
     view.t_list_count = t_list_count.data();
     view.t_lists = t_lists.data();
   }
+  if (!list_count.empty()) {
+    const int64_t num_keys = std::accumulate(list_count.begin(), list_count.end(), int64_t{0});
+    view.planned.longest = *std::ranges::max_element(list_count);
+    view.planned.mean = int32_t(num_keys / int64_t(list_count.size()));
+  }
+  view.planned.heads_alike = heads_alike(group_of);
   return view;
 }
 

@@ -131,6 +131,12 @@ const std::vector<KeyLists>& PlanState::gathers() {
   return gathers_;
 }
 
+const std::vector<GatherView>& PlanState::gather_views() {
+  const std::lock_guard lock(mutex_);
+  compile_gathers();
+  return gather_views_;
+}
+
 PlanView PlanState::view(TileShape tile, bool with_transposed) {
   const std::lock_guard lock(mutex_);
   CompiledTiles& compiled_tiles = compiled(tile);

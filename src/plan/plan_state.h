@@ -57,6 +57,7 @@ class PlanState {
 
   const CompiledTiles& tiles(TileShape tile);
   const std::vector<KeyLists>& gathers();
+  const std::vector<GatherView>& gather_views();
   // with_transposed: also the lists by key tile that a backward pass needs.
   PlanView view(TileShape tile, bool with_transposed);
 

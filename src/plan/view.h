@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <span>
 
 #include "keyhole/plan.h"
@@ -154,6 +155,13 @@ struct KeyTable {
   }
 };
 
+// What the host knows of the key lists of a plan.
+struct PlannedKeyLists {
+  int32_t longest = 0, mean = 0;  // keys of a list
+  // Query heads have the same lists, so many neighbours at a time, from head 0 on; 0: all have.
+  int32_t heads_alike = 0;
+};
+
 // Lists of keys: query i of a group attends to the keys of list i / rows_per_list. A key of -1 is
 // padding; a key that is listed twice counts twice. The lists come from a plan or from a table.
 struct GatherView {
@@ -170,6 +178,7 @@ struct GatherView {
   const int64_t* t_list_begin;  // [groups * k_len]
   const int32_t* t_list_count;
   const int32_t* t_lists;
+  PlannedKeyLists planned = {};
   KeyTable table = {};
 
   // Where the keys of a list end: behind the last key, or behind the query that it belongs to.
@@ -180,6 +189,12 @@ struct GatherView {
   }
   constexpr int32_t group_of_head(int64_t head_index) const {
     return table.is_given() ? int32_t(head_index / table.heads_per_group) : group_of[head_index];
+  }
+  // The most keys of a list, counting padding.
+  constexpr int32_t room() const { return table.is_given() ? table.room() : planned.longest; }
+  // How many neighbouring query heads of a kv head have the same lists; a divisor of heads_per_kv.
+  constexpr int32_t heads_per_list(int32_t heads_per_kv) const {
+    return std::gcd(heads_per_kv, table.is_given() ? table.heads_per_group : planned.heads_alike);
   }
   // The queries of a list: [first_query(list), first_query(list + 1)).
   constexpr int64_t first_query(int64_t list) const {

@@ -122,7 +122,7 @@ namespace {
 
 // One row of the loss: what is listed, scores of the indexer, weights of the attention.
 struct LossRow {
-  std::vector<int64_t> keys;
+  std::vector<int64_t> entries;
   std::vector<double> scores, weights;
   double lse = -kInfinity, total = 0;  // of scores; of weights
 };
@@ -134,7 +134,7 @@ LossRow loss_row(const IndexerView& indexer, const AttentionTarget& target,
   const double scale = target.scale.value_or(1 / std::sqrt(double(target.q.shape[3])));
   LossRow row;
   long double total = 0;
-  for (int64_t s = 0; s < indexer.k.shape[2]; ++s) {
+  for (int64_t s = 0; s < target.k.shape[2]; ++s) {
     if (!listed(b, g, t, s)) continue;
     double weight = 0;
     for (int64_t h = g * heads; h < (g + 1) * heads; ++h) {
@@ -142,12 +142,16 @@ LossRow loss_row(const IndexerView& indexer, const AttentionTarget& target,
       if (target.softcap > 0) score = target.softcap * std::tanh(score / target.softcap);
       weight += std::exp(score - at(target.lse, b, h, t));
     }
-    row.keys.push_back(s);
-    row.scores.push_back(index_score(indexer, b, g, t, s));
-    row.weights.push_back(weight);
+    const int64_t entry = s / target.keys_per_entry;
+    if (row.entries.empty() || row.entries.back() != entry) {
+      row.entries.push_back(entry);
+      row.scores.push_back(index_score(indexer, b, g, t, entry));
+      row.weights.push_back(0);
+    }
+    row.weights.back() += weight;
     total += weight;
   }
-  if (row.keys.empty()) return row;
+  if (row.entries.empty()) return row;
   const double top = *std::ranges::max_element(row.scores);
   long double sum = 0;
   for (const double score : row.scores) sum += std::exp(score - top);
@@ -169,8 +173,8 @@ ReferenceIndexLoss reference_index_loss(const IndexerView& indexer, const Attent
   for_each_row(n.batch, n.groups, n.q_len, [&](int64_t b, int64_t g, int64_t t) {
     const LossRow row = loss_row(indexer, target, listed, b, g, t);
     double loss = 0;
-    for (size_t i = 0; i < row.keys.size() && row.total > 0; ++i) {
-      const int64_t s = row.keys[i];
+    for (size_t i = 0; i < row.entries.size() && row.total > 0; ++i) {
+      const int64_t s = row.entries[i];
       const double p = row.weights[i] / row.total;
       const double log_guess = row.scores[i] - row.lse;
       if (p > 0) loss += p * (std::log(p) - log_guess);

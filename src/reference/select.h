@@ -34,7 +34,7 @@ struct ReferenceIndexLoss {
   std::vector<double> dq, dk;  // shapes of q and k, for the given dloss
   std::vector<double> dw;      // [batch, index_heads, q_len], also if w is not given
 };
-// listed: the lists. dloss [batch, groups, q_len].
+// listed: the lists, in keys of the target. dloss [batch, groups, q_len].
 ReferenceIndexLoss reference_index_loss(const IndexerView& indexer, const AttentionTarget& target,
                                         const EntryPredicate& listed,
                                         const std::vector<double>& dloss);

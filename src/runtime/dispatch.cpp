@@ -9,8 +9,10 @@
 #include "base/check.h"
 #include "base/int_math.h"
 #include "kernels/sm90/tma_tensors.h"
+#include "plan/plan_state.h"
 #include "runtime/gpu.h"
 #include "runtime/host_lists.h"
+#include "runtime/index_lists.h"
 #include "runtime/list_facts.h"
 #include "runtime/registry.h"
 
@@ -69,14 +71,26 @@ std::string why_not_latent(const TensorView& k, const TensorView& v, const Lists
   return {};
 }
 
+KeyListSizes key_list_sizes(const GatherView& view, int64_t heads_per_kv) {
+  const int32_t heads =
+      view.heads_per_list(narrow(heads_per_kv, "attention: query heads of a kv head"));
+  return {.rows = int64_t{view.rows_per_list} * heads,
+          .room = view.room(),
+          .keys = view.table.is_given() ? view.room() : view.planned.mean,
+          .k_len = view.k_len};
+}
+
 KeyListSizes key_list_sizes(const TensorView& q, const TensorView& k, const Lists& lists) {
-  const auto* keys = std::get_if<KeyListView>(&lists.get());
-  if (keys == nullptr || k.shape[1] == 0) return {};
-  const int64_t heads = keys->indices.shape[1];
-  if (heads != 1 && heads != k.shape[1]) return {};
-  return {.rows = std::min(keys->indices.rows_per_list, q.shape[2]) * (q.shape[1] / k.shape[1]),
-          .room = checked_mul(keys->indices.shape[3], keys->keys_per_entry, "attention: keys"),
-          .k_len = k.shape[2]};
+  if (k.shape[1] == 0) return {};
+  const int64_t heads_per_kv = q.shape[1] / k.shape[1];
+  if (const auto* keys = std::get_if<KeyListView>(&lists.get())) {
+    return key_list_sizes(key_table(*keys, q, k), heads_per_kv);
+  }
+  const auto* plan = std::get_if<Plan>(&lists.get());
+  if (plan == nullptr || !plan->state().forms().has_key_lists) return {};
+  const std::vector<GatherView>& parts = plan->state().gather_views();
+  // A plan has one part of key lists; a file might have more.
+  return parts.size() == 1 ? key_list_sizes(parts[0], heads_per_kv) : KeyListSizes{};
 }
 
 std::string why_no_tma(std::initializer_list<const TensorView*> tensors) {
@@ -280,7 +294,7 @@ BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, cons
   request.deterministic = deterministic;
   request.shares_kv_heads = args.q.shape[1] != args.k.shape[1];
   request.lists = &facts.get();
-  request.key_lists = key_list_sizes(args.q, args.k, lists);
+  if (deterministic) request.key_lists = key_list_sizes(args.q, args.k, lists);
   return schedule_of(kernel, request, tile);
 }
 

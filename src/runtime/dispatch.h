@@ -26,7 +26,8 @@ std::string why_no_tma(std::initializer_list<const TensorView*> tensors);
 // Request::why_not_latent.
 std::string why_not_latent(const TensorView& k, const TensorView& v, const Lists& lists);
 
-// Request::key_lists.
+// Request::key_lists. Those of a plan are compiled, if they are not yet.
+KeyListSizes key_list_sizes(const GatherView& view, int64_t heads_per_kv);
 KeyListSizes key_list_sizes(const TensorView& q, const TensorView& k, const Lists& lists);
 
 // Why a kernel cannot serve a request, as text; empty when it can.

@@ -24,6 +24,7 @@ IndexLossArgs args_of(const IndexerView& indexer, const AttentionTarget& target,
   args.target_lse = target.lse;
   args.rule = {.scale = target.scale.value_or(1 / std::sqrt(double(target.q.shape[3]))),
                .softcap = target.softcap};
+  args.keys_per_entry = target.keys_per_entry;
   args.lists = lists;
   args.stats = stats;
   args.has_rows = options.rows.is_given();
@@ -43,7 +44,7 @@ void run_index_loss_forward(const SelectKernel& kernel, const IndexerView& index
                             const TensorView& loss, const TensorView& stats,
                             const IndexLossOptions& options) {
   const auto site = call_site(indexer.q.device, options.threads, options.stream);
-  const PlanView view = follow(*site, lists, kernel, indexer, "index_loss_forward");
+  const PlanView view = follow(*site, lists, kernel, indexer, target, "index_loss_forward");
   IndexLossArgs args = args_of(indexer, target, view, stats, options, site->launch());
   args.loss = loss;
   const int64_t bytes = kernel.loss_workspace != nullptr ? kernel.loss_workspace(args) : 0;
@@ -58,7 +59,7 @@ void run_index_loss_backward(const SelectKernel& kernel, const TensorView& dloss
                              const Lists& lists, const TensorView& stats,
                              const IndexGradients& gradients, const IndexLossOptions& options) {
   const auto site = call_site(indexer.q.device, options.threads, options.stream);
-  const PlanView view = follow(*site, lists, kernel, indexer, "index_loss_backward");
+  const PlanView view = follow(*site, lists, kernel, indexer, target, "index_loss_backward");
   IndexGradientArgs args = {.loss = args_of(indexer, target, view, stats, options, site->launch()),
                             .dloss = dloss,
                             .dq = gradients.dq,
@@ -75,7 +76,7 @@ void run_index_loss_backward(const SelectKernel& kernel, const TensorView& dloss
 void run_index_loss_forward(const IndexerView& indexer, const AttentionTarget& target,
                             const Lists& lists, const TensorView& loss, const TensorView& stats,
                             const IndexLossOptions& options) {
-  const SelectRequest request = request_of(SelectOperation::loss, indexer, 0, options.backend);
+  const SelectRequest request = request_of(SelectOperation::loss, indexer, target, options.backend);
   run_index_loss_forward(choose_select(select_table(), request), indexer, target, lists, loss,
                          stats, options);
 }
@@ -84,7 +85,7 @@ void run_index_loss_backward(const TensorView& dloss, const IndexerView& indexer
                              const AttentionTarget& target, const Lists& lists,
                              const TensorView& stats, const IndexGradients& gradients,
                              const IndexLossOptions& options) {
-  SelectRequest request = request_of(SelectOperation::gradients, indexer, 0, options.backend);
+  SelectRequest request = request_of(SelectOperation::gradients, indexer, target, options.backend);
   request.deterministic = options.deterministic;
   run_index_loss_backward(choose_select(select_table(), request), dloss, indexer, target, lists,
                           stats, gradients, options);

@@ -32,9 +32,9 @@ std::optional<PlanView> follow(CallSite& site, const std::optional<Plan>& plan,
 }
 
 PlanView follow(CallSite& site, const Lists& lists, const SelectKernel& kernel,
-                const IndexerView& indexer, const char* who) {
+                const IndexerView& indexer, const AttentionTarget& target, const char* who) {
   return follow(site, lists, kernel, indexer.q.shape[0], indexer.k.shape[1], indexer.q.shape[2],
-                indexer.k.shape[2], who);
+                target.k.shape[2], who);
 }
 
 }  // namespace keyhole

@@ -18,7 +18,7 @@ std::optional<PlanView> follow(CallSite& site, const std::optional<Plan>& plan,
 // The lists of the attention that an indexer learns from, with one head per group. who: begins the
 // error about a bad entry.
 PlanView follow(CallSite& site, const Lists& lists, const SelectKernel& kernel,
-                const IndexerView& indexer, const char* who);
+                const IndexerView& indexer, const AttentionTarget& target, const char* who);
 
 inline const PlanView* pointer_to(const std::optional<PlanView>& view) {
   return view ? &*view : nullptr;

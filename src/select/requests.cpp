@@ -38,6 +38,17 @@ SelectRequest request_of(SelectOperation operation, const IndexerView& indexer, 
   return request;
 }
 
+SelectRequest request_of(SelectOperation operation, const IndexerView& indexer,
+                         const AttentionTarget& target, const std::string& backend) {
+  SelectRequest request = request_of(operation, indexer, 0, backend);
+  request.target_dtype = target.q.dtype;
+  request.target_heads = target.q.shape[1];
+  request.target_dim = target.q.shape[3];
+  request.keys_per_entry = target.keys_per_entry;
+  request.is_aligned = request.is_aligned && rows_are_aligned({&target.q, &target.k});
+  return request;
+}
+
 SelectRequest request_of(const TensorView& scores, const SelectOptions& options) {
   SelectRequest request{.backend = options.backend,
                         .operation = SelectOperation::top_k,

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "gpu/gpu_problem.h"
+#include "plan/plan_state.h"
 #include "support/gpu/compare.h"
 #include "support/gpu/gpu_array.h"
 #include "support/scale.h"
@@ -50,6 +51,21 @@ class Disturbance {
   Stream stream_;
 };
 
+// Runs a kernel once, then again and again beside other work.
+void expect_equal(const KernelEntry& kernel, const Plan& made, const GpuProblem& problem,
+                  int64_t repeats, const Disturbance& disturbance) {
+  queue(kernel, made, problem);
+  const FirstResults first(problem.outputs(kernel.operation));
+  for (int64_t i = 0; i < repeats; ++i) {
+    if (i % 7 == 0) disturbance.queue();
+    for (const GpuTensor* tensor : problem.outputs(kernel.operation)) tensor->fill(0xff);
+    queue(kernel, made, problem);
+    first.compare();
+  }
+  EXPECT_TRUE(first.are_equal()) << kernel.name << ", " << made.pattern_text()
+                                 << ": other bits in one of " << repeats << " repeats";
+}
+
 void repeat(Operation operation) {
   const Disturbance disturbance;
   for (const KernelEntry* kernel : gpu_kernels(operation)) {
@@ -62,16 +78,7 @@ void repeat(Operation operation) {
       if (operation == Operation::forward) {  // partial results, or states between parts
         EXPECT_GT(workspace_bytes(*kernel, made, problem), 0) << kernel->name << ", " << text;
       }
-      queue(*kernel, made, problem);
-      const FirstResults first(problem.outputs(operation));
-      for (int64_t i = 0; i < repeats; ++i) {
-        if (i % 7 == 0) disturbance.queue();
-        for (const GpuTensor* tensor : problem.outputs(operation)) tensor->fill(0xff);
-        queue(*kernel, made, problem);
-        first.compare();
-      }
-      EXPECT_TRUE(first.are_equal())
-          << kernel->name << ", " << text << ": other bits in one of " << repeats << " repeats";
+      expect_equal(*kernel, made, problem, repeats, disturbance);
     }
     std::cout << kernel->name << ": " << repeats << " repeats each of two patterns\n";
   }
@@ -80,6 +87,22 @@ void repeat(Operation operation) {
 TEST_F(GpuDeterminism, AThousandForwardPassesAreEqual) { repeat(Operation::forward); }
 TEST_F(GpuDeterminism, AThousandDeterministicBackwardPassesAreEqual) {
   repeat(Operation::backward);
+}
+// Key lists that the heads of a kv head share: by spans of keys, where a kernel does that.
+TEST_F(GpuDeterminism, AThousandDeterministicBackwardPassesOverKeyListsAreEqual) {
+  constexpr int64_t kQueries = 300, kKeys = 3000;
+  const Disturbance disturbance;
+  const int64_t repeats = scaled(1000);
+  for (const KernelEntry* kernel : gpu_kernels(Operation::backward)) {
+    if (kernel->weights == Weights::sparse || kernel->backend == "simple") continue;
+    ProblemSizes sizes = sizes_for(*kernel, 0);
+    sizes.heads = 16, sizes.q_len = kQueries, sizes.k_len = kKeys;
+    const GpuProblem problem(sizes);
+    const Plan made =
+        make_plan(parse("random(1, 700, 3)"), {1, 16, kQueries, kKeys}, SplitPolicy::gather);
+    problem.forward(made);
+    expect_equal(*kernel, made, problem, repeats, disturbance);
+  }
 }
 
 }  // namespace

@@ -31,6 +31,55 @@ TEST_F(GpuIndexLoss, OfSelectedKeys) {
   check_all(
       loss_cases_of_selected_keys(std::array{DType::f32, DType::f16, DType::bf16, DType::e4m3}));
 }
+TEST_F(GpuIndexLoss, OfEntriesThatStandForSeveralKeys) {
+  check_all(loss_cases_of_pooled_keys(std::array{DType::f32, DType::f16, DType::bf16}));
+}
+TEST_F(GpuIndexLoss, OnTensorCores) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    for (LossCase c : loss_cases_of_tensor_cores(dtype)) {
+      c.device = kGpu;
+      LossProblem p(c);
+      const LossTensors tensors(p);
+      EXPECT_EQ(loss_kernel(SelectOperation::loss, tensors).backend, "sm80") << to_text(c);
+      if (dtype == DType::bf16) {
+        EXPECT_EQ(loss_kernel(SelectOperation::gradients, tensors).backend, "sm80") << to_text(c);
+      }
+      EXPECT_EQ(check_loss(c), "") << to_text(c);
+    }
+  }
+}
+
+// More rows than there is scratch memory for at once, on tensor cores: as the kernel of any GPU.
+TEST_F(GpuIndexLoss, OnTensorCoresAFewQueriesAtATime) {
+  const LossCase c{.heads = 8,
+                   .head_dim = 32,
+                   .target_heads = 8,
+                   .target_dim = 32,
+                   .q_len = 1500,
+                   .entries = 9000,
+                   .dtype = DType::bf16,
+                   .target_dtype = DType::bf16,
+                   .pattern = dense(),
+                   .selected = 6000,
+                   .device = kGpu};
+  LossProblem p(c), plain(c);
+  LossTensors tensors(p), plain_tensors(plain);
+  plain_tensors.options.backend = "simple";
+  for (const LossTensors* each : {&tensors, &plain_tensors}) each->forward(), each->backward();
+  tensors.finish(), plain_tensors.finish();
+  const auto expect_near = [](const PoisonedTensor& got, const PoisonedTensor& want, double share) {
+    double size = 0;
+    for (const double x : want.values()) size = std::max(size, std::abs(x));
+    for (int64_t i = 0; i < want.num_elements(); ++i) {
+      ASSERT_NEAR(got.get(i), want.get(i), share * size) << i;
+    }
+  };
+  expect_near(p.loss, plain.loss, 1e-4);
+  expect_near(p.dq, plain.dq, 0.02);
+  expect_near(p.dk, plain.dk, 0.02);
+  expect_near(p.dw, plain.dw, 1e-3);
+}
+
 TEST_F(GpuIndexLoss, OfAnyHeads) { check_all(loss_cases_of_heads()); }
 TEST_F(GpuIndexLoss, KnowsSoftcapScaleAndKeysElsewhere) { check_all(loss_cases_of_rules()); }
 TEST_F(GpuIndexLoss, OfSomeRows) { check_all(loss_cases_of_rows()); }
@@ -62,46 +111,53 @@ TEST_F(GpuIndexLoss, OfLongRows) {
   check_all({{.head_dim = 576, .target_dim = 576, .q_len = 70, .entries = 70}});
 }
 
+// A case on plain cores, and the same on tensor cores.
+std::vector<LossCase> on_both_cores(LossCase c) {
+  c.target_dim = 16, c.device = kGpu;
+  LossCase on_tensor_cores = c;
+  on_tensor_cores.dtype = on_tensor_cores.target_dtype = DType::bf16;
+  return {c, on_tensor_cores};
+}
+
 TEST_F(GpuIndexLoss, NoRowAtAll) {
-  const LossCase c{.q_len = 4, .entries = 40, .device = kGpu};
-  LossProblem p(c);
-  LossTensors tensors(p);
-  const GpuMemory unused(kGpu, 4);
-  tensors.options.rows = IndexView(static_cast<const int32_t*>(unused.data()), {1, 1, 1, 0});
-  tensors.options.rows.device = kGpu;
-  tensors.forward();
-  tensors.backward();
-  tensors.finish();
-  for (const PoisonedTensor* tensor : {&p.loss, &p.dq, &p.dk, &p.dw}) {
-    for (const double x : tensor->values()) EXPECT_EQ(x, 0);
+  for (const LossCase& c : on_both_cores({.q_len = 4, .entries = 40})) {
+    LossProblem p(c);
+    LossTensors tensors(p);
+    const GpuMemory unused(kGpu, 4);
+    tensors.options.rows = IndexView(static_cast<const int32_t*>(unused.data()), {1, 1, 1, 0});
+    tensors.options.rows.device = kGpu;
+    tensors.forward();
+    tensors.backward();
+    tensors.finish();
+    for (const PoisonedTensor* tensor : {&p.loss, &p.dq, &p.dk, &p.dw}) {
+      for (const double x : tensor->values()) EXPECT_EQ(x, 0);
+    }
   }
 }
 
 // What is not listed is not read: neither beyond the lists nor between their keys.
 TEST_F(GpuIndexLoss, DoesNotReadWhatIsNotListed) {
   for (const int64_t selected : {0, 7}) {
-    const LossCase c{.q_len = 3,
-                     .entries = 300,
-                     .pattern = parse("dilated(7)"),
-                     .selected = selected,
-                     .device = kGpu};
-    LossProblem p(c);
-    const EntryPredicate listed = p.listed();
-    for (int64_t s = 0; s < c.entries; ++s) {
-      bool is_listed = false;
-      for (int64_t t = 0; t < c.q_len; ++t) is_listed = is_listed || listed(0, 0, t, s);
-      if (is_listed) continue;
-      for (int64_t x = 0; x < c.head_dim; ++x) p.k.set(s * c.head_dim + x, std::nan(""));
-      for (int64_t x = 0; x < c.target_dim; ++x) {
-        p.target_k.set(s * c.target_dim + x, std::nan(""));
+    for (const LossCase& c : on_both_cores(
+             {.q_len = 3, .entries = 300, .pattern = parse("dilated(7)"), .selected = selected})) {
+      LossProblem p(c);
+      const EntryPredicate listed = p.listed();
+      for (int64_t s = 0; s < c.entries; ++s) {
+        bool is_listed = false;
+        for (int64_t t = 0; t < c.q_len; ++t) is_listed = is_listed || listed(0, 0, t, s);
+        if (is_listed) continue;
+        for (int64_t x = 0; x < c.head_dim; ++x) p.k.set(s * c.head_dim + x, std::nan(""));
+        for (int64_t x = 0; x < c.target_dim; ++x) {
+          p.target_k.set(s * c.target_dim + x, std::nan(""));
+        }
       }
-    }
-    LossTensors tensors(p);
-    tensors.forward();
-    tensors.backward();
-    tensors.finish();
-    for (const PoisonedTensor* tensor : {&p.loss, &p.dq, &p.dk, &p.dw}) {
-      for (const double x : tensor->values()) EXPECT_TRUE(std::isfinite(x));
+      LossTensors tensors(p);
+      tensors.forward();
+      tensors.backward();
+      tensors.finish();
+      for (const PoisonedTensor* tensor : {&p.loss, &p.dq, &p.dk, &p.dw}) {
+        for (const double x : tensor->values()) EXPECT_TRUE(std::isfinite(x));
+      }
     }
   }
 }
@@ -112,29 +168,31 @@ std::vector<std::vector<uint64_t>> bits_of(const LossProblem& p) {
 
 // Of 64 bits, in any order, with -1 between the keys.
 TEST_F(GpuIndexLoss, ListsMayBeWideAndHavePaddingAnywhere) {
-  const LossCase c{.groups = 2, .q_len = 30, .entries = 200, .selected = 9, .device = kGpu};
-  LossProblem p(c), wide(c);
-  LossTensors tensors(p), wide_tensors(wide);
-  const IndexView lists = p.selected();
-  std::vector<int64_t> keys;
-  for (int64_t row = 0; row < c.groups * c.q_len; ++row) {
-    for (int64_t i = c.selected - 1; i >= 0; --i) {
-      keys.push_back(-1);
-      keys.push_back(static_cast<const int32_t*>(lists.data)[row * c.selected + i]);
+  for (const LossCase& c :
+       on_both_cores({.groups = 2, .q_len = 30, .entries = 200, .selected = 9})) {
+    LossProblem p(c), wide(c);
+    LossTensors tensors(p), wide_tensors(wide);
+    const IndexView lists = p.selected().indices;
+    std::vector<int64_t> keys;
+    for (int64_t row = 0; row < c.groups * c.q_len; ++row) {
+      for (int64_t i = c.selected - 1; i >= 0; --i) {
+        keys.push_back(-1);
+        keys.push_back(static_cast<const int32_t*>(lists.data)[row * c.selected + i]);
+      }
     }
+    const GpuMemory memory(kGpu, int64_t(keys.size()) * 8);
+    memory.copy_from_host(keys.data(), memory.bytes());
+    IndexView view(static_cast<const int64_t*>(memory.data()),
+                   {1, c.groups, c.q_len, 2 * c.selected});
+    view.device = kGpu;
+    wide_tensors.lists = view;
+    for (LossTensors* each : {&tensors, &wide_tensors}) {
+      each->forward();
+      each->backward();
+      each->finish();
+    }
+    EXPECT_EQ(bits_of(wide), bits_of(p)) << to_string(c.dtype);
   }
-  const GpuMemory memory(kGpu, int64_t(keys.size()) * 8);
-  memory.copy_from_host(keys.data(), memory.bytes());
-  IndexView view(static_cast<const int64_t*>(memory.data()),
-                 {1, c.groups, c.q_len, 2 * c.selected});
-  view.device = kGpu;
-  wide_tensors.lists = view;
-  for (LossTensors* each : {&tensors, &wide_tensors}) {
-    each->forward();
-    each->backward();
-    each->finish();
-  }
-  EXPECT_EQ(bits_of(wide), bits_of(p));
 }
 
 TEST_F(GpuIndexLoss, TheSameBitsEveryTime) {
@@ -166,57 +224,56 @@ TEST_F(GpuIndexLoss, TheSameBitsEveryTime) {
 }
 
 // The graph holds no data of the call that it was captured from, and its memory is its own.
+void expect_graph_to_learn_from_other_data(const LossCase& c) {
+  LossProblem p(c);
+  LossTensors tensors(p);
+  const auto learn = [](const LossTensors& from) {
+    from.forward();
+    from.backward();
+  };
+  learn(tensors);  // the plan goes to the GPU
+  synchronize(kGpu);
+  const Stream stream;
+  tensors.options.stream = stream.get();
+  const Graph graph(stream, [&] { learn(tensors); });
+  LossCase other_case = c;
+  other_case.seed = 2;
+  LossProblem other(other_case);
+  LossTensors others(other);
+  const auto copy = [](const TensorView& to, const TensorView& from) {
+    const int64_t bytes = from.num_elements() * bytes_of(from.dtype);
+    ASSERT_EQ(cudaMemcpy(to.data, from.data, size_t(bytes), cudaMemcpyDeviceToDevice), cudaSuccess);
+  };
+  copy(tensors.indexer.q, others.indexer.q);
+  copy(tensors.indexer.k, others.indexer.k);
+  copy(tensors.indexer.w, others.indexer.w);
+  copy(tensors.target.q, others.target.q);
+  copy(tensors.target.k, others.target.k);
+  copy(tensors.target.lse, others.target.lse);
+  copy(tensors.dloss, others.dloss);
+  if (c.selected > 0) {
+    const auto lists_of = [](const LossTensors& from) {
+      const auto& lists = std::get<KeyListView>(from.lists.get()).indices;
+      return TensorView(lists.data, DType::f32,  // as wide as those
+                        {lists.shape[0], lists.shape[1], lists.shape[2], lists.shape[3]});
+    };
+    copy(lists_of(tensors), lists_of(others));
+  }
+  synchronize(kGpu);  // a copy on the device does not wait, and the stream does not wait for it
+  graph.launch(stream);
+  synchronize(kGpu);
+  learn(others);
+  tensors.finish();
+  others.finish();
+  EXPECT_EQ(bits_of(p), bits_of(other));
+}
+
 TEST_F(GpuIndexLoss, AGraphLearnsFromOtherData) {
   for (const int64_t selected : {0, 20}) {
-    LossCase c{.heads = 4,
-               .head_dim = 32,
-               .target_dim = 32,
-               .q_len = 100,
-               .entries = 100,
-               .selected = selected,
-               .device = kGpu};
-    LossProblem p(c);
-    LossTensors tensors(p);
-    const auto learn = [](const LossTensors& from) {
-      from.forward();
-      from.backward();
-    };
-    learn(tensors);  // the plan goes to the GPU
-    synchronize(kGpu);
-    const Stream stream;
-    tensors.options.stream = stream.get();
-    const Graph graph(stream, [&] { learn(tensors); });
-    LossCase other_case = c;
-    other_case.seed = 2;
-    LossProblem other(other_case);
-    LossTensors others(other);
-    const auto copy = [](const TensorView& to, const TensorView& from) {
-      const int64_t bytes = from.num_elements() * bytes_of(from.dtype);
-      ASSERT_EQ(cudaMemcpy(to.data, from.data, size_t(bytes), cudaMemcpyDeviceToDevice),
-                cudaSuccess);
-    };
-    copy(tensors.indexer.q, others.indexer.q);
-    copy(tensors.indexer.k, others.indexer.k);
-    copy(tensors.indexer.w, others.indexer.w);
-    copy(tensors.target.q, others.target.q);
-    copy(tensors.target.k, others.target.k);
-    copy(tensors.target.lse, others.target.lse);
-    copy(tensors.dloss, others.dloss);
-    if (selected > 0) {
-      const auto lists_of = [](const LossTensors& from) {
-        const auto& lists = std::get<KeyListView>(from.lists.get()).indices;
-        return TensorView(lists.data, DType::f32,  // as wide as those
-                          {lists.shape[0], lists.shape[1], lists.shape[2], lists.shape[3]});
-      };
-      copy(lists_of(tensors), lists_of(others));
+    for (const LossCase& c : on_both_cores(
+             {.heads = 4, .head_dim = 32, .q_len = 100, .entries = 100, .selected = selected})) {
+      expect_graph_to_learn_from_other_data(c);
     }
-    synchronize(kGpu);  // a copy on the device does not wait, and the stream does not wait for it
-    graph.launch(stream);
-    synchronize(kGpu);
-    learn(others);
-    tensors.finish();
-    others.finish();
-    EXPECT_EQ(bits_of(p), bits_of(other));
   }
 }
 

@@ -26,10 +26,15 @@ class KeyListsOnGpu {
  public:
   static constexpr int64_t kRoom = 150;
 
-  KeyListsOnGpu(const ProblemSizes& sizes, int32_t rows_per_list, uint64_t seed) {
+  // heads_alike: neighbouring heads have the same lists.
+  KeyListsOnGpu(const ProblemSizes& sizes, int32_t rows_per_list, int32_t heads_alike,
+                uint64_t seed) {
     Random random(seed);
     for (int64_t head = 0; head < sizes.heads; ++head) {
-      group_of_.push_back(head == 7 ? -1 : head % 3 == 2 ? 1 : 0);
+      const int64_t place = head / heads_alike;
+      group_of_.push_back(place == 7 || (heads_alike > 1 && place == 3) ? -1
+                          : place % 3 == 2                              ? 1
+                                                                        : 0);
     }
     lists_ = ceil_div(sizes.q_len, rows_per_list);
     rows_per_list_ = rows_per_list;
@@ -63,21 +68,25 @@ class KeyListsOnGpu {
     memory_.push_back(on_gpu(t_count));
     memory_.push_back(on_gpu(t_lists));
     synchronize(kGpu);
-    view_ = {.q_len = sizes.q_len,
-             .k_len = sizes.k_len,
-             .groups = 2,
-             .rows_per_list = rows_per_list,
-             .lists = lists_,
-             .group_of = static_cast<const int32_t*>(memory_[0].data()),
-             .list_begin = static_cast<const int64_t*>(memory_[1].data()),
-             .list_count = static_cast<const int32_t*>(memory_[2].data()),
-             .keys = static_cast<const int32_t*>(memory_[3].data()),
-             .t_list_begin = static_cast<const int64_t*>(memory_[4].data()),
-             .t_list_count = static_cast<const int32_t*>(memory_[5].data()),
-             .t_lists = static_cast<const int32_t*>(memory_[6].data())};
+    view_ = {
+        .q_len = sizes.q_len,
+        .k_len = sizes.k_len,
+        .groups = 2,
+        .rows_per_list = rows_per_list,
+        .lists = lists_,
+        .group_of = static_cast<const int32_t*>(memory_[0].data()),
+        .list_begin = static_cast<const int64_t*>(memory_[1].data()),
+        .list_count = static_cast<const int32_t*>(memory_[2].data()),
+        .keys = static_cast<const int32_t*>(memory_[3].data()),
+        .t_list_begin = static_cast<const int64_t*>(memory_[4].data()),
+        .t_list_count = static_cast<const int32_t*>(memory_[5].data()),
+        .t_lists = static_cast<const int32_t*>(memory_[6].data()),
+        .planned = {
+            .longest = int32_t(kRoom), .mean = int32_t(kRoom) / 2, .heads_alike = heads_alike}};
   }
 
   PlanView view() const { return {{}, {&view_, 1}}; }
+  KeyListSizes sizes(int64_t heads_per_kv) const { return key_list_sizes(view_, heads_per_kv); }
   std::vector<int32_t> keys(int64_t head, int64_t query) const {
     const int32_t group = group_of_[size_t(head)];
     return group < 0 ? std::vector<int32_t>{} : keys_of_group(group, query);
@@ -189,48 +198,58 @@ void call(const KernelEntry& kernel, Args args, const KeyListsOnGpu& lists) {
   synchronize(kGpu);
 }
 
-void check(const KernelEntry& kernel, int64_t heads, int32_t rows_per_list) {
+// Whether a pass went by spans.
+bool check(const KernelEntry& kernel, int64_t heads, int32_t rows_per_list, int32_t heads_alike) {
   ProblemSizes sizes = sizes_for(kernel, 0);
   sizes.heads = heads, sizes.q_len = 23, sizes.k_len = 190, sizes.has_sink = false;
   const GpuProblem problem(sizes, uint64_t(heads));
-  const KeyListsOnGpu lists(sizes, rows_per_list, uint64_t(heads + rows_per_list));
+  const KeyListsOnGpu lists(sizes, rows_per_list, heads_alike, uint64_t(heads + rows_per_list));
   const Expected want(sizes, problem, lists);
   problem.spoil(kernel.operation);
   if (kernel.operation == Operation::forward) {
     call(kernel, forward_args(problem, {}), lists);
     expect_near(kernel, "lse", problem.lse, want.lse);
     expect_near(kernel, "out", problem.out, want.out);
-    return;
+    return false;
   }
   problem.out.write(want.out);
   problem.lse.write(want.lse);
+  bool goes_by_spans = false;
   for (const bool is_deterministic : {true, false}) {
     BackwardArgs args = backward_args(problem, {});
     Request request;
     request.deterministic = is_deterministic;
     request.shares_kv_heads = args.q.shape[1] != args.k.shape[1];
+    if (is_deterministic) request.key_lists = lists.sizes(sizes.heads / sizes.kv_heads);
     args.schedule = schedule_of(kernel, request, kernel.tiles.front());
+    goes_by_spans = goes_by_spans || args.schedule.key_lists == KeyListOrder::by_span;
     call(kernel, args, lists);
     expect_near(kernel, "dq", problem.dq, want.dq);
     expect_near(kernel, "dk", problem.dk, want.dk);
     expect_near(kernel, "dv", problem.dv, want.dv);
   }
+  return goes_by_spans;
 }
 
 TEST_F(GpuKeyLists, PaddedSharedAndWithKeysNamedTwice) {
+  int by_spans = 0;
   for (const Operation operation : {Operation::forward, Operation::backward}) {
     for (const KernelEntry* kernel : gpu_kernels(operation)) {
       if (kernel->weights == Weights::sparse) continue;  // entmax_test.cpp
       for (const int64_t heads : {1, 3, 16, 20}) {
         for (const int32_t rows_per_list : {1, 4}) {
-          SCOPED_TRACE(kernel->name + ", " + std::to_string(heads) + " heads, " +
-                       std::to_string(rows_per_list) + " queries a list");
-          check(*kernel, heads, rows_per_list);
-          if (HasFatalFailure()) return;
+          for (const int32_t heads_alike : {1, 4}) {
+            SCOPED_TRACE(kernel->name + ", " + std::to_string(heads) + " heads, " +
+                         std::to_string(heads_alike) + " alike, " + std::to_string(rows_per_list) +
+                         " queries a list");
+            by_spans += check(*kernel, heads, rows_per_list, heads_alike) ? 1 : 0;
+            if (HasFatalFailure()) return;
+          }
         }
       }
     }
   }
+  EXPECT_GT(by_spans, 0);  // of them with several lists for the heads of a kv head
 }
 
 }  // namespace

@@ -217,6 +217,15 @@ TEST(SelectTrials, SeeAWrongLoss) {
     kernel_for(SelectOperation::loss).loss(plain);
   };
   expect_caught(kernel, "softcap, keys elsewhere", "the reference says");
+  kernel.loss = [](const IndexLossArgs& args) {  // the first of the keys, for all of an entry's
+    IndexLossArgs first = args;
+    first.target_k.strides[2] *= args.keys_per_entry;
+    first.target_k.shape[2] = args.k.shape[2];
+    first.keys_per_entry = 1;
+    first.lists = {};
+    kernel_for(SelectOperation::loss).loss(first);
+  };
+  expect_caught(kernel, "several keys an entry", "the reference says");
 }
 
 TEST(SelectTrials, SeeAWrongGradient) {
@@ -225,8 +234,8 @@ TEST(SelectTrials, SeeAWrongGradient) {
     kernel_for(SelectOperation::gradients).gradients(args);
     *static_cast<float*>(args.dk.data) += 1;
   };
-  for (const char* trial :
-       {"strides, NaN around", "lists with padding", "softcap, keys elsewhere", "some queries"}) {
+  for (const char* trial : {"strides, NaN around", "lists with padding", "softcap, keys elsewhere",
+                            "several keys an entry", "some queries"}) {
     expect_caught(kernel, trial, "dk[0]");
   }
 }

@@ -47,6 +47,9 @@ std::vector<Case> cases() {
         "pattern=random(1,20,3) heads=4 kv_heads=2 q_len=150 k_len=400 head_dim=8 v_head_dim=8 "
         "top_k=5 softcap=3 tile=-1",
         "pattern=dense heads=2 kv_heads=1 q_len=150 k_len=400 regime=zeros alpha=1.5 tile=-1",
+        // Key lists of several spans, which the heads of a kv head share
+        "pattern=random(1,300,3) heads=8 kv_heads=2 q_len=40 k_len=800 head_dim=16 v_head_dim=8 "
+        "tile=-1 forms=3",
         // One long list among short ones: the case for which work is split
         "pattern=global(1) q_len=700 k_len=700 head_dim=8 v_head_dim=8 tile=-1"}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {

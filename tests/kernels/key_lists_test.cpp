@@ -5,7 +5,10 @@
 
 #include <iostream>
 
+#include "runtime/gpu.h"
 #include "support/check_case.h"
+#include "support/generator.h"
+#include "support/scale.h"
 
 namespace keyhole::test {
 namespace {
@@ -75,6 +78,42 @@ TEST(KeyLists, AgreeWithTheReference) {
   for (const char* line : kCases) expect_agreement(parse_case(line), SplitPolicy::gather, stats);
   std::cout << "key lists: " << stats.kernel_runs << " kernel runs, " << stats.pairs
             << " pairs, at most " << stats.worst << " of the rounding bound used\n";
+}
+
+// What goes by spans of keys in a deterministic pass.
+TEST(KeyLists, OfSeveralSpansAgreeWithTheReference) {
+  CheckStats stats;
+  for (const char* line :
+       {"pattern=random(1,300,3) heads=16 q_len=9 k_len=1025 head_dim=64 v_head_dim=64",
+        "pattern=random(1,200,3) batch=2 heads=8 kv_heads=2 q_len=7 k_len=770 head_dim=40 "
+        "v_head_dim=64 sink=1 regime=masked_nan",
+        "pattern=causal heads=4 q_len=40 k_len=600 head_dim=128 v_head_dim=128 regime=integers",
+        "pattern=random(1,400,3) heads=20 q_len=5 k_len=513 head_dim=192 v_head_dim=256",
+        "pattern=csr(40,5) heads=6 q_len=30 k_len=512 head_dim=32 v_head_dim=32 regime=deep",
+        "pattern=random(1,300,6) heads=16 q_len=6 k_len=900 head_dim=64 v_head_dim=64 "
+        "regime=attended_nan data=11"}) {
+    expect_agreement(parse_case(line), SplitPolicy::gather, stats);
+  }
+  expect_agreement(parse_case("pattern=or(window(30),random(1,200,5)) heads=16 q_len=30 k_len=900 "
+                              "head_dim=64 v_head_dim=64 sink=1"),
+                   SplitPolicy::mixed, stats);
+  std::cout << "key lists of several spans: " << stats.kernel_runs << " kernel runs\n";
+}
+
+TEST(KeyLists, OfRandomCasesOnAGpu) {
+  if (gpus().empty()) GTEST_SKIP() << why_no_gpu();
+  CheckStats stats;
+  for (uint64_t seed = 1; seed <= uint64_t(scaled(60)); ++seed) {
+    const Case c = draw_key_list_case(seed);
+    for (const KernelChoice& kernel : kernels_for(c)) {
+      if (kernel.forward->device != Device::Kind::cuda) continue;
+      const Failure failure = check_case_with(c, kernel, &stats);
+      EXPECT_FALSE(failure) << kernel.forward->name << "\n  " << failure.kind << ": "
+                            << failure.detail << "\n  keyhole_fuzz --gpu --case '" << to_text(c)
+                            << "'";
+    }
+  }
+  std::cout << "random key lists: " << stats.kernel_runs << " kernel runs\n";
 }
 
 // Lists that follow tiles find a state of every row, and gradients that are sums already.

@@ -48,21 +48,25 @@ def listed_of(keys, k_len):
     return mask[..., :k_len]
 
 
-def loss_of(scores, q, k, lse, listed, *, scale=None, softcap=0.0, rows=None):
-    """[batch, groups, q_len]: KL(p || softmax(scores)) over the listed keys [batch, groups or 1, q_len, k_len]."""
-    batch, groups, q_len, k_len = scores.shape
-    heads, kv_heads = q.shape[1], k.shape[1]
+def loss_of(scores, q, k, lse, listed, *, scale=None, softcap=0.0, rows=None, keys_per_entry=1):
+    """[batch, groups, q_len]: KL(p || softmax(scores)) over the listed keys [batch, groups or 1, q_len, k_len]. An
+    entry stands for keys_per_entry keys, and p is summed over those that are listed."""
+    batch, groups, q_len, entries = scores.shape
+    heads, kv_heads, k_len = q.shape[1], k.shape[1], k.shape[2]
     k = np.repeat(k.astype(np.float64), heads // kv_heads, 1)
     logits = q.astype(np.float64) @ np.swapaxes(k, -1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if softcap:
         logits = softcap * np.tanh(logits / softcap)
-    listed = np.broadcast_to(listed, scores.shape)
+    listed = np.broadcast_to(listed, (batch, groups, q_len, k_len))
     with np.errstate(all="ignore"):
         weights = np.exp(logits - lse.astype(np.float64)[..., None]).reshape(
             batch, groups, heads // groups, q_len, k_len
         )
         weights = weights.sum(2)
         weights = np.where(listed, weights, 0)
+        missing = [(0, 0)] * 3 + [(0, entries * keys_per_entry - k_len)]
+        weights, listed = (np.pad(x, missing).reshape(*scores.shape, keys_per_entry) for x in (weights, listed))
+        weights, listed = weights.sum(-1), listed.any(-1)
         total = weights.sum(-1, keepdims=True)
         p = np.where(total > 0, weights / total, 0)
         seen = np.where(listed, scores, -np.inf)

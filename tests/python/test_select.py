@@ -185,12 +185,12 @@ def test_plans_come_from_the_cache():
     assert after == before
 
 
-def attended(case, dtype=np.float64, sink=None, scale=None, softcap=0.0, lists=None):
+def attended(case, dtype=np.float64, sink=None, scale=None, softcap=0.0, lists=None, k_len=None):
     """q, k and lse of an attention over the keys of an indexer."""
     sizes = {"batch": 1, "groups": 1, "q_len": 40, "entries": 40, **CASES[case]}
     batch, kv_heads = sizes["batch"], max(2, sizes["groups"])
     q = draw(batch, 4, sizes["q_len"], 8, dtype=dtype, seed=4)
-    k = draw(batch, kv_heads, sizes["entries"], 8, dtype=dtype, seed=5)
+    k = draw(batch, kv_heads, sizes["entries"] if k_len is None else k_len, 8, dtype=dtype, seed=5)
     _, lse = keyhole.attention(q, k, k, lists, sink=sink, scale=scale, softcap=softcap, return_lse=True)
     return q, k, lse
 
@@ -219,6 +219,44 @@ def test_loss_with_the_options_of_attention():
     got = keyhole.index_loss(q, k, w, *target, lists, scale=0.7, softcap=2.0)
     want = loss_of(scores_of(q, k, w), *target, listed_of(lists, 40), scale=0.7, softcap=2.0)
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", ["pattern", "entries", "entries up to the query, counts", "single keys"])
+@pytest.mark.parametrize(("keys_per_entry", "k_len"), [(4, 40), (4, 41), (3, 100), (64, 40)])
+def test_loss_of_entries_that_stand_for_several_keys(keys_per_entry, k_len, form):
+    entries = -(-k_len // keys_per_entry)
+    q, k, w, _ = indexer(entries=entries)
+    chosen, counts = keyhole.select_keys(q, k, w, top_k=3, return_counts=True)
+    single = np.arange(0, k_len, 3, dtype=np.int32)[None, None, None].repeat(40, 2)
+    lists = {
+        "pattern": "causal & dilated(2)",
+        "entries": keyhole.KeyLists(chosen, keys_per_entry=keys_per_entry),
+        "entries up to the query, counts": keyhole.KeyLists(
+            chosen, counts=np.maximum(counts - 1, 0), keys_per_entry=keys_per_entry, causal=True
+        ),
+        "single keys": single,
+    }[form]
+    mask = mask_of(lists, (1, 1, 40, k_len)) if form == "pattern" else listed_of(single, k_len)
+    if form.startswith("entries"):
+        used = chosen if form == "entries" else np.where(np.arange(3) < counts[..., None] - 1, chosen, -1)
+        mask = listed_of(used, entries).repeat(keys_per_entry, -1)[..., :k_len]
+        if form != "entries":
+            mask &= np.arange(k_len) <= np.arange(40)[:, None] + k_len - 40
+    target = attended("one group", k_len=k_len, lists=lists)
+    options = {} if form.startswith("entries") else {"keys_per_entry": keys_per_entry}
+    want = loss_of(scores_of(q, k, w), *target, mask, keys_per_entry=keys_per_entry)
+    np.testing.assert_allclose(keyhole.index_loss(q, k, w, *target, lists, **options), want, rtol=1e-9, atol=1e-9)
+    dq, dk, dw = keyhole.index_loss_backward(np.ones((1, 1, 40)), q, k, w, *target, lists, **options)
+    for learned, gradient in ((q, dq), (k, dk), (w, dw)):
+        direction, step = draw(*learned.shape, seed=7), 1e-6
+        ahead, behind = (
+            keyhole.index_loss(
+                *(x + sign * step * direction if x is learned else x for x in (q, k, w)), *target, lists, **options
+            )
+            for sign in (1, -1)
+        )
+        slope = (ahead - behind).sum() / (2 * step)
+        np.testing.assert_allclose((gradient * direction).sum(), slope, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("rows", [[0, 3, 39], list(range(40)), [], np.array([7])])
@@ -401,7 +439,7 @@ REFUSED = [
     (scores, {"k_scale": W}, ValueError, "k_scale"),
     (scores, {"q": np.repeat(Q, 2, 1)[:, :3], "k": np.repeat(K, 2, 1), "w": None}, ValueError, "groups|multiple"),
     (select, {"w": W[..., :7]}, ValueError, "w"),
-    (loss, {"keys": None}, TypeError, "index_loss: keys is None; accepted are a pattern, its text, a plan, and key"),
+    (loss, {"keys": None}, TypeError, "index_loss: keys is None; accepted are a pattern, its text, a plan, key"),
     (loss, {"keys": keyhole.causal}, TypeError, r"Call it: keyhole.causal\(\)"),
     (loss, {"lse": TARGET[2].astype(np.float32)}, ValueError, "index_loss: lse has dtype float32; expected float64"),
     (loss, {"k": TARGET[1].astype(np.float32)}, ValueError, "index_loss: k has dtype float32; expected float64"),
@@ -415,6 +453,16 @@ REFUSED = [
     ),
     (loss, {"keys": np.zeros((40, 3), np.int32)}, ValueError, "index_loss: keys has shape .*lists, entries"),
     (loss, {"keys": np.full((1, 1, 40, 3), 40, np.int32)}, ValueError, "40"),
+    (loss, {"keys_per_entry": 0}, ValueError, "index_loss: keys_per_entry is 0; accepted are 1 and more"),
+    (loss, {"keys_per_entry": 2.0}, TypeError, "index_loss: keys_per_entry: expected an int, found float"),
+    (loss, {"keys_per_entry": 3}, ValueError, "k must have one entry for 3 keys: 14"),
+    (
+        loss,
+        {"keys": keyhole.KeyLists(np.zeros((1, 1, 40, 3), np.int32), keys_per_entry=2)},
+        ValueError,
+        "k must have one entry for 2 keys: 20",
+    ),
+    (loss, {"keys": keyhole.TileLists(np.zeros((1, 1, 1, 1), np.int32), tile=(64, 64))}, TypeError, "List single keys"),
     (loss, {"rows": [[1]]}, ValueError, "index_loss: rows is int64 .*ascending"),
     (loss, {"rows": [0.5]}, ValueError, "index_loss: rows is float64"),
     (loss, {"rows": [40]}, ValueError, "40"),

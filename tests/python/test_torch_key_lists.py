@@ -147,6 +147,3 @@ def test_what_is_refused():
         keyhole.attention(q.numpy(), k.numpy(), v.numpy(), keyhole.KeyLists(indices))
     with pytest.raises(ValueError, match=r"counts\[0, 0, 0\] is 10; a list has 9 entries"):
         attend(q, k, v, indices, counts * 0 + 10, 1, False)
-    index = torch.randn(2, 2, 40, 8)
-    with pytest.raises(TypeError, match="keys is a KeyLists.*Pass its indices"):
-        keyhole.index_loss(index, torch.randn(2, 2, 50, 8), None, q, k, q[..., 0], keyhole.KeyLists(indices))

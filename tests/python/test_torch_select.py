@@ -243,6 +243,38 @@ def test_16_bit_gradients(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("is_listed", [True, False], ids=["key lists", "a pattern"])
+def test_entries_that_stand_for_several_keys(device, is_listed):
+    dtype = torch.float64 if device == "cpu" else torch.float32
+    q_len, k_len, size = 30, 34, 4
+    learned = [x.requires_grad_() for x in indexer(1, 4, 1, q_len, 9, 8, device=device, dtype=dtype)]
+    q, k = draw(1, 4, q_len, 8, device=device, dtype=dtype, seed=4), draw(1, 2, k_len, 8, device=device, dtype=dtype)
+    lists = "causal & window(20)"
+    if is_listed:
+        chosen, counts = keyhole.select_keys(*learned, top_k=3, return_counts=True)
+        lists = keyhole.KeyLists(chosen, counts=counts, keys_per_entry=size, causal=True)
+    options = {} if is_listed else {"keys_per_entry": size}
+    _, lse = keyhole.attention(q, k, k, lists, return_lse=True)
+
+    def run(*learned):
+        return keyhole.index_loss(*learned, q, k, lse, lists, **options)
+
+    loss = run(*learned)
+    dloss = draw(*loss.shape, device=device, dtype=dtype, seed=8)
+    got = torch.autograd.grad(loss, learned, dloss)
+    there = [x.detach().double().cpu().numpy() for x in (*learned, q, k, lse)]
+    if is_listed:
+        lists = keyhole.KeyLists(chosen.cpu().numpy(), counts=counts.cpu().numpy(), keys_per_entry=size, causal=True)
+    check_close("loss", loss, torch.from_numpy(keyhole.index_loss(*there, lists, **options)).to(device), dtype)
+    want = keyhole.index_loss_backward(dloss.double().cpu().numpy(), *there, lists, **options)
+    for name, a, b in zip("qkw", got, want, strict=True):
+        check_close(f"d{name}", a, torch.from_numpy(b).to(device), dtype)
+    lists = keyhole.KeyLists(chosen, counts=counts, keys_per_entry=size, causal=True) if is_listed else lists
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*learned), loss)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_nothing_moves_what_nobody_chose(device):
     learned, target, _, _ = loss_case(q_len=30, entries=30, device=device, dtype=torch.float32)
     learned = [x.requires_grad_() for x in learned]
@@ -322,14 +354,17 @@ def test_opcheck(name, device):
     target = target_of(batch=2, device=device)
     keys = LOCAL.tensor() if name == "plain" else ops.select_keys(q, k, w, k_scale, 5, visible, None, "auto")[0]
     rows = torch.tensor([1, 5], dtype=torch.int32, device=device) if name == "everything" else None
-    options = (rows, 0.3 if name == "everything" else None, 0.0, True, "auto")
-    torch.library.opcheck(ops.index_loss_forward, (q, k, w, k_scale, *target, keys, *options))
+    options = (1, rows, 0.3 if name == "everything" else None, 0.0, True, "auto")
+    lists = (keys, None, [0, 0])
+    if name == "everything":
+        lists = (keys, (keys >= 0).sum(-1, dtype=torch.int32), [1, 1])
+    torch.library.opcheck(ops.index_loss_forward, (q, k, w, k_scale, *target, *lists, *options))
     learned = [None if x is None else x.clone().requires_grad_() for x in (q, k, w)]
-    torch.library.opcheck(ops.index_loss_forward, (*learned, k_scale, *target, keys, *options))
+    torch.library.opcheck(ops.index_loss_forward, (*learned, k_scale, *target, *lists, *options))
     with torch.no_grad():
-        loss, stats = ops.index_loss_forward(q, k, w, k_scale, *target, keys, *options)
+        loss, stats = ops.index_loss_forward(q, k, w, k_scale, *target, *lists, *options)
         dloss = torch.randn_like(loss)
-        torch.library.opcheck(ops.index_loss_backward, (dloss, q, k, w, k_scale, *target, keys, stats, *options))
+        torch.library.opcheck(ops.index_loss_backward, (dloss, q, k, w, k_scale, *target, *lists, stats, *options))
 
 
 @pytest.mark.parametrize("place", ["fake", "meta"])
@@ -528,7 +563,7 @@ REFUSED = [
     (scores, {"k_scale": W}, ValueError, "k_scale"),
     (scores, {"k": K.to("meta")}, TypeError, "k is on meta"),
     (select, {"k": K.half()}, ValueError, r"select_keys: k is torch.float16 and q torch.float32; .*k.to\(q.dtype\)"),
-    (loss, {"keys": None}, TypeError, "index_loss: keys is None; accepted are a pattern, its text, a plan, and key"),
+    (loss, {"keys": None}, TypeError, "index_loss: keys is None; accepted are a pattern, its text, a plan, key"),
     (loss, {"keys": keyhole.causal}, TypeError, r"Call it: keyhole.causal\(\)"),
     (
         loss,
@@ -542,9 +577,9 @@ REFUSED = [
         TypeError,
         "keys is a TileLists; accepted are .* List single keys, with -1 in place of unused entries",
     ),
-    (loss, {"keys": keyhole.KeyLists(LISTS, keys_per_entry=4)}, TypeError, "a KeyLists.*List single keys, with -1"),
-    (loss, {"keys": keyhole.KeyLists(LISTS, counts=LISTS[..., 0])}, TypeError, "a KeyLists.*List single keys"),
-    (loss, {"keys": keyhole.KeyLists(LISTS)}, TypeError, "a KeyLists.*Pass its indices"),
+    (loss, {"keys": keyhole.KeyLists(LISTS, keys_per_entry=4)}, ValueError, "one entry for 4 keys: 10"),
+    (loss, {"keys": keyhole.KeyLists(LISTS.numpy())}, TypeError, "keys.indices is a NumPy array.*torch.from_numpy"),
+    (loss, {"keys": keyhole.KeyLists(LISTS), "keys_per_entry": 0}, ValueError, "keys_per_entry is 0"),
     (loss, {"lse": TARGET[2].bfloat16()}, ValueError, "index_loss: lse is torch.bfloat16 .*expected torch.float32"),
     (loss, {"k": TARGET[1].half()}, ValueError, "index_loss: k is torch.float16 and q torch.float32"),
     (loss, {"index_k": K.half()}, ValueError, "index_loss: index_k is torch.float16 and index_q torch.float32"),

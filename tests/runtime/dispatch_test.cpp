@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "keyhole/error.h"
+#include "plan/plan_state.h"
 #include "runtime/registry.h"
 
 namespace keyhole {
@@ -139,6 +140,50 @@ TEST(Dispatch, KernelsNameWhatTheyDoNotTake) {
       EXPECT_EQ(objections_of(kernel), Names{}) << kernel.name;
     }
   }
+}
+
+// A pattern for each of some neighbouring heads.
+struct Heads {
+  int64_t count;
+  const char* pattern;
+};
+std::string per_head_text(const std::vector<Heads>& all) {
+  std::string text;
+  for (const Heads& heads : all) {
+    for (int64_t i = 0; i < heads.count; ++i) {
+      text += (text.empty() ? "" : ", ") + std::string(heads.pattern);
+    }
+  }
+  return "per_head(" + text + ")";
+}
+
+// What a plan tells of its lists, for the heads of a call.
+TEST(Dispatch, KnowsTheSizesOfThePlansKeyLists) {
+  const auto sizes_of = [](const std::string& pattern, int64_t heads, int64_t kv_heads) {
+    const Plan made = make_plan(parse(pattern), {1, heads, 30, 40}, SplitPolicy::gather);
+    const TensorView q(nullptr, DType::bf16, {1, heads, 30, 64});
+    const TensorView k(nullptr, DType::bf16, {1, kv_heads, 40, 64});
+    return key_list_sizes(q, k, made);
+  };
+  const KeyListSizes even = sizes_of("random(1, 12, 3)", 16, 2);
+  EXPECT_EQ(even.rows, 8);
+  EXPECT_EQ(even.room, 12);
+  EXPECT_EQ(even.keys, 12);
+  EXPECT_EQ(even.k_len, 40);
+  const KeyListSizes uneven = sizes_of("causal", 1, 1);  // 11 to 40 keys
+  EXPECT_EQ(uneven.rows, 1);
+  EXPECT_EQ(uneven.room, 40);
+  EXPECT_EQ(uneven.keys, 25);
+  // Neighbouring heads alike: all four of a kv head, two of six, none.
+  EXPECT_EQ(sizes_of(per_head_text({{4, "window(3)"}, {4, "causal"}}), 8, 2).rows, 4);
+  EXPECT_EQ(sizes_of(per_head_text({{2, "causal"}, {2, "window(3)"}, {2, "causal"}}), 6, 1).rows,
+            2);
+  EXPECT_EQ(sizes_of(per_head_text({{1, "causal"}, {3, "window(3)"}}), 4, 1).rows, 1);
+  // Tiles have none.
+  const TensorView q(nullptr, DType::bf16, {1, 16, 30, 64}),
+      k(nullptr, DType::bf16, {1, 1, 40, 64});
+  const Plan tiles = make_plan(parse("causal"), {1, 16, 30, 40}, SplitPolicy::plain);
+  EXPECT_EQ(key_list_sizes(q, k, tiles).rows, 0);
 }
 
 }  // namespace

@@ -25,6 +25,12 @@ TEST(IndexLoss, OfSelectedKeysAgreesWithTheDefinition) {
       loss_cases_of_selected_keys(std::array{DType::f32, DType::f64, DType::f16, DType::e4m3}));
 }
 
+TEST(IndexLoss, OfEntriesThatStandForSeveralKeys) {
+  check_all(loss_cases_of_pooled_keys(std::array{DType::f32, DType::f64, DType::bf16}));
+}
+
+TEST(IndexLoss, OfTheCasesOfTensorCores) { check_all(loss_cases_of_tensor_cores(DType::bf16)); }
+
 TEST(IndexLoss, OfAnyHeads) { check_all(loss_cases_of_heads()); }
 
 TEST(IndexLoss, KnowsSoftcapScaleAndKeysElsewhere) { check_all(loss_cases_of_rules()); }
@@ -150,7 +156,8 @@ TEST(IndexLoss, IsADivergence) {
 
 // The gradients of the definition, and with them those of the kernels, are derivatives.
 TEST(IndexLoss, GradientsAreDerivatives) {
-  for (const int64_t selected : {0, 4}) {
+  for (const auto& [selected, keys_per_entry] :
+       {std::pair<int64_t, int64_t>{0, 1}, {4, 1}, {0, 3}, {4, 3}}) {
     const LossCase c{.batch = 2,
                      .groups = 2,
                      .heads = 2,
@@ -160,6 +167,8 @@ TEST(IndexLoss, GradientsAreDerivatives) {
                      .target_dim = 5,
                      .q_len = 6,
                      .entries = 8,
+                     .keys_per_entry = keys_per_entry,
+                     .missing_keys = keys_per_entry - 1,
                      .dtype = DType::f64,
                      .target_dtype = DType::f64,
                      .has_scale = true,

@@ -229,7 +229,13 @@ TEST(SelectRefusals, OfTheIndexLoss) {
   EXPECT_EQ(good.backward_says(), "no error");
   LossCall keys;
   keys.target.k.shape[2] = 8;
-  EXPECT_NE(keys.forward_says().find("k must have one entry for each key"), std::string::npos);
+  EXPECT_NE(keys.forward_says().find("k must have one entry for each key, or pass keys_per_entry"),
+            std::string::npos);
+  keys.target.keys_per_entry = 3;
+  EXPECT_NE(keys.forward_says().find("k must have one entry for 3 keys: 3"), std::string::npos);
+  keys.target.keys_per_entry = 0;
+  EXPECT_EQ(keys.forward_says(),
+            "index_loss_forward: keys_per_entry is 0; accepted are 1 and more");
   LossCall heads;
   heads.target.q.shape[1] = heads.target.lse.shape[1] = 3;
   heads.target.k.shape[1] = 1;

@@ -58,6 +58,13 @@ TEST(SelectTable, EveryKernelAgreesWithTheDefinition) {
                        .target_dtype = kernel.dtype == DType::e4m3 ? DType::f16 : kernel.dtype,
                        .device = device};
       EXPECT_EQ(check(kernel, c), "") << to_text(c);
+      LossCase wide = c;  // what tensor cores take
+      wide.heads = 33, wide.head_dim = 64, wide.target_heads = 40, wide.target_dim = 72;
+      wide.kv_heads = 2, wide.entries = 300, wide.offset = 280;
+      for (const int64_t selected : {0, 50}) {
+        wide.selected = selected;
+        EXPECT_EQ(check(kernel, wide), "") << to_text(wide);
+      }
       continue;
     }
     Sample sample;

@@ -280,14 +280,11 @@ Case draw_case(uint64_t seed, int64_t work) {
   return c;
 }
 
-Case draw_gpu_case(uint64_t seed) {
-  constexpr int64_t kWork = 1'000'000;
-  Case c = draw_case(seed, kWork);
-  Random random(c.data);
-  // Others are judged on the host, which takes longer.
-  if (c.data % 4 != 0) c.normalizer = softmax();
-  if (c.dtype == DType::f64) c.dtype = random.chance(50) ? DType::bf16 : DType::f16;
-  if (random.chance(25)) return c;
+namespace {
+
+constexpr int64_t kGpuWork = 1'000'000;
+
+void suit_tensor_cores(Random& random, Case& c) {
   c.head_dim = round_up(c.head_dim, 8);
   c.v_head_dim = round_up(c.v_head_dim, 8);
   if (random.chance(10)) {  // kernels for wide heads refuse narrow ones
@@ -295,6 +292,52 @@ Case draw_gpu_case(uint64_t seed) {
   }
   for (Layout& layout : c.layouts) {
     if (layout == Layout::padded || layout == Layout::odd_offset) layout = Layout::contiguous;
+  }
+}
+
+}  // namespace
+
+Case draw_gpu_case(uint64_t seed) {
+  Case c = draw_case(seed, kGpuWork);
+  Random random(c.data);
+  // Others are judged on the host, which takes longer.
+  if (c.data % 4 != 0) c.normalizer = softmax();
+  if (c.dtype == DType::f64) c.dtype = random.chance(50) ? DType::bf16 : DType::f16;
+  if (random.chance(25)) return c;
+  suit_tensor_cores(random, c);
+  return random.chance(10) ? draw_key_list_case(seed) : c;
+}
+
+Case draw_key_list_case(uint64_t seed) {
+  Case c = draw_case(seed, kGpuWork);
+  Random random(c.data);
+  c.normalizer = softmax();
+  c.dtype = random.pick({DType::bf16, DType::f16});
+  if (random.chance(90)) c.softcap = 0;
+  suit_tensor_cores(random, c);
+  c.head_dim = std::min<int64_t>(c.head_dim, 256);
+  c.v_head_dim = std::min<int64_t>(c.v_head_dim, 256);
+  c.batch = random.pick({1, 1, 2});
+  c.kv_heads = random.pick({1, 1, 2});
+  c.heads = c.kv_heads * random.pick({4, 6, 8, 16, 20});
+  c.k_len = random.between(200, 1100);
+  const int64_t per_query = c.batch * c.heads * c.k_len * std::max(c.head_dim, c.v_head_dim);
+  c.q_len = random.between(1, std::clamp<int64_t>(40 * kGpuWork / per_query, 1, 40));
+  c.offset.reset();
+  c.forms = int(random.chance(85) ? SplitPolicy::gather : SplitPolicy::mixed);
+  c.pattern = draw_pattern(random, c.shape());
+  const Expression tokens{"random", {1, random.between(1, c.k_len / 2), random.below(1000)}, {}};
+  const int64_t draw = random.below(100);
+  if (draw < 30) {
+    c.pattern = tokens;
+  } else if (draw < 50) {
+    c.pattern = {"or", {}, {c.pattern, tokens}};
+  } else if (draw < 65) {  // four neighbouring heads share lists
+    std::vector<Expression> of_heads;
+    for (int64_t head = 0; head < c.heads; ++head) {
+      of_heads.push_back(head / 4 % 2 == 0 ? tokens : Expression{"causal", {}, {}});
+    }
+    c.pattern = {"per_head", {}, of_heads};
   }
   return c;
 }

@@ -23,4 +23,8 @@ Case draw_case(uint64_t seed, int64_t work = 120'000);
 // take (head_dim in multiples of 8, rows that begin at multiples of 16 bytes).
 Case draw_gpu_case(uint64_t seed);
 
+// Of that kind: key lists that four rows or more share, over so many keys that a deterministic pass
+// takes several spans of them. One in ten of draw_gpu_case is like this.
+Case draw_key_list_case(uint64_t seed);
+
 }  // namespace keyhole::test

@@ -75,6 +75,86 @@ inline std::vector<LossCase> loss_cases_of_heads() {
   return cases;
 }
 
+// Entries that stand for several keys; the last one has fewer, and the query's own is not over.
+inline std::vector<LossCase> loss_cases_of_pooled_keys(std::span<const DType> dtypes) {
+  std::vector<LossCase> cases;
+  for (const int64_t keys_per_entry : {2, 4, 33}) {
+    for (const int64_t selected : {0, 1, 6, 200}) {
+      for (const DType dtype : dtypes) {
+        cases.push_back(
+            {.batch = 2,
+             .groups = 2,
+             .heads = 3,
+             .target_heads = 8,
+             .kv_heads = 2,
+             .q_len = 70,
+             .entries = 180 / keys_per_entry,
+             .keys_per_entry = keys_per_entry,
+             .missing_keys = keys_per_entry / 2,
+             .dtype = dtype,
+             .target_dtype = dtype,
+             .has_scale = keys_per_entry == 4,
+             .pattern = selected == 0 && keys_per_entry == 2 ? parse("dilated(3)") : causal(),
+             .selected = selected,
+             .rows = selected == 6 ? std::vector<int32_t>{0, 3, 69} : std::vector<int32_t>{},
+             .other_weight = 0.5});
+      }
+    }
+  }
+  return cases;
+}
+
+// What tensor cores take: heads in one tile and in several, a kv head for several groups and the
+// other way round, columns that fill no tile, rows of no key, a few, and more than a block; few
+// rows, whose keys several CTAs share.
+inline std::vector<LossCase> loss_cases_of_tensor_cores(DType dtype) {
+  const LossCase plain{.heads = 3,
+                       .head_dim = 32,
+                       .target_heads = 4,
+                       .kv_heads = 2,
+                       .target_dim = 40,
+                       .q_len = 70,
+                       .entries = 75,
+                       .dtype = dtype,
+                       .target_dtype = dtype};
+  const auto with = [&](auto change) {
+    LossCase c = plain;
+    change(c);
+    return c;
+  };
+  std::vector<LossCase> cases;
+  for (const int64_t selected : {0, 1, 40, 200}) {
+    cases.push_back(with([&](LossCase& c) {
+      c.batch = 2, c.groups = 2, c.has_scale = true, c.selected = selected;
+      c.layout = Layout::bshd;
+    }));
+    cases.push_back(with([&](LossCase& c) {
+      c.heads = 33, c.head_dim = 64, c.target_heads = 16, c.kv_heads = 1, c.target_dim = 136;
+      c.q_len = 20, c.entries = 300, c.offset = 280, c.selected = selected;
+      c.has_w = selected != 1;
+    }));
+    cases.push_back(with([&](LossCase& c) {
+      c.groups = 2, c.heads = 64, c.head_dim = 128, c.target_heads = 160, c.kv_heads = 1;
+      c.target_dim = 72, c.q_len = 9, c.entries = 400, c.pattern = parse("dilated(3)");
+      c.selected = selected;
+    }));
+    cases.push_back(with([&](LossCase& c) {
+      c.heads = 20, c.target_heads = 40, c.kv_heads = 10, c.softcap = 0.8, c.scale = 0.5;
+      c.other_weight = 3, c.rows = {0, 3, 4, 69}, c.selected = selected;
+    }));
+    cases.push_back(with([&](LossCase& c) {
+      c.heads = 128, c.head_dim = 200, c.target_heads = 300, c.kv_heads = 1, c.target_dim = 8;
+      c.q_len = 3, c.entries = 700, c.pattern = selected == 40 ? ~dense() : window(200);
+      c.offset = 600, c.selected = selected;
+    }));
+    cases.push_back(with([&](LossCase& c) {
+      c.heads = 16, c.head_dim = 64, c.target_dim = 64, c.q_len = 2, c.entries = 5000;
+      c.pattern = dense(), c.selected = selected * 20, c.rows = {1};
+    }));
+  }
+  return cases;
+}
+
 // Softcap, scale, and keys elsewhere that share the softmax: a window, a sink.
 inline std::vector<LossCase> loss_cases_of_rules() {
   std::vector<LossCase> cases;

@@ -40,6 +40,11 @@ std::string check_select_keys(const SelectCase& c) {
   return found.empty() ? "" : "in two steps: " + found;
 }
 
+const SelectKernel& loss_kernel(SelectOperation operation, const LossTensors& tensors) {
+  return choose_select(select_table(),
+                       request_of(operation, tensors.indexer, tensors.target, "auto"));
+}
+
 std::string check_loss(const LossCase& c) {
   LossProblem p(c);
   const LossTensors tensors(p);
@@ -49,7 +54,9 @@ std::string check_loss(const LossCase& c) {
   tensors.finish();
   const auto want = reference_index_loss(p.indexer(), p.target(), p.listed(), p.dloss.values());
   const std::string found = judge::judge_loss(p, want).complaint;
-  return found.empty() && has_gradients ? judge::judge_gradients(p, want).complaint : found;
+  if (!found.empty() || !has_gradients) return found;
+  const SelectKernel& kernel = loss_kernel(SelectOperation::gradients, tensors);
+  return judge::judge_gradients(p, want, kernel.rounds_gradients).complaint;
 }
 
 }  // namespace keyhole::test

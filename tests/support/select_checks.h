@@ -7,6 +7,7 @@
 
 #include "judge/judge_select.h"
 #include "keyhole/pattern.h"
+#include "runtime/select_registry.h"
 
 namespace keyhole::test {
 
@@ -26,5 +27,7 @@ std::string check_scores(const SelectCase& c);
 std::string check_top_k(const SelectCase& c);
 std::string check_select_keys(const SelectCase& c);
 std::string check_loss(const LossCase& c);  // both directions
+// The kernel that runs for such tensors.
+const SelectKernel& loss_kernel(SelectOperation operation, const LossTensors& tensors);
 
 }  // namespace keyhole::test

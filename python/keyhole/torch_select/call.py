@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .. import _core
+from ..lists import KeyLists
 from ..pattern import Pattern, as_pattern
 from ..plan import Plan, plan_for
 from ..torch_attention.call import PLAIN_TYPES, check_transforms, fake_if_needed
@@ -99,6 +100,7 @@ def index_loss(
     k: Any,
     lse: Any,
     keys: Any,
+    keys_per_entry: int,
     rows: Any,
     scale: Any,
     softcap: Any,
@@ -122,19 +124,18 @@ def index_loss(
     rows = _rows(function, rows, index_q)
     q, k, lse = q.detach(), k.detach(), lse.detach()
     named = {"index_q": index_q, "index_k": index_k, "w": w, "k_scale": k_scale, "q": q, "k": k, "lse": lse}
-    if isinstance(keys, Tensor):
-        _check(function, "keys", keys, "[batch, heads, q_len, entries]", tuple(INDEX_DTYPES))
-        named["keys"] = keys
+    has_indices = isinstance(keys, (Tensor, KeyLists))
+    if has_indices:
+        named |= _indices(function, keys)
     tensors = (index_q, index_k, w, k_scale, q, k, lse)
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    options = (rows, scale, softcap, deterministic, backend)
-    if _needs_op(function, *tensors, named.get("keys"), rows) or _needs_gradient(*tensors):
+    options = (keys_per_entry, rows, scale, softcap, deterministic, backend)
+    if _needs_op(function, *named.values(), rows) or _needs_gradient(*tensors):
         refuse_unreadable(function, **named)
-        encoded = keys if isinstance(keys, Tensor) else _encoded(q, keys)
-        return ops.index_loss_forward(*tensors, encoded, *options)[0]  # type: ignore[no-any-return]
+        return ops.index_loss_forward(*tensors, *_parts(q, keys), *options)[0]  # type: ignore[no-any-return]
     try:
         sizes = (q.shape[0], index_k.shape[1], q.shape[2], k.shape[2])
-        lists = keys if isinstance(keys, Tensor) else _plan(keys, sizes)
+        lists = keys if has_indices else _plan(keys, sizes)
         return kernels.index_loss_forward(*tensors, lists, *options)[0]
     except Exception:
         refuse_unreadable(function, **named)
@@ -160,6 +161,16 @@ def _indexer(
             tensor = tensor if tensor.dtype == sums else tensor.to(sums)
         found.append(tensor)
     return found[0], found[1]
+
+
+def _indices(function: str, keys: Tensor | KeyLists) -> dict[str, Tensor]:
+    """The tensors of key indices, by name."""
+    dtypes = tuple(INDEX_DTYPES)
+    if isinstance(keys, Tensor):
+        _check(function, "keys", keys, "[batch, heads, q_len, entries]", dtypes)
+        return {"keys": keys}
+    _check(function, "keys.indices", keys.indices, "[batch, heads, q_len, entries]", dtypes)
+    return {"keys.indices": keys.indices} | ({} if keys.counts is None else {"keys.counts": keys.counts})
 
 
 def _check(function: str, name: str, tensor: Any, shape: str, dtypes: tuple[torch.dtype, ...]) -> None:
@@ -229,6 +240,13 @@ def _encoded(like: Tensor, what: Any) -> Tensor | None:
     from ..torch_attention.plan_tensors import tensor_of  # imported here because it loads torch's compiler
 
     return fake_if_needed(like, tensor_of(what))
+
+
+def _parts(like: Tensor, keys: Any) -> tuple[Tensor | None, Tensor | None, list[int]]:
+    """The lists of a loss, for ops."""
+    if isinstance(keys, KeyLists):
+        return keys.indices, keys.counts, [keys.keys_per_entry, int(keys.causal)]
+    return keys if isinstance(keys, Tensor) else _encoded(like, keys), None, [0, 0]
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:

@@ -99,6 +99,7 @@ def index_loss_forward(
     k: Tensor,
     lse: Tensor,
     lists: Lists,
+    keys_per_entry: int,
     rows: Tensor | None,
     scale: float | None,
     softcap: float,
@@ -109,8 +110,8 @@ def index_loss_forward(
     loss, stats = empty_loss(index_q, index_k)
     kept_q, kept_k = _with_rows(index_q), _with_rows(index_k)
     _core.index_loss_forward(
-        _view(kept_q), _view(kept_k), w, k_scale, q, k, lse, lists_view(lists), loss, stats, _rows_view(rows),
-        scale, softcap, deterministic, backend, *place_of(index_q),
+        _view(kept_q), _view(kept_k), w, k_scale, q, k, lse, lists_view(lists), keys_per_entry, loss, stats,
+        _rows_view(rows), scale, softcap, deterministic, backend, *place_of(index_q),
     )  # fmt: skip
     return loss, stats
 
@@ -126,6 +127,7 @@ def index_loss_backward(
     lse: Tensor,
     lists: Lists,
     stats: Tensor,
+    keys_per_entry: int,
     rows: Tensor | None,
     scale: float | None,
     softcap: float,
@@ -140,8 +142,8 @@ def index_loss_backward(
         )
     dq, dk, dw = empty_gradients(index_q, index_k, w)
     _core.index_loss_backward(
-        dloss, index_q, index_k, w, k_scale, q, k, lse, lists_view(lists), stats, dq, dk, None if w is None else dw,
-        _rows_view(rows), scale, softcap, deterministic, backend, *place_of(index_q),
+        dloss, index_q, index_k, w, k_scale, q, k, lse, lists_view(lists), keys_per_entry, stats, dq, dk,
+        None if w is None else dw, _rows_view(rows), scale, softcap, deterministic, backend, *place_of(index_q),
     )  # fmt: skip
     return dq, dk, dw
 

@@ -5,11 +5,13 @@ number of tensors. Patterns arrive as tensors (torch_attention/encoded.py), so t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from .. import _core
+from ..lists import KeyLists
 from ..torch_attention.encoded import plan_of
 from ..torch_attention.ops import TAGS, library, register
 from ..torch_attention.refusals import no_second_derivative_of
@@ -22,8 +24,9 @@ Tensor = torch.Tensor
 
 _INDEXER = "Tensor? w, Tensor? k_scale"
 _CHOICE = "Tensor? visible, Tensor? always, str backend"
-_TARGET = "Tensor q, Tensor k, Tensor lse, Tensor keys"
-_LOSS_OPTIONS = "Tensor? rows, float? scale, float softcap, bool deterministic, str backend"
+# keys: a pattern or a plan, or indices; then tile holds [keys_per_entry, causal] if they are KeyLists, else [0, 0].
+_TARGET = "Tensor q, Tensor k, Tensor lse, Tensor keys, Tensor? counts, int[] tile"
+_LOSS_OPTIONS = "int keys_per_entry, Tensor? rows, float? scale, float softcap, bool deterministic, str backend"
 library.define(
     f"index_scores(Tensor q, Tensor k, {_INDEXER}, Tensor? visible, str backend) -> Tensor",
     tags=TAGS,
@@ -91,9 +94,11 @@ def _index_loss_forward(
     k: Tensor,
     lse: Tensor,
     keys: Tensor,
+    counts: Tensor | None,
+    tile: Sequence[int],
     *options: Any,
 ) -> tuple[Tensor, Tensor]:
-    lists = _lists(keys, index_k, q, k)
+    lists = _lists(keys, counts, tile, index_k, q, k)
     return kernels.index_loss_forward(index_q, index_k, w, k_scale, q, k, lse, lists, *options)
 
 
@@ -111,9 +116,11 @@ def _index_loss_backward(
     k: Tensor,
     lse: Tensor,
     keys: Tensor,
+    counts: Tensor | None,
+    tile: Sequence[int],
     *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    lists = _lists(keys, index_k, q, k)
+    lists = _lists(keys, counts, tile, index_k, q, k)
     return kernels.index_loss_backward(dloss, index_q, index_k, w, k_scale, q, k, lse, lists, *rest)
 
 
@@ -124,17 +131,17 @@ def _fake_index_loss_backward(
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    index_q, index_k, w, k_scale, q, k, lse, keys, rows, *options = inputs
-    ctx.save_for_backward(index_q, index_k, w, k_scale, q, k, lse, keys, output[1], rows)
-    ctx.options = options
+    index_q, index_k, w, k_scale, q, k, lse, keys, counts, tile, keys_per_entry, rows, *options = inputs
+    ctx.save_for_backward(index_q, index_k, w, k_scale, q, k, lse, keys, counts, output[1], rows)
+    ctx.tile, ctx.keys_per_entry, ctx.options = tile, keys_per_entry, options
     ctx.mark_non_differentiable(output[1])
 
 
 def _differentiate(ctx: Any, dloss: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    *tensors, rows = ctx.saved_tensors
-    dq, dk, dw = index_loss_backward(dloss, *tensors, rows, *ctx.options)
+    *tensors, stats, rows = ctx.saved_tensors
+    dq, dk, dw = index_loss_backward(dloss, *tensors, ctx.tile, stats, ctx.keys_per_entry, rows, *ctx.options)
     has_w = tensors[2] is not None
-    return dq, dk, dw if has_w else None, *[None] * (6 + len(ctx.options))
+    return dq, dk, dw if has_w else None, *[None] * (9 + len(ctx.options))
 
 
 def _no_gradient_of_scores(ctx: Any, *gradients: Tensor) -> NoReturn:
@@ -153,10 +160,11 @@ def _plan(encoded: Tensor | None, q: Tensor, k: Tensor) -> _core.Plan | None:
     return None if encoded is None else plan_of(encoded, q.shape[2], k.shape[2], q.shape[0], k.shape[1])
 
 
-def _lists(keys: Tensor, index_k: Tensor, q: Tensor, k: Tensor) -> Lists:
-    if keys.dtype in INDEX_DTYPES and keys.dim() == 4:
-        return keys
-    return plan_of(keys, q.shape[2], k.shape[2], q.shape[0], index_k.shape[1])
+def _lists(keys: Tensor, counts: Tensor | None, tile: Sequence[int], index_k: Tensor, q: Tensor, k: Tensor) -> Lists:
+    if not (keys.dtype in INDEX_DTYPES and keys.dim() == 4):
+        return plan_of(keys, q.shape[2], k.shape[2], q.shape[0], index_k.shape[1])
+    size, is_causal = tile
+    return keys if size == 0 else KeyLists(keys, counts=counts, keys_per_entry=size, causal=bool(is_causal))
 
 
 register("index_scores", _index_scores, _fake_index_scores, _no_gradient_of_scores)

@@ -133,7 +133,7 @@ class IndexGradients {
       work.finite.take(work.rows.data(), panel.width, cols);
       products_.load_scales(block.unit, panel, scales);
       T* const weights = work.weights.reserve(block.count * kPanel);
-      target_.weigh(block.unit, work.target_queries, panel, weights, work.target_strip);
+      target_.weigh(block, work.target_queries, panel, weights, work.target_strip);
       for (int64_t first = 0; first < block.count; first += step) {
         const int64_t count = std::min(step, block.count - first);
         products_.multiply(work.queries, first, count, packed, work.strip);

@@ -61,7 +61,7 @@ void add_panel(const IndexProducts<T>& products, const TargetWeights<T>& target,
   T* const scores = work.scores.reserve(block.count * kPanel);
   T* const weights = work.weights.reserve(block.count * kPanel);
   products.score(work.queries, packed, scales, scores, kPanel, work.strip);
-  target.weigh(block.unit, work.target_queries, panel, weights, work.target_strip);
+  target.weigh(block, work.target_queries, panel, weights, work.target_strip);
   for (int64_t i = 0; i < block.count; ++i) {
     const uint64_t pairs = block.pairs(i, panel);
     for_each_bit(&pairs, kPanel, [&](int64_t x) {

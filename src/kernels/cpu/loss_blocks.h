@@ -1,6 +1,6 @@
 // src/kernels/cpu/loss_blocks.h
-// The lists of an index loss as blocks of queries against panels of keys. Queries of a plan go in
-// blocks, with a bit for each pair; a query with a list of its own goes alone, with its keys.
+// The lists of an index loss as blocks of queries against panels of entries. Queries of a plan go
+// in blocks, with a bit for each pair; a query with a list of its own goes alone, with its entries.
 #pragma once
 
 #include <algorithm>
@@ -23,11 +23,16 @@ class LossBlock {
     unit = of_unit, first = first_query, count = num_queries;
     entries_ = args.k.shape[2];
     has_list_ = lists_alone(args);
+    if (args.keys_per_entry > 1) draw_keys(args);
     if (has_list_) {
       const GatherView& view = args.lists.gathers[0];
       const auto listed = keys_of(view, view.group_of_head(unit), first);
       keys_.assign(listed.begin(), listed.end());
+      for (int32_t& key : keys_) key = int32_t(key / args.keys_per_entry);
       if (!std::is_sorted(keys_.begin(), keys_.end())) std::sort(keys_.begin(), keys_.end());
+      if (args.keys_per_entry > 1) {
+        keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
+      }
       return;
     }
     const int64_t words = ceil_div(entries_, 64);
@@ -35,9 +40,22 @@ class LossBlock {
     needed_.assign(size_t(words), 0);
     for (int64_t i = 0; i < count; ++i) {
       uint64_t* const row = bits_.data() + i * words;
-      draw_row(args.lists, unit, first + i, entries_, row);
+      if (args.keys_per_entry == 1) {
+        draw_row(args.lists, unit, first + i, entries_, row);
+      } else {
+        std::fill_n(row, words, uint64_t{0});
+        for_each_bit(row_of_keys(i), k_len_, [&](int64_t key) {
+          const int64_t entry = key / args.keys_per_entry;
+          row[entry / 64] |= uint64_t{1} << entry % 64;
+        });
+      }
       for (int64_t x = 0; x < words; ++x) needed_[size_t(x)] |= row[x];
     }
+  }
+
+  // Whether query i lists a key, where an entry stands for several.
+  bool has_key(int64_t i, int64_t key) const {
+    return key < k_len_ && (row_of_keys(i)[key / 64] >> key % 64 & 1) != 0;
   }
 
   // Whether each query has a list of its own: an index tensor.
@@ -45,10 +63,10 @@ class LossBlock {
     return args.lists.tiles.empty() && args.lists.gathers.size() == 1 &&
            args.lists.gathers[0].table.is_given();
   }
-  // Room for a value of every listed key of one query, in whole panels.
+  // Room for a value of every listed entry of one query, in whole panels.
   static int64_t columns(const IndexLossArgs& args) {
     const int64_t most =
-        lists_alone(args) ? int64_t{args.lists.gathers[0].table.count} : args.k.shape[2];
+        lists_alone(args) ? int64_t{args.lists.gathers[0].table.room()} : args.k.shape[2];
     return round_up(std::max<int64_t>(1, most), kPanel);
   }
 
@@ -58,7 +76,7 @@ class LossBlock {
     return bits_[size_t(i * ceil_div(entries_, 64) + panel.column / 64)];
   }
 
-  // Calls visit(panel) for the panels with keys in [begin, end), multiples of kPanel.
+  // Calls visit(panel) for the panels with entries in [begin, end), multiples of kPanel.
   template <class Visit>
   void for_each_panel(int64_t begin, int64_t end, Visit visit) const {
     if (has_list_) {
@@ -76,10 +94,21 @@ class LossBlock {
   }
 
  private:
-  int64_t entries_ = 0;
+  void draw_keys(const IndexLossArgs& args) {
+    k_len_ = args.target_k.shape[2];
+    key_words_ = ceil_div(k_len_, 64);
+    key_bits_.resize(size_t(count * key_words_));
+    for (int64_t i = 0; i < count; ++i) {
+      draw_row(args.lists, unit, first + i, k_len_, key_bits_.data() + i * key_words_);
+    }
+  }
+  const uint64_t* row_of_keys(int64_t i) const { return key_bits_.data() + i * key_words_; }
+
+  int64_t entries_ = 0, k_len_ = 0, key_words_ = 0;
   bool has_list_ = false;
-  std::vector<int32_t> keys_;            // ascending
+  std::vector<int32_t> keys_;            // entries, ascending
   std::vector<uint64_t> bits_, needed_;  // of each query; of any
+  std::vector<uint64_t> key_bits_;       // of each query, where an entry stands for several keys
 };
 
 // The queries that count, in blocks.

@@ -1,6 +1,6 @@
 // src/kernels/cpu/target_weights.h
-// What attention looks at: exp(score - lse), summed over the query heads of a group, for blocks of
-// queries and panels of keys.
+// What attention looks at: exp(score - lse), summed over the query heads of a group and the listed
+// keys of an entry, for blocks of queries and panels of entries.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 
 #include "base/weight_rule.h"
 #include "kernels/cpu/entry_panel.h"
+#include "kernels/cpu/loss_blocks.h"
 #include "kernels/cpu/primitives.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/select_primitives.h"
@@ -24,7 +25,7 @@ class TargetWeights {
     int64_t count = 0;
   };
   struct Strip {
-    Scratch<T> rows, panel, products;
+    Scratch<T> rows, panel, products, weights;
     Prefetch soon;
   };
 
@@ -38,6 +39,7 @@ class TargetWeights {
         groups_(args.k.shape[1]),
         heads_(groups_ > 0 ? q_.shape[1] / groups_ : 0),
         heads_per_key_(k_.shape[1] > 0 ? q_.shape[1] / k_.shape[1] : 1),
+        keys_per_entry_(args.keys_per_entry),
         cols_(round_up(q_.shape[3], simd_.lanes)) {}
 
   void load_queries(int64_t unit, int64_t first, int64_t count, Queries& to) const {
@@ -54,9 +56,30 @@ class TargetWeights {
     });
   }
 
-  // weights[i][kPanel] of all queries of a block and a panel of keys.
-  void weigh(int64_t unit, const Queries& queries, const EntryPanel& panel, T* weights,
+  // weights[i][kPanel] of all queries of a block and a panel of entries.
+  void weigh(const LossBlock& block, const Queries& queries, const EntryPanel& panel, T* weights,
              Strip& strip) const {
+    if (keys_per_entry_ == 1) return weigh_keys(block.unit, queries, panel, weights, strip);
+    std::fill_n(weights, queries.count * kPanel, T(0));
+    T* const more = strip.weights.reserve(queries.count * kPanel);
+    // The first key of every entry, then the second one.
+    for (int64_t of_entry = 0; of_entry < keys_per_entry_; ++of_entry) {
+      const auto key = [&](int64_t x) { return panel.key(x) * keys_per_entry_ + of_entry; };
+      int32_t keys[kPanel];
+      for (int64_t x = 0; x < panel.width; ++x) {
+        keys[x] = int32_t(std::min(key(x), k_.shape[2] - 1));  // past the last: one that counts not
+      }
+      weigh_keys(block.unit, queries, {panel.column, panel.width, keys}, more, strip);
+      for (int64_t i = 0; i < queries.count * kPanel; ++i) {
+        const int64_t x = i % kPanel;
+        if (x < panel.width && block.has_key(i / kPanel, key(x))) weights[i] += more[i];
+      }
+    }
+  }
+
+ private:
+  void weigh_keys(int64_t unit, const Queries& queries, const EntryPanel& panel, T* weights,
+                  Strip& strip) const {
     std::fill_n(weights, queries.count * kPanel, T(0));
     const T *q = queries.q.data(), *lse = queries.lse.data();
     for_each_kv_head(unit, [&](const HeadRun& run) {
@@ -88,7 +111,6 @@ class TargetWeights {
     });
   }
 
- private:
   // Neighbouring query heads of a group that share a kv head.
   struct HeadRun {
     int64_t batch, kv_head, first, count;
@@ -114,7 +136,7 @@ class TargetWeights {
   const WeightRule rule_;
   const Primitives<T>& simd_;
   const SelectPrimitives<T>& select_;
-  const int64_t groups_, heads_, heads_per_key_, cols_;
+  const int64_t groups_, heads_, heads_per_key_, keys_per_entry_, cols_;
 };
 
 }  // namespace keyhole::cpu

@@ -147,16 +147,19 @@ void find_sink_gradients(const BackwardArgs& args, const BackwardParams& p, cuda
   check_cuda(cudaGetLastError(), "launching the gradient of the sink");
 }
 
-// As many lists at a time as have room.
+// The query heads that share lists together, and as many lists at a time as have room.
 void follow_spans(const SpanLaunches& launches, const BackwardParams& p, const GatherView& view,
                   void* memory, cudaStream_t stream) {
   SpanLists lists = span_lists(p.sizes, view);
   lists.place(memory);
-  for (; lists.first < lists.lists; lists.first += lists.chunk) {
-    lists.count = std::min(lists.chunk, lists.lists - lists.first);
-    cut_span_lists(p.sizes, view, lists, stream);
-    launches.weights(p, view, lists, stream);
-    launches.sums(p, view, lists, stream);
+  const int32_t heads_per_kv = p.sizes.heads / p.sizes.kv_heads;
+  for (; lists.first_head < heads_per_kv; lists.first_head += lists.heads) {
+    for (lists.first = 0; lists.first < lists.lists; lists.first += lists.chunk) {
+      lists.count = std::min(lists.chunk, lists.lists - lists.first);
+      cut_span_lists(p.sizes, view, lists, stream);
+      launches.weights(p, view, lists, stream);
+      launches.sums(p, view, lists, stream);
+    }
   }
 }
 

@@ -39,7 +39,7 @@ struct BackwardLaunches {
   // The gradients of a part of key lists. Null: the launches for any GPU and dtype, in a fixed
   // order (gather_backward.h).
   LaunchGatherBackward gather = nullptr;
-  // Of an index tensor, if the schedule asks for spans.
+  // The same, if the schedule asks for spans.
   SpanLaunches spans = {};
   // The layout of view.bitmaps, and of view.t_bitmaps unless that is row_major.
   BitmapLayout bitmaps = BitmapLayout::row_major;

@@ -16,6 +16,10 @@ constexpr int32_t kSpanWarps = 4;  // per CTA
 constexpr int32_t kMostSpans = 48 * 1024 / (4 * kSpanWarps);
 // Of all that a chunk needs.
 constexpr int64_t kChunkBytes = int64_t{384} << 20;
+// Of a list: the query of a row is found by a product of 32 bits, for up to 4,096 heads.
+constexpr int64_t kMostRows = int64_t{1} << 20;
+// The longest list, in mean ones.
+constexpr int64_t kMostUneven = 64;
 
 int64_t bytes_per_list(const SpanLists& lists) {
   return lists.room * (4 + 2 * lists.row_tiles * kPairBytes) + 4 * (lists.spans + 1);
@@ -29,8 +33,9 @@ __global__ void __launch_bounds__(32 * kSpanWarps)
   const int64_t index = int64_t{blockIdx.x} * kSpanWarps + warp;
   if (index >= to.count) return;
   const int64_t unit = (to.first + index) / view.lists;
-  const int32_t group = int32_t(unit * (sizes.heads / sizes.kv_heads) / view.table.heads_per_group);
-  const KeyList list = key_list(view, group, to.first + index - unit * view.lists);
+  const int64_t head_index = unit * (sizes.heads / sizes.kv_heads) + to.first_head;
+  const KeyList list =
+      key_list(view, view.group_of_head(head_index), to.first + index - unit * view.lists);
   int32_t* const counter = counters + warp * to.spans;
   int32_t* const keys = to.keys + index * to.room;
 
@@ -99,11 +104,13 @@ void SpanLists::place(void* memory) {
 KeyListOrder key_lists_in_order(const Request& request) {
   const KeyListSizes& sizes = request.key_lists;
   // Rows of a product that are not there cost as much as others.
-  const bool has_rows = sizes.rows >= kPairRows / 4;
+  const bool has_rows = sizes.rows >= kPairRows / 4 && sizes.rows <= kMostRows;
   const int64_t spans = ceil_div(sizes.k_len, int64_t{kSpanKeys});
   // A span costs something in every list, even without a pair.
-  const bool has_pairs = 2 * sizes.room >= spans;
-  if (request.has_softcap || !has_rows || !has_pairs || spans > kMostSpans) {
+  const bool has_pairs = 2 * sizes.keys >= spans;
+  // All lists have the room of the longest one, and a chunk of few pairs costs as much as others.
+  const bool is_even = sizes.room <= kMostUneven * sizes.keys;
+  if (request.has_softcap || !has_rows || !has_pairs || !is_even || spans > kMostSpans) {
     return KeyListOrder::by_key;
   }
   const int64_t row_tiles = ceil_div(sizes.rows, int64_t{kPairRows});
@@ -114,9 +121,10 @@ KeyListOrder key_lists_in_order(const Request& request) {
 SpanLists span_lists(const Sizes& sizes, const GatherView& view) {
   SpanLists lists;
   lists.lists = checked_mul(int64_t{sizes.batch} * sizes.kv_heads, view.lists, "key lists");
+  lists.heads = view.heads_per_list(sizes.heads / sizes.kv_heads);
   lists.spans = int32_t(ceil_div(view.k_len, int64_t{kSpanKeys}));
-  lists.room = view.table.room();
-  const int64_t rows = int64_t{view.rows_per_list} * (sizes.heads / sizes.kv_heads);
+  lists.room = view.room();
+  const int64_t rows = int64_t{view.rows_per_list} * lists.heads;
   lists.row_tiles = narrow(ceil_div(rows, int64_t{kPairRows}), "key lists: rows of a list");
   lists.chunk = std::clamp<int64_t>(kChunkBytes / bytes_per_list(lists), 1,
                                     std::max<int64_t>(lists.lists, 1));

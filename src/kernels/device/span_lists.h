@@ -1,8 +1,8 @@
 // src/kernels/device/span_lists.h
-// The lists of an index tensor, cut at the borders of *spans* of neighbouring keys. One CTA adds up
-// the gradients of a span or two, list after list: so nothing is scattered, and the order of
-// additions is always the same. The weights of all pairs are in memory meanwhile; so lists are
-// taken in chunks that fit a fixed workspace.
+// Key lists, cut at the borders of *spans* of neighbouring keys. One CTA adds up the gradients of a
+// span or two, list after list: so nothing is scattered, and the order of additions is always the
+// same. The weights of all pairs are in memory meanwhile; so lists are taken in chunks that fit a
+// fixed workspace.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,13 +18,16 @@ inline constexpr int32_t kPairRows = 16;
 inline constexpr int64_t kPairBytes = 2 * kPairRows;
 
 // A chunk: `count` lists from `first` on. Lists are counted over all kv heads: (batch * kv_heads +
-// kv_head) * view.lists + list.
+// kv_head) * view.lists + list. Where the query heads of a kv head have different lists, those of
+// `heads` neighbours are followed, and then those of the next ones.
 struct SpanLists {
-  int64_t lists = 0, chunk = 0;  // of the call; at most this many at a time
+  int64_t lists = 0, chunk = 0;  // of such heads; at most this many at a time
+  int32_t heads = 1;             // query heads of a kv head that share a list
   int32_t spans = 0;             // of k_len keys
   int32_t room = 0;              // places of a list
   int32_t row_tiles = 0;         // per list, of kPairRows rows
 
+  int32_t first_head = 0;  // among those of the kv head
   int64_t first = 0, count = 0;
   int32_t* keys = nullptr;   // [chunk][room]       span after span, in each as listed; no padding
   int32_t* begin = nullptr;  // [spans + 1][chunk]  where the keys of a span begin in a list

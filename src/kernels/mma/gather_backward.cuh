@@ -25,7 +25,8 @@ using device::BackwardParams;
 struct RowNumbers {
   float lse2[2] = {INFINITY, INFINITY}, delta[2] = {0, 0};
 
-  __device__ __forceinline__ RowNumbers(const BackwardParams& p, const GatherRows& rows,
+  template <class Rows>
+  __device__ __forceinline__ RowNumbers(const BackwardParams& p, const Rows& rows,
                                         uint32_t members) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

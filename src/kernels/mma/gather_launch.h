@@ -19,7 +19,7 @@ template <DType kType, int kHeadDim>
 void launch_gather_backward(const device::BackwardParams& params, const GatherView& view,
                             cudaStream_t stream);
 
-// The launches over spans of keys (device/backward_call.h). No softcap; index tensors alone.
+// The launches over spans of keys (device/backward_call.h). No softcap.
 template <DType kType, int kHeadDim>
 void launch_gather_weights(const device::BackwardParams& params, const GatherView& view,
                            const device::SpanLists& lists, cudaStream_t stream);

@@ -78,11 +78,10 @@ __device__ __forceinline__ void for_each_group(const device::Sizes& sizes, const
 }
 
 // Copies the rows of a tensor shaped like q. Rows that are not members and columns past `cols`
-// become zeros: 0 x NaN would spread. All threads of the CTA call.
-template <class T, class S>
+// become zeros: 0 x NaN would spread. All threads of the CTA call. Rows: GatherRows or the like.
+template <class T, class S, class Rows>
 __device__ __forceinline__ void copy_row_members(uint32_t smem, const device::DeviceTensor& from,
-                                                 int32_t cols, const GatherRows& rows,
-                                                 uint32_t members) {
+                                                 int32_t cols, const Rows& rows, uint32_t members) {
   constexpr int chunks = S::head_dim / 8;
 #pragma unroll 1
   for (int i = int(threadIdx.x); i < S::rows * chunks; i += S::threads) {
@@ -100,9 +99,9 @@ struct GatheredTensor {
   int64_t row_bytes;
   int32_t cols;
 };
-template <class T>
+template <class T, class Rows>
 __device__ __forceinline__ GatheredTensor gathered(const device::DeviceTensor& tensor,
-                                                   const GatherRows& rows, int32_t cols) {
+                                                   const Rows& rows, int32_t cols) {
   return {reinterpret_cast<const char*>(tensor.row<T>(rows.batch, rows.kv_head, 0)),
           tensor.row_stride * int64_t(sizeof(T)), cols};
 }

@@ -23,8 +23,8 @@ void launch(const BackwardParams& params, const GatherView& view, const SpanList
   p.lists = lists;
   p.dv = {params.dout, lists.weights, params.sums.dv, sizes.v_head_dim, groups(sizes.v_head_dim)};
   p.dk = {params.q, lists.gradients, params.sums.dk, sizes.head_dim, groups(sizes.head_dim)};
-  const uint64_t heads_per_kv = uint64_t(sizes.heads / sizes.kv_heads);
-  p.heads_per_kv_reciprocal = ((uint64_t{1} << 32) + heads_per_kv - 1) / heads_per_kv;
+  const uint64_t heads = uint64_t(lists.heads);
+  p.heads_reciprocal = ((uint64_t{1} << 32) + heads - 1) / heads;
   // Kv heads that have lists in the chunk.
   const int64_t units = (lists.first + lists.count - 1) / view.lists - lists.first / view.lists + 1;
   const int64_t ctas =

@@ -19,7 +19,8 @@ class SpanRows {
     const int32_t col = work.first_col + int32_t(chunk) * 8;
     const int32_t batch = work.unit / p.sizes.kv_heads;
     const int32_t kv_head = work.unit - batch * p.sizes.kv_heads;
-    rows_ = of.rows.row<T>(batch, kv_head * (p.sizes.heads / p.sizes.kv_heads), 0) + col;
+    const int32_t first_head = kv_head * (p.sizes.heads / p.sizes.kv_heads) + p.lists.first_head;
+    rows_ = of.rows.row<T>(batch, first_head, 0) + col;
     is_inside_ = col < of.cols;
     smem_[0] = RowSwizzle<S::cols>::offset(row, chunk);
     smem_[1] = RowSwizzle<S::cols>::offset(row + 4, chunk);
@@ -45,8 +46,8 @@ class SpanRows {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int32_t row = row_tile * device::kPairRows + int32_t(threadIdx.x % 32) / 8 + 4 * i;
-      const int32_t query = int32_t(uint64_t(uint32_t(row)) * p.heads_per_kv_reciprocal >> 32);
-      const int32_t head = row - query * (p.sizes.heads / p.sizes.kv_heads);
+      const int32_t query = int32_t(uint64_t(uint32_t(row)) * p.heads_reciprocal >> 32);
+      const int32_t head = row - query * p.lists.heads;
       offset_[i] = head * tensor_.head_stride + query * tensor_.row_stride;
       const bool is_there = is_inside_ && query < p.view.rows_per_list;
       query_[i] = is_there ? query : INT32_MAX;
@@ -54,7 +55,7 @@ class SpanRows {
   }
 
   const device::DeviceTensor& tensor_;
-  const T* rows_;       // of the kv head
+  const T* rows_;       // of the first head
   int64_t first_list_;  // of the chunk, in the kv head
   int64_t offset_[4];   // from the first row of a list
   int32_t query_[4];    // of the list; INT32_MAX: there is no such row

@@ -44,7 +44,7 @@ struct SpanParams {
   GatherView view;
   SpanLists lists;
   SpanGradient dv, dk;
-  uint64_t heads_per_kv_reciprocal;  // 2^32 / heads_per_kv, rounded up
+  uint64_t heads_reciprocal;  // 2^32 / lists.heads, rounded up
 };
 
 // The work of a CTA: some spans of a kv head, columns of one gradient, and the row tiles of the

@@ -6,38 +6,38 @@
 
 #include "kernels/device/span_lists.h"
 #include "kernels/mma/gather_backward.cuh"
+#include "kernels/mma/kept_weights.cuh"
 
 namespace keyhole::mma {
 
 using device::SpanLists;
 
-// The rows of a CTA: kPairRows of a list.
-__device__ __forceinline__ GatherRows rows_of_list(const device::Sizes& sizes,
-                                                   const GatherView& view, int64_t list,
-                                                   int32_t row_tile) {
-  GatherRows rows;
-  rows.heads_per_kv = sizes.heads / sizes.kv_heads;
+// The rows of a CTA: kPairRows of a list, like GatherRows, of the heads that share it.
+struct ListRows {
+  int32_t batch, kv_head, first_head, heads;
+  int64_t first_query;  // of the list
+  int32_t first_row;    // of the CTA, counted in the list
+  int32_t count;        // of the CTA
+
+  __device__ int32_t head(int32_t row) const { return first_head + (first_row + row) % heads; }
+  __device__ int64_t query(int32_t row) const { return first_query + (first_row + row) / heads; }
+};
+// index: of the list, in the chunk.
+__device__ __forceinline__ ListRows rows_of_list(const device::Sizes& sizes, const GatherView& view,
+                                                 const SpanLists& lists, int64_t index,
+                                                 int32_t row_tile) {
+  ListRows rows;
+  const int64_t list = lists.first + index;
   const int32_t unit = int32_t(list / view.lists);
   rows.batch = unit / sizes.kv_heads;
   rows.kv_head = unit % sizes.kv_heads;
-  rows.list = list - unit * view.lists;
-  rows.first_query = rows.list * view.rows_per_list;
+  rows.first_head = rows.kv_head * (sizes.heads / sizes.kv_heads) + lists.first_head;
+  rows.heads = lists.heads;
+  rows.first_query = (list - unit * view.lists) * view.rows_per_list;
   rows.first_row = row_tile * device::kPairRows;
   const int64_t queries = min(int64_t{view.rows_per_list}, sizes.q_len - rows.first_query);
-  rows.count =
-      max(0, min(int32_t(queries) * rows.heads_per_kv - rows.first_row, device::kPairRows));
+  rows.count = max(0, min(int32_t(queries) * rows.heads - rows.first_row, device::kPairRows));
   return rows;
-}
-
-// Keeps 16 rows by 16 keys of weights, packed, from a place on; `places` of them are there.
-__device__ __forceinline__ void keep_weights(char* to, int32_t places,
-                                             const uint32_t (&weights)[4]) {
-  const uint32_t by_key[4] = {transposed_matrix(weights[0]), transposed_matrix(weights[1]),
-                              transposed_matrix(weights[2]), transposed_matrix(weights[3])};
-  const int32_t lane = int32_t(threadIdx.x % 32), place = lane / 4;
-  uint2* const mine = reinterpret_cast<uint2*>(to + lane * 8);
-  if (place < places) mine[0] = {by_key[0], by_key[1]};
-  if (place + 8 < places) mine[8 * device::kPairBytes / 8] = {by_key[2], by_key[3]};
 }
 
 template <class T, class S>
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(S::threads, S::ctas_per_sm)
   extern __shared__ __align__(128) unsigned char shared[];
   const int64_t index = blockIdx.x / uint32_t(lists.row_tiles);  // of the list, in the chunk
   const int32_t row_tile = int32_t(blockIdx.x - index * lists.row_tiles);
-  const GatherRows rows = rows_of_list(p.sizes, view, lists.first + index, row_tile);
+  const ListRows rows = rows_of_list(p.sizes, view, lists, index, row_tile);
   const uint32_t members = (1u << rows.count) - 1;
   const int32_t warp = int32_t(threadIdx.x / 32);
   unsigned char* const all_slots = shared + 2 * S::rows_bytes;

@@ -14,13 +14,14 @@
 #include <cuda_fp8.h>
 
 #include "kernels/device/cta_sum.cuh"
+#include "kernels/device/index_loss_params.h"
+#include "kernels/device/loss_sums.cuh"
 #include "kernels/device/math.cuh"
 #include "kernels/device/rows.cuh"
-#include "kernels/simple/index_loss_params.h"
 
 namespace keyhole::simple {
 
-using device::value_of;
+using device::AnyTensor, device::IndexLossParams, device::LossSums, device::value_of;
 
 inline constexpr int32_t kLossThreads = 128, kOwn = 4;
 inline constexpr int32_t kKeys = 64, kHeads = 32, kColumns = 32;
@@ -81,22 +82,29 @@ __device__ void copy_fours(const AnyTensor& from, FourAt four_at, Store store) {
   for (int32_t i = 0; i < kFours; ++i) store(thread() + i * kLossThreads, fours[i]);
 }
 
+// Where a row of a tensor begins.
+struct RowPlace {
+  int64_t offset;
+  bool is_there = true;
+};
+
 // Columns of rows in shared memory, column by column, so that neighbouring threads read
 // neighbouring rows.
 template <int32_t kRows>
 struct Columns {
   float at[kColumns][kRows + 1];
 
-  // Zeros beyond `num_rows` and `cols`. offset_of(row): where a row begins.
-  template <class OffsetOf>
+  // Zeros beyond `num_rows` and `cols`, and in rows that are not there. row_at(row): where it is.
+  template <class RowAt>
   __device__ void load(const AnyTensor& from, int32_t num_rows, int32_t first, int32_t cols,
-                       OffsetOf offset_of) {
+                       RowAt row_at) {
     constexpr int32_t kPerRow = kColumns / 4;
     copy_fours<kRows * kPerRow>(
         from,
         [&](int32_t i) {
           const int32_t row = i / kPerRow, col = first + i % kPerRow * 4;
-          return row < num_rows ? Four{offset_of(row) + col, cols - col} : Four{0, 0};
+          const RowPlace place = row < num_rows ? row_at(row) : RowPlace{0, false};
+          return place.is_there ? Four{place.offset + col, cols - col} : Four{0, 0};
         },
         [&](int32_t i, const float4& x) {
           const int32_t row = i / kPerRow, col = i % kPerRow * 4;
@@ -120,10 +128,7 @@ struct KeyTile {
 };
 
 __device__ inline Row row_at(const IndexLossParams& p, int64_t index, int32_t unit) {
-  const int64_t place = p.first_row + index;
-  const int64_t query = p.picked == nullptr ? place : p.picked[place];
-  return {unit, unit / p.groups, unit % p.groups, index,
-          uint64_t(query) < uint64_t(p.q_len) ? query : -1};
+  return {unit, unit / p.groups, unit % p.groups, index, device::query_at(p, index)};
 }
 // Of a launch with `ctas_per_row` for each. The last queries first: they often have the most keys.
 __device__ inline Row row_of_cta(const IndexLossParams& p, int32_t ctas_per_row = 1) {
@@ -162,6 +167,29 @@ struct KeyWalk {
   }
 };
 
+// A key of each entry of a tile: the entry itself, or one of those that it stands for.
+class KeysOfTile {
+ public:
+  __device__ explicit KeysOfTile(const KeyTile& entries) : entries_(entries) {}
+  __device__ KeysOfTile(const IndexLossParams& p, const Row& row, const KeyTile& entries,
+                        int64_t of_entry)
+      : entries_(entries), per_entry_(p.keys_per_entry), of_entry_(of_entry), k_len_(p.k_len) {
+    if (p.listed_keys.is_given()) listed_ = p.listed_keys.row(row.unit, row.index);
+  }
+  __device__ int32_t count() const { return entries_.count; }
+  __device__ int64_t key(int32_t i) const { return entries_.key(i) * per_entry_ + of_entry_; }
+  __device__ bool is_listed(int32_t i) const {
+    if (listed_ == nullptr) return true;
+    if (i >= entries_.count || key(i) >= k_len_) return false;
+    return (listed_[key(i) / 32] >> (key(i) % 32) & 1) != 0;
+  }
+
+ private:
+  const KeyTile& entries_;
+  int64_t per_entry_ = 1, of_entry_ = 0, k_len_ = 0;
+  const uint32_t* listed_ = nullptr;  // a bit per key; null: all are
+};
+
 // Scores and target weights of a row and a tile of its keys.
 class PairTile {
  public:
@@ -178,7 +206,7 @@ class PairTile {
     float scores[kOwn] = {}, weights[kOwn] = {}, products[kOwn][kOwn];
     for (int32_t first = 0; first < p.heads; first += kHeads) {
       const int32_t head = row.group * p.heads + first, count = min(kHeads, p.heads - first);
-      multiply(p.q, p.k, p.head_dim, row, head, count, row.group, keys, products);
+      multiply(p.q, p.k, p.head_dim, row, head, count, row.group, KeysOfTile(keys), products);
 #pragma unroll
       for (int32_t h = 0; h < kOwn; ++h) {
         const bool has_weight = p.w.data != nullptr && own_head() + h < count;
@@ -196,8 +224,11 @@ class PairTile {
     for (int32_t head = begin; head < end;) {  // neighbours that share a kv head
       const int32_t kv_head = head / p.heads_per_key;
       const int32_t count = min(min(end, (kv_head + 1) * p.heads_per_key) - head, kHeads);
-      multiply(p.target_q, p.target_k, p.target_dim, row, head, count, kv_head, keys, products);
-      add_weights(p, row, head, count, products, weights);
+      for (int64_t of_entry = 0; of_entry < p.keys_per_entry; ++of_entry) {
+        const KeysOfTile some(p, row, keys, of_entry);
+        multiply(p.target_q, p.target_k, p.target_dim, row, head, count, kv_head, some, products);
+        add_weights(p, row, head, count, some, products, weights);
+      }
       head += count;
     }
     const float score = over_heads(scores), weight = over_heads(weights);
@@ -211,16 +242,17 @@ class PairTile {
  private:
   // `count` heads of q from `head` on, and the keys of one head of k.
   __device__ void multiply(const AnyTensor& q, const AnyTensor& k, int32_t cols, const Row& row,
-                           int32_t head, int32_t count, int32_t k_head, const KeyTile& keys,
+                           int32_t head, int32_t count, int32_t k_head, const KeysOfTile& keys,
                            float (&products)[kOwn][kOwn]) {
 #pragma unroll
     for (int32_t i = 0; i < kOwn * kOwn; ++i) products[i / kOwn][i % kOwn] = 0;
     for (int32_t first = 0; first < cols; first += kColumns) {
       __syncthreads();
       q_.load(q, count, first, cols,
-              [&](int32_t i) { return q.offset(row.batch, head + i, row.query); });
-      k_.load(k, keys.count, first, cols,
-              [&](int32_t i) { return k.offset(row.batch, k_head, keys.key(i)); });
+              [&](int32_t i) { return RowPlace{q.offset(row.batch, head + i, row.query)}; });
+      k_.load(k, keys.count(), first, cols, [&](int32_t i) {
+        return RowPlace{k.offset(row.batch, k_head, keys.key(i)), keys.is_listed(i)};
+      });
       __syncthreads();
       if (own_head() >= count) continue;
 #pragma unroll 4
@@ -238,7 +270,8 @@ class PairTile {
   }
 
   __device__ void add_weights(const IndexLossParams& p, const Row& row, int32_t head, int32_t count,
-                              const float (&products)[kOwn][kOwn], float (&weights)[kOwn]) {
+                              const KeysOfTile& keys, const float (&products)[kOwn][kOwn],
+                              float (&weights)[kOwn]) {
     const SoftmaxRule<device::CarefulMath> rule = {p.rule};
 #pragma unroll
     for (int32_t h = 0; h < kOwn; ++h) {
@@ -248,7 +281,8 @@ class PairTile {
           device::kLog2E * number_at(lse, lse.offset(row.batch, head + own_head() + h, row.query));
 #pragma unroll
       for (int32_t i = 0; i < kOwn; ++i) {
-        weights[i] += rule.weight(rule.score(rule.bend(products[h][i])), lse2);
+        const float weight = rule.weight(rule.score(rule.bend(products[h][i])), lse2);
+        if (keys.is_listed(own_key(i))) weights[i] += weight;
       }
     }
   }

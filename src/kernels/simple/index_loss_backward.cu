@@ -18,6 +18,10 @@
 #include "kernels/simple/index_loss.h"
 
 namespace keyhole::simple {
+
+using device::kMostLossBytes, device::RowChunks, device::chunk_bits_bytes, device::row_chunks,
+    device::draw_chunk;
+
 namespace {
 
 constexpr int32_t kTileColumns = 64;  // of dq and dk, computed at a time
@@ -28,9 +32,9 @@ static_assert(kEntries / kOwn * kTileColumns / kOwn == kLossThreads, "a tile of 
 
 struct Params {
   IndexLossParams loss;
-  DeviceVector dloss;
+  device::DeviceVector dloss;
   AnyTensor dq, dk;
-  DeviceVector dw;
+  device::DeviceVector dw;
   // Of the rows at hand, [units][num_rows] each. A pair is found by its number among those of its
   // row: keys_before its word of bits, and the bits before its own.
   int32_t* keys_before = nullptr;  // [words]
@@ -356,7 +360,7 @@ struct Memory {
       chunks = row_chunks(args, row_bytes, std::max(kMostLossBytes / 4, kMostLossBytes - dk_sums));
     }
     const int64_t rows = checked_mul(units, chunks.at_once, kWho);
-    bits = device::row_bits_bytes(units, chunks.at_once, entries);
+    bits = chunk_bits_bytes(args, chunks.at_once);
     before = round_up(rows * 4 * words, 256);
     ds = round_up(rows * 4 * most_keys, 256);
     positive = round_up(rows * 4 * most_keys * head_words, 256);
@@ -372,9 +376,9 @@ void run_index_gradients(const IndexGradientArgs& args) {
   const auto stream = static_cast<cudaStream_t>(args.loss.launch.stream);
   Params p;
   IndexLossParams& loss = p.loss;
-  loss = index_loss_params(args.loss);
+  loss = device::index_loss_params(args.loss);
   p.dloss = device::device_tensor(args.dloss);
-  p.dq = any_tensor(args.dq), p.dk = any_tensor(args.dk);
+  p.dq = device::any_tensor(args.dq), p.dk = device::any_tensor(args.dk);
   if (args.dw.is_given()) p.dw = device::device_tensor(args.dw);
   p.most_keys = memory.most_keys;
   p.head_words = memory.head_words;

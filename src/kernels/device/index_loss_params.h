@@ -1,6 +1,7 @@
-// src/kernels/simple/index_loss_params.h
+// src/kernels/device/index_loss_params.h
 // What the launches of an index loss receive. They follow bits: those of a plan or of an index
-// tensor, drawn for as many queries at a time as fit the scratch memory.
+// tensor, drawn for as many queries at a time as fit the scratch memory. Where an entry stands for
+// several keys, bits of keys are drawn first.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,9 +12,7 @@
 #include "kernels/device/row_bits.h"
 #include "kernels/select_contract.h"
 
-namespace keyhole::simple {
-
-using device::DeviceTensor, device::DeviceVector, device::RowBits;
+namespace keyhole::device {
 
 // A tensor of any dtype. One kernel reads all of them: it decides once for many elements.
 struct AnyTensor {
@@ -40,12 +39,13 @@ struct IndexLossParams {
   int32_t units = 0, groups = 0;    // units: batch x groups
   int32_t heads = 0, head_dim = 0;  // of a group
   int32_t target_heads = 0, target_dim = 0, heads_per_key = 1;  // target_heads: of a group
-  int64_t q_len = 0, entries = 0;
+  int64_t q_len = 0, entries = 0, k_len = 0;
+  int64_t keys_per_entry = 1;       // of the target's k
   const int32_t* picked = nullptr;  // the queries that count, ascending; null: all
 
   // The rows at hand: queries [first_row, first_row + num_rows) of those that count.
   int64_t first_row = 0, num_rows = 0;
-  RowBits listed;
+  RowBits listed, listed_keys;  // listed_keys: given if an entry stands for several keys
 };
 
 IndexLossParams index_loss_params(const IndexLossArgs& args);
@@ -67,10 +67,15 @@ struct RowChunks {
 };
 RowChunks row_chunks(const IndexLossArgs& args, int64_t row_bytes, int64_t most_bytes);
 
+// The memory for the bits of a chunk of `rows` queries.
+int64_t chunk_bits_bytes(const IndexLossArgs& args, int64_t rows);
 // Queues the drawing of the bits of a chunk.
 void draw_chunk(const IndexLossArgs& args, IndexLossParams& p, int64_t first_row, int64_t num_rows,
                 void* memory);
 
+// Queues the storing of losses of 0, for all rows: those that count are stored later.
+void clear_losses(const IndexLossParams& p, cudaStream_t stream);
+
 inline constexpr int64_t kMostLossBytes = int64_t{512} << 20;
 
-}  // namespace keyhole::simple
+}  // namespace keyhole::device
