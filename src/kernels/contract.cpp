@@ -11,6 +11,7 @@ const char* to_string(Operation operation) {
 std::string to_string(const BackwardSchedule& schedule) {
   std::string text = schedule.dq == DqOrder::by_queries ? "dq by query tile"
                      : schedule.dq == DqOrder::written  ? "dq written"
+                     : schedule.dq == DqOrder::by_turns ? "dq by turns"
                                                         : "dq atomic";
   text += schedule.heads == SumOrder::atomic ? ", dk and dv atomic" : ", dk and dv in order";
   if (schedule.key_lists == KeyListOrder::atomic) text += ", key lists atomic";

@@ -55,7 +55,12 @@ enum class DqOrder : uint8_t {
   by_queries,  // a launch of its own, by query tile: always the same order
   written,     // the launch by key tile writes it: no query tile is visited twice
   atomic,      // the launch by key tile adds it up in any order
+  by_turns,    // the launch by key tile adds it up, key tile after key tile: always the same order
 };
+// Whether the launch by key tile adds dq to sums.
+constexpr bool is_added_up(DqOrder order) {
+  return order == DqOrder::atomic || order == DqOrder::by_turns;
+}
 enum class SumOrder : uint8_t { fixed, atomic };
 enum class KeyListOrder : uint8_t {
   by_key,   // key after key, from the lists that name it: always the same order

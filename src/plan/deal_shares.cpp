@@ -86,11 +86,12 @@ class Dealer {
       begins.push_back(all.size());
     }
     narrow(int64_t(all.size()), "attention: work items of a call; split the batch");
-    const Order comes_first = order_of(all);
+    const Order comes_first = deal_.in_list_order ? is_before : order_of(all);
     for (size_t s = 0; s + 1 < begins.size(); ++s) {
       sort_in_place(std::span(all).subspan(begins[s], begins[s + 1] - begins[s]), comes_first);
     }
     if (comes_first == is_longer) move_short_to_the_end(all);
+    if (deal_.in_list_order) return one_by_one(all);
     Loads loads(deal_.num_ctas);
     std::vector<int32_t> cta_of;  // [all]
     for (const WorkItem& item : all) cta_of.push_back(loads.add(cost_of(item)));
@@ -204,6 +205,17 @@ class Dealer {
     }
     return shares;
   }
+  // To be drawn. Who follows the links gets item n in CTA n modulo the number of CTAs.
+  DealtShares one_by_one(const std::vector<WorkItem>& all) const {
+    const size_t num_ctas = std::min(size_t(deal_.num_ctas), all.size());
+    DealtShares shares{.items = {}, .num_ctas = int32_t(num_ctas)};
+    for (size_t i = 0; i < all.size(); ++i) {
+      const size_t next = i + num_ctas;
+      shares.items.push_back(
+          {all[i], first_run(all[i]), next < all.size() ? int32_t(next) : kLastItem});
+    }
+    return shares;
+  }
   TileRun first_run(const WorkItem& item) const {
     if (item.num_tiles == 0) return {0, 0, kFull};
     const TileRun& run = lists_.runs[item.first_run];
@@ -235,7 +247,8 @@ ShareDeal share_deal(const ScheduleDraft& draft) {
           .num_ctas = target.ctas.num_ctas,
           .heads_per_section = target.ctas.heads_per_section,
           .heads_per_kv_head = target.ctas.heads_per_kv_head,
-          .tiles_per_item = target.ctas.tiles_per_item};
+          .tiles_per_item = target.ctas.tiles_per_item,
+          .in_list_order = target.ctas.in_list_order};
 }
 void deal_shares(ScheduleDraft& draft) {
   if (draft.target.ctas.num_ctas == 0) return;

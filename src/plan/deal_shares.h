@@ -14,6 +14,9 @@
 // All of this is decided here, once for a plan and the shape of a call. A kernel needs no atomic
 // counter and gives the same bits every time.
 //
+// In list order, which kernels need that add up key tiles one after another, CTAs draw items from a
+// counter instead: an item then waits only for items that have begun.
+//
 //   2 CTAs, items of 5 4 3 3 2 tiles        CTA 0: 5 3 | ...       CTA 1: 4 3 2 | ...
 //
 // Storing the order for every head takes 48 bytes an item, beside the 32 KiB and more of q and out
@@ -37,6 +40,7 @@ struct ShareDeal {
   int32_t heads_per_kv_head = 1;  // query heads that share keys stay in one section
   double tiles_per_item = 0;      // the fixed cost of an item, in tiles
   int64_t items_at_end = 0;       // at least so many short items come last; 0: one for each CTA
+  bool in_list_order = false;     // items of a section come list after list; CTAs draw them
 };
 
 // The owning form of Shares.

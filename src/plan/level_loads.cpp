@@ -33,7 +33,8 @@ int64_t longest_list(const Direction& lists, int64_t groups) {
 
 bool may_cut(const ScheduleDraft& draft) {
   const Target& target = draft.target;
-  if (!target.with_transposed || !target.may_split_transposed || target.ctas.num_ctas == 0) {
+  if (!target.with_transposed || !target.may_split_transposed || target.ctas.num_ctas == 0 ||
+      target.ctas.in_list_order) {
     return false;
   }
   const ScheduledWork& dealt = draft.made.transposed;

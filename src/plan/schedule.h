@@ -20,6 +20,7 @@ struct PersistentCtas {
   int32_t num_ctas = 0;
   int32_t heads_per_section = 1, heads_per_kv_head = 1;  // as in ShareDeal
   double tiles_per_item = 0;
+  bool in_list_order = false;  // as in ShareDeal
   auto operator<=>(const PersistentCtas&) const = default;
 };
 

@@ -57,10 +57,12 @@ static_assert(sizeof(ShareItem) == 48, "read with three loads");
 inline constexpr int32_t kLastItem = -1;
 
 // The work items of all heads, assigned to persistent CTAs in advance. CTA c begins with items[c]
-// and goes on with its `next`. Only items that have rows, including empty lists.
+// and goes on with its `next`. Only items that have rows, including empty lists. In the order of
+// their lists, CTAs may also draw them one by one: those that have begun are then always the first
+// ones.
 struct Shares {
   const ShareItem* items = nullptr;
-  int32_t num_ctas = 0;
+  int32_t num_ctas = 0, num_items = 0;
 };
 
 // The work of one direction of a part, longest items first. All groups have the same capacity;

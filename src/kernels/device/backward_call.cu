@@ -27,7 +27,7 @@ Summed summed_by(const BackwardArgs& args) {
   if (plan.tiles.empty()) {
     return {false, schedule.key_lists != KeyListOrder::by_key && !plan.gathers.empty()};
   }
-  return {schedule.dq == DqOrder::atomic, schedule.heads == SumOrder::atomic};
+  return {is_added_up(schedule.dq), schedule.heads == SumOrder::atomic};
 }
 
 // Rows of slots for the part that needs most: parts run one after another and share them.
@@ -48,6 +48,11 @@ bool follows_spans(const BackwardArgs& args) {
   return args.schedule.key_lists == KeyListOrder::by_span && !args.plan.gathers.empty();
 }
 
+// What BackwardParams::turns points to.
+int64_t num_turns(const Sizes& sizes, const TileView& view) {
+  return 1 + int64_t{sizes.num_heads()} * view.classes * view.q_tiles;
+}
+
 // The layout of the workspace. Without memory only the sizes are meaningful.
 struct Workspace {
   TileView* tiles = nullptr;
@@ -59,6 +64,7 @@ struct Workspace {
   // Contiguous, cleared before the launches:
   int32_t* found_nonfinite = nullptr;
   Accumulators sums;
+  std::vector<int32_t*> turns;  // per tiles part; null: dq is added up in any order
   int64_t dq_rows_per_class = 0;
   int64_t zeros_begin = 0, bytes = 0;
 };
@@ -91,6 +97,10 @@ Workspace lay_out(const BackwardArgs& args) {
                                                    : sizes.num_heads() * w.dq_rows_per_class *
                                                          args.plan.tiles[0].classes;
   if (summed.dq) take(w.sums.dq, dq_rows * sizes.head_dim);
+  for (const TileView& view : args.plan.tiles) {
+    int32_t*& turns = w.turns.emplace_back(nullptr);
+    if (args.schedule.dq == DqOrder::by_turns) take(turns, num_turns(sizes, view));
+  }
   if (summed.dk_dv) take(w.sums.dk, keys * sizes.head_dim);
   if (summed.dk_dv) take(w.sums.dv, keys * sizes.v_head_dim);
   return w;
@@ -174,6 +184,7 @@ void follow_parts(const BackwardArgs& args, const BackwardLaunches& launches, Ba
   for (const TileView& view : args.plan.tiles) {
     begin_part();
     p.view = view;
+    p.turns = w.turns[part - 1];
     launches.keys(p, stream);
     if (view.t_work.slots_per_group > 0) launch_combine_keys(p, args.q.dtype, stream);
     if (launches.queries != nullptr) launches.queries(p, stream);
@@ -296,7 +307,7 @@ int32_t heads_per_section(const BackwardArgs& args, double cache_share) {
 // classes.
 int64_t dq_rows_per_class(const BackwardArgs& args) {
   const bool has_one_part = args.plan.tiles.size() == 1 && args.plan.gathers.empty();
-  if (!has_one_part || args.schedule.dq != DqOrder::atomic) return 0;
+  if (!has_one_part || !is_added_up(args.schedule.dq)) return 0;
   constexpr int64_t kLargestTile = 128;
   const TileView& view = args.plan.tiles[0];
   const int64_t rows = round_up(ceil_div(view.q_len, int64_t{view.classes}), kLargestTile);

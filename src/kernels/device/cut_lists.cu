@@ -314,7 +314,8 @@ TileView CutLists::view(void* memory) const {
     work.items_per_group = per_group;
     work.is_one_group = sizes_.groups == 1;
     if (is_dealt && target_.num_ctas > 0) {
-      work.shares = {shares, int32_t(std::min<int64_t>(target_.num_ctas, num_heads * per_group))};
+      const int64_t all = num_heads * per_group;
+      work.shares = {shares, int32_t(std::min<int64_t>(target_.num_ctas, all)), int32_t(all)};
     }
     return work;
   };

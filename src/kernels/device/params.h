@@ -101,6 +101,9 @@ struct BackwardParams {
   Accumulators sums;                       // a null pointer: write the gradient itself
   KeySlots slots;                        // null pointers: no transposed list of this part is split
   int64_t dq_rows_per_class = 0;         // not 0: sums.dq is stored in blocks (query_blocks.cuh)
+  // Of DqOrder::by_turns: how many work items were drawn; then how many key tiles were added to each
+  // query tile, [batch * heads][classes][q_tiles]. Zeros at first.
+  int32_t* turns = nullptr;
   bool is_first = true, is_last = true;  // among the parts of the plan
   int32_t* found_nonfinite = nullptr;    // set to 1 by a launch that wrote a NaN or infinity
   int32_t heads_per_section = 1;

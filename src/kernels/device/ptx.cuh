@@ -133,6 +133,16 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return y;
 }
 
+// Between CTAs: what was written before add_release is seen after load_acquire has seen its sum.
+__device__ __forceinline__ int32_t load_acquire(const int32_t* global) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
+  return value;
+}
+__device__ __forceinline__ void add_release(int32_t* global, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(global), "r"(value) : "memory");
+}
+
 // Adds to two neighbours in global memory, each atomically; `global` is aligned to 8 bytes. A
 // single instruction for both exists from sm_90 on.
 __device__ __forceinline__ void add_to_global(float* global, float first, float second,

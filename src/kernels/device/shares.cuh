@@ -1,5 +1,5 @@
 // src/kernels/device/shares.cuh
-// The work items of a persistent CTA, one after another.
+// The work items of a persistent CTA, one after another: those it was assigned, or those it draws.
 #pragma once
 
 #include "plan/view.h"
@@ -19,6 +19,22 @@ class ShareCursor {
 
  private:
   const Shares& shares_;
+  int32_t at_;
+};
+
+// Items that CTAs draw one by one, in their order. drawn: how many, 0 at first.
+class DrawnCursor {
+ public:
+  __device__ DrawnCursor(const Shares& shares, int32_t* drawn) : shares_(shares), drawn_(drawn) {
+    next();
+  }
+  __device__ bool is_valid() const { return at_ < shares_.num_items; }
+  __device__ const ShareItem& item() const { return shares_.items[at_]; }
+  __device__ void next() { at_ = atomicAdd(drawn_, 1); }
+
+ private:
+  const Shares& shares_;
+  int32_t* const drawn_;
   int32_t at_;
 };
 

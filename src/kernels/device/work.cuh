@@ -119,4 +119,33 @@ class TileWalk {
   int32_t left_, inside_ = 0;
 };
 
+// The same from the last tile to the first.
+class BackwardWalk {
+ public:
+  __device__ explicit BackwardWalk(const Work& work) : run_(work.runs), left_(work.num_tiles) {
+    if (left_ == 0) return;
+    int32_t inside = work.first_tile + left_ - 1;
+    for (; inside >= run_->count; ++run_) inside -= run_->count;
+    begin_run();
+    tile_ = first_ + inside;
+  }
+  __device__ bool is_valid() const { return left_ > 0; }
+  __device__ int32_t tile() const { return tile_; }
+  __device__ int32_t bitmap() const { return bitmap_; }
+  __device__ void next() {
+    if (--left_ == 0 || --tile_ >= first_) return;
+    --run_;
+    begin_run();
+    tile_ = first_ + run_->count - 1;
+  }
+
+ private:
+  __device__ void begin_run() {
+    first_ = run_->tile;
+    bitmap_ = run_->bitmap;
+  }
+  const TileRun* run_;
+  int32_t left_, first_ = 0, tile_ = 0, bitmap_ = kFull;
+};
+
 }  // namespace keyhole::device

@@ -6,6 +6,7 @@
 
 #include "kernels/device/query_blocks.cuh"
 #include "kernels/sm90/backward_shared.cuh"
+#include "kernels/sm90/backward_turns.cuh"
 #include "kernels/sm90/write_rows.cuh"
 
 namespace keyhole::sm90 {
@@ -74,7 +75,7 @@ __device__ __forceinline__ void add_rows_of_step(const BackwardParams& p,
 }
 
 // One warp: dq of every step of the CTA.
-template <class C>
+template <bool kTurns, class C>
 __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& shared) {
   // Few registers: two numbers tell all stages and parities.
   uint32_t item = 0, step = 0;
@@ -82,14 +83,19 @@ __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& 
     asm volatile("" : "+r"(item)::"memory");  // made anew for each use
     return shared.planned[item % kSlots];
   };
+  const auto planned_step = [&]() -> const PlannedStep& {
+    asm volatile("" : "+r"(step)::"memory");
+    return shared.steps[step % kStepPlaces];
+  };
   for (;; ++item) {
     shared.await_or_raise(shared.is_planned[item % kSlots], item / kSlots % 2);
     if (planned().num_steps < 0) break;
 #pragma unroll 1
     for (; step != planned().end_step; ++step) {
       shared.await_or_raise(shared.dq_full, step % 2);
+      if constexpr (kTurns) await_turn(p, planned().work, planned_step());
       const DqRows& place = planned().dq;
-      const int32_t first = shared.steps[step % kStepPlaces].tile * C::tile_q;
+      const int32_t first = planned_step().tile * C::tile_q;
       if (place.form == DqForm::blocks) {
         const int columns = p.sizes.head_dim;
         if (device::thread_index() % 32 == 0) {
@@ -100,6 +106,7 @@ __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& 
       }
       __syncwarp();
       arrive_as_warp(shared.dq_empty);
+      if constexpr (kTurns) end_turn(p, planned().work, planned_step());
       arrive_as_warp(shared.step_empty[step % kStepPlaces]);
     }
     __syncwarp();

@@ -29,35 +29,44 @@ Persistence persistence(const TileShape& /*tile*/) {
           .cache_share = device::kBackwardCacheShare};
 }
 
-// Whether every sum has a fixed order: dq is written by one CTA, and each kv head has one query
-// head, whose chunks are combined in order.
-bool adds_in_order(const Request& request, const TileShape& tile) {
-  return request.lists != nullptr && request.lists->visits_queries_once(tile) &&
-         !request.shares_kv_heads;
-}
-
 // The widest heads of run_backward; the others have run_wide_backward.
 constexpr int kNarrow = KeysDim128::head_dim;
 
+bool visits_queries_once(const Request& request, const TileShape& tile) {
+  return request.lists != nullptr && request.lists->visits_queries_once(tile);
+}
+
+// Why sums have no fixed order. dk and dv have one if each kv head has one query head, whose chunks
+// are combined in order.
+template <class C>
+std::string why_in_no_order(const Request& request) {
+  if (request.shares_kv_heads) return "adds up dk and dv of query heads in no fixed order";
+  if (C::head_dim > kNarrow && !visits_queries_once(request, {C::tile_q, C::tile_k})) {
+    return "adds up dq in no fixed order";
+  }
+  return {};
+}
+
 template <class C>
 std::string objection(const Request& request) {
-  constexpr TileShape kTile = {C::tile_q, C::tile_k};
   // Narrower heads have kernels of their own, and what this one costs them is not measured.
   if (C::head_dim > kNarrow && std::max(request.head_dim, request.v_head_dim) <= kNarrow) {
     return say("is for head_dim above ", kNarrow);
   }
-  if (request.deterministic && !adds_in_order(request, kTile)) {
-    return "adds up dq in no fixed order";
+  if (request.deterministic) {
+    if (std::string why = why_in_no_order<C>(request); !why.empty()) return why;
   }
   if (!request.why_no_tma.empty()) return request.why_no_tma;
   return device::row_objection(request, kKeysSharedBytes);
 }
 
 BackwardSchedule schedule(const Request& request, const TileShape& tile) {
-  const bool is_written = request.lists != nullptr && request.lists->visits_queries_once(tile);
+  const bool is_written = visits_queries_once(request, tile);
   // Key lists with a softcap, or with a fixed order, use the launches that run on any GPU.
   const bool scatters = !request.deterministic && !request.has_softcap;
-  return {.dq = is_written ? DqOrder::written : DqOrder::atomic,
+  return {.dq = is_written              ? DqOrder::written
+                : request.deterministic ? DqOrder::by_turns
+                                        : DqOrder::atomic,
           .heads = request.shares_kv_heads ? SumOrder::atomic : SumOrder::fixed,
           .key_lists = scatters ? KeyListOrder::atomic : device::key_lists_in_order(request),
           .splits_lists = true};

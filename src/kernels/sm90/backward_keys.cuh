@@ -444,14 +444,15 @@ struct KeysConsumer {
 
 // Persistent CTAs: each processes its share of the work items of all query heads. Query heads of
 // one kv head add to the same sums.dk and sums.dv. tiles: which query tiles of the lists are
-// followed.
-template <class T, class C, class Rule, class Tiles>
+// followed. kTurns: dq is added
+// up by turns (backward_turns.cuh).
+template <bool kTurns, class T, class C, class Rule, class Tiles>
 __device__ __forceinline__ void follow_keys(const BackwardParams& p, const BackwardMaps& maps,
                                             const typename Rule::Numbers& numbers,
                                             const Tiles& tiles) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<KeysShared<C>*>(memory);
-  if (threadIdx.x == 0) shared.init();
+  if (threadIdx.x == 0) shared.init(kTurns);
   __syncthreads();
 
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
@@ -459,20 +460,20 @@ __device__ __forceinline__ void follow_keys(const BackwardParams& p, const Backw
     shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);
     if (warp == kConsumerWarps && lane == 0) KeysProducer<C>(maps, shared).load();
-    if (warp == kConsumerWarps + 1 && lane == 0) plan_steps(p, tiles, shared);
-    if (warp == kConsumerWarps + 2) copy_numbers(p, shared);
-    if (warp == kConsumerWarps + 3) take_dq(p, shared);
+    if (warp == kConsumerWarps + 1 && lane == 0) plan_steps<kTurns>(p, tiles, shared);
+    if (warp == kConsumerWarps + 2) copy_numbers<kTurns>(p, shared);
+    if (warp == kConsumerWarps + 3) take_dq<kTurns>(p, shared);
   } else {
     grow_registers<kConsumerRegisters>();
     KeysConsumer<T, C, Rule>{p, maps, numbers, shared, warp / 4}.follow();
   }
 }
 
-template <class T, class C, Bend kBend>
+template <class T, class C, Bend kBend, bool kTurns>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_keys(const __grid_constant__ BackwardParams p,
                   const __grid_constant__ BackwardMaps maps) {
-  follow_keys<T, C, SoftmaxKeys<kBend>>(p, maps, p.rule, AllTiles{});
+  follow_keys<kTurns, T, C, SoftmaxKeys<kBend>>(p, maps, p.rule, AllTiles{});
 }
 
 }  // namespace keyhole::sm90

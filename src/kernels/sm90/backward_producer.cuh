@@ -37,9 +37,9 @@ __device__ __forceinline__ void plan_item(const BackwardParams& p, const Tiles& 
 // The planner. All divisions happen here, once, instead of in every consumer thread. The list of
 // the next item is prefetched while the planner waits for a free slot. follow(planned): what else
 // is to be done with an item once it is planned.
-template <class Shared, class Tiles, class Follow>
-__device__ __forceinline__ void plan(const BackwardParams& p, const Tiles& tiles, Shared& shared,
-                                     Follow follow) {
+template <class Cursor, class Shared, class Tiles, class Follow>
+__device__ __forceinline__ void plan(Cursor at, const BackwardParams& p, const Tiles& tiles,
+                                     Shared& shared, Follow follow) {
   uint32_t num_planned = 0, end_step = 0;
   const auto await_slot = [&]() -> PlannedKeys& {
     const uint32_t slot = num_planned % kSlots;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void plan(const BackwardParams& p, const Tiles& tiles
     return shared.planned[slot];
   };
   const auto publish = [&] { arrive(shared.is_planned[num_planned % kSlots]); };
-  for (device::ShareCursor at(p.view.t_work.shares); at.is_valid(); at.next()) {
+  for (; at.is_valid(); at.next()) {
     const WorkItem& item = at.item().work;
     if (item.num_tiles == 0 && p.sums.dk != nullptr) continue;  // adds nothing
     prefetch(p.view.t_runs + item.first_run);
@@ -64,18 +64,28 @@ __device__ __forceinline__ void plan(const BackwardParams& p, const Tiles& tiles
 }
 
 // Plans items, and writes down the steps of each.
-template <class C, class Tiles>
+template <bool kTurns, class C, class Tiles>
 __device__ __forceinline__ void plan_steps(const BackwardParams& p, const Tiles& tiles,
                                            KeysShared<C>& shared) {
-  plan(p, tiles, shared, [&](const PlannedKeys& planned) {
+  const auto follow = [&](const PlannedKeys& planned, auto walk) {
     uint32_t step = planned.end_step - uint32_t(planned.num_steps);
-    for (typename Tiles::Walk walk(tiles, planned.work); walk.is_valid(); walk.next(), ++step) {
+    for (; walk.is_valid(); walk.next(), ++step) {
       const uint32_t place = step % kStepPlaces;
       shared.await(shared.step_empty[place], step / kStepPlaces % 2 ^ 1);
-      shared.steps[place] = {walk.tile(), walk.bitmap()};
+      shared.steps[place].tile = walk.tile();
+      shared.steps[place].bitmap = walk.bitmap();
       arrive(shared.step_full[place]);
     }
-  });
+  };
+  const Shares& shares = p.view.t_work.shares;
+  if constexpr (kTurns) {
+    plan(device::DrawnCursor(shares, p.turns), p, tiles, shared,
+         [&](const PlannedKeys& planned) { follow(planned, device::BackwardWalk(planned.work)); });
+  } else {
+    plan(device::ShareCursor(shares), p, tiles, shared, [&](const PlannedKeys& planned) {
+      follow(planned, typename Tiles::Walk(tiles, planned.work));
+    });
+  }
 }
 
 // The tile of a step, once it is known.
@@ -160,8 +170,8 @@ class KeysProducer {
   uint32_t item_ = 0, step_ = 0;  // they tell stages and parities
 };
 
-// Copies lse2 and delta of every step; one warp.
-template <class C>
+// Copies lse2 and delta of every step, and finds out its turn; one warp.
+template <bool kTurns, class C>
 __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared) {
   uint32_t step = 0;
   for (uint32_t item = 0;; ++item) {
@@ -171,9 +181,14 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
     if (steps < 0) return;
 #pragma unroll 1
     for (const uint32_t end = step + uint32_t(steps); step != end; ++step) {
-      const int64_t first = int64_t{tile_of_step(shared, step)} * C::tile_q;
+      int32_t tile = tile_of_step(shared, step);
       asm volatile("" ::: "memory");  // few registers: the item is read again in every step
       const device::Work& work = shared.planned[slot].work;
+      if constexpr (kTurns) {
+        shared.steps[step % kStepPlaces].turn = turn_of(p, work, tile);
+        asm volatile("" : "+r"(tile)::"memory");
+      }
+      const int64_t first = int64_t{tile} * C::tile_q;
       const int count = device::rows_left(work.residue.num_q, first, C::tile_q);
       const int lane = int(device::thread_index() % 32);
       int64_t at = int64_t{work.head_index} * p.sizes.q_len + work.residue.first_q +
@@ -187,6 +202,7 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
                                       i < count);
       }
       mma::arrive_when_copied(shared.is_full[stage]);
+      if constexpr (kTurns) arrive_as_warp(shared.is_full[stage]);  // and its turn is written
     }
     __syncwarp();
     arrive_as_warp(shared.planned_empty[slot]);

@@ -59,6 +59,7 @@ struct Meeting {
 // A step of a list: a query tile. Step n of the CTA has place n modulo kStepPlaces.
 struct PlannedStep {
   int32_t tile, bitmap;
+  int32_t turn;  // backward_turns.cuh
 };
 inline constexpr int kStepPlaces = 8;
 // Where dq of a work item's queries goes: to the fp32 sums, stored in blocks or in rows, or to dq
@@ -99,7 +100,7 @@ struct KeysShared {
   uint64_t is_full[C::stages], is_empty[C::stages];
   uint64_t dq_full, dq_empty;
 
-  __device__ void init() {
+  __device__ void init(bool with_turns) {
     constexpr int kProducers = 3;  // producer, numbers, dq
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(is_planned[i], 1);
@@ -113,7 +114,8 @@ struct KeysShared {
     init_barrier(v_full, 1);
     init_barrier(v_empty, kConsumerWarps);
     for (int i = 0; i < C::stages; ++i) {
-      init_barrier(is_full[i], 1 + 32);  // the producer and 32 lanes of numbers
+      // The producer, 32 lanes of numbers, and once more numbers for the turn of the step.
+      init_barrier(is_full[i], 1 + 32 + int(with_turns));
       init_barrier(is_empty[i], kConsumerWarps);
     }
     init_barrier(dq_full, kWarpgroup / 32);

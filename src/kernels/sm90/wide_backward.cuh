@@ -31,7 +31,10 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   if (warpgroup == 3) {
     shrink_registers<C::producer_registers>();
     const int lane = int(threadIdx.x % 32);
-    if (warp == 12 && lane == 0) plan(p, AllTiles{}, shared, [](const PlannedKeys&) {});
+    if (warp == 12 && lane == 0) {
+      plan(device::ShareCursor(p.view.t_work.shares), p, AllTiles{}, shared,
+           [](const PlannedKeys&) {});
+    }
     if (warp == 13) WideProducer<C, Half::weights>(p, maps, shared).load(lane);
     if (warp == 14) WideProducer<C, Half::ds>(p, maps, shared).load(lane);
   } else if (warpgroup == 2) {

@@ -31,6 +31,15 @@ bool is_backward(const BackwardArgs&) { return true; }
 bool splits_lists(const ForwardArgs&) { return true; }
 bool splits_lists(const BackwardArgs& args) { return args.schedule.splits_lists; }
 
+bool draws_items(const ForwardArgs&) { return false; }
+bool draws_items(const BackwardArgs& args) { return args.schedule.dq == DqOrder::by_turns; }
+// Which lists are split depends on it. In a fixed order it must be the same on every GPU.
+constexpr int kProcessorsInOrder = 128;
+template <class Args>
+int num_processors(const Args& args) {
+  return draws_items(args) ? kProcessorsInOrder : args.launch.num_processors;
+}
+
 int64_t workspace_of(const KernelEntry& kernel, const ForwardArgs& args) {
   return kernel.forward_workspace != nullptr ? kernel.forward_workspace(args) : 0;
 }
@@ -50,7 +59,8 @@ PersistentCtas ctas_of(const KernelEntry& kernel, TileShape tile, const Args& ar
   return {.num_ctas = persistence.ctas_per_processor * args.launch.num_processors,
           .heads_per_section = device::heads_per_section(args, persistence.cache_share),
           .heads_per_kv_head = heads_to_keep(args),
-          .tiles_per_item = persistence.tiles_per_item};
+          .tiles_per_item = persistence.tiles_per_item,
+          .in_list_order = draws_items(args)};
 }
 
 // The lists of one call on the GPU: a view and, while the call is queued, the memory it points to.
@@ -89,7 +99,7 @@ class ListsOfPlan final : public DeviceLists {
                                  .with_transposed = is_backward(args),
                                  .may_split = facts_of(args.rule.normalizer).statistics_add_up,
                                  .may_split_transposed = splits_lists(args),
-                                 .num_processors = args.launch.num_processors,
+                                 .num_processors = num_processors(args),
                                  .ctas = ctas_of(kernel, tile, args)}},
                      static_cast<cudaStream_t>(args.launch.stream))) {}
   PlanView view() const override { return uploaded_->view(); }

@@ -58,6 +58,7 @@ void add_work(Block& block, const ScheduledWork& from, bool is_one_group, WorkVi
   to.slots_per_group = from.work.slots_per_group;
   to.is_one_group = is_one_group;
   to.shares.num_ctas = from.shares.num_ctas;
+  to.shares.num_items = int32_t(from.shares.items.size());
   add(block, from.work.items, &to.items);
   add(block, from.work.splits, &to.splits);
   add(block, from.shares.items, &to.shares.items);
