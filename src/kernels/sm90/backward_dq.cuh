@@ -93,7 +93,7 @@ __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& 
 #pragma unroll 1
     for (; step != planned().end_step; ++step) {
       shared.await_or_raise(shared.dq_full, step % 2);
-      if constexpr (kTurns) await_turn(p, planned().work, planned_step());
+      if constexpr (kTurns) await_turn(p, planned(), planned_step());
       const DqRows& place = planned().dq;
       const int32_t first = planned_step().tile * C::tile_q;
       if (place.form == DqForm::blocks) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& 
       }
       __syncwarp();
       arrive_as_warp(shared.dq_empty);
-      if constexpr (kTurns) end_turn(p, planned().work, planned_step());
+      if constexpr (kTurns) end_turn(p, planned(), planned_step());
       arrive_as_warp(shared.step_empty[step % kStepPlaces]);
     }
     __syncwarp();

@@ -32,6 +32,10 @@ __device__ __forceinline__ void plan_item(const BackwardParams& p, const Tiles& 
   __threadfence_block();
   planned.num_steps = tiles.count(planned.work);
   planned.dq = dq_rows(p, planned.work);
+  if (p.dq_order == DqOrder::by_turns) {
+    __threadfence_block();
+    planned.turns = turn_rows(p, planned.work);
+  }
 }
 
 // The planner. All divisions happen here, once, instead of in every consumer thread. The list of
@@ -173,21 +177,24 @@ class KeysProducer {
 // Copies lse2 and delta of every step, and finds out its turn; one warp.
 template <bool kTurns, class C>
 __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared) {
-  uint32_t step = 0;
-  for (uint32_t item = 0;; ++item) {
-    const uint32_t slot = item % kSlots;
-    shared.await(shared.is_planned[slot], item / kSlots % 2);
-    const int32_t steps = shared.planned[slot].num_steps;
-    if (steps < 0) return;
+  // Few registers: two numbers tell all stages and parities, and the rest is made anew in every
+  // step.
+  uint32_t item = 0, step = 0;
+  const auto planned = [&]() -> const PlannedKeys& {
+    asm volatile("" : "+r"(item)::"memory");
+    return shared.planned[item % kSlots];
+  };
+  for (;; ++item) {
+    shared.await(shared.is_planned[item % kSlots], item / kSlots % 2);
+    if (planned().num_steps < 0) return;
 #pragma unroll 1
-    for (const uint32_t end = step + uint32_t(steps); step != end; ++step) {
+    for (; step != planned().end_step; ++step) {
       int32_t tile = tile_of_step(shared, step);
-      asm volatile("" ::: "memory");  // few registers: the item is read again in every step
-      const device::Work& work = shared.planned[slot].work;
       if constexpr (kTurns) {
-        shared.steps[step % kStepPlaces].turn = turn_of(p, work, tile);
+        shared.steps[step % kStepPlaces].turn = turn_of(p.view, planned(), tile);
         asm volatile("" : "+r"(tile)::"memory");
       }
+      const device::Work& work = planned().work;
       const int64_t first = int64_t{tile} * C::tile_q;
       const int count = device::rows_left(work.residue.num_q, first, C::tile_q);
       const int lane = int(device::thread_index() % 32);
@@ -205,7 +212,7 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
       if constexpr (kTurns) arrive_as_warp(shared.is_full[stage]);  // and its turn is written
     }
     __syncwarp();
-    arrive_as_warp(shared.planned_empty[slot]);
+    arrive_as_warp(shared.planned_empty[item % kSlots]);
   }
 }
 

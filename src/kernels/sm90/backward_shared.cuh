@@ -72,12 +72,17 @@ struct DqRows {
   int64_t num_q;     // of the class
   DqForm form;
 };
+// Of query tile 0 in the item's head and class: its list, and its counter (backward_turns.cuh).
+struct TurnRows {
+  int64_t first_list, first_counter;
+};
 // One key tile of one query head and the query tiles that attend to it, or a chunk of them.
 struct PlannedKeys {
   int32_t num_steps;  // -1: there is no more work
   uint32_t end_step;  // the number of steps up to its end, over all items of the CTA
   device::Work work;
   DqRows dq;
+  TurnRows turns;
 };
 
 template <class C>
