@@ -1,8 +1,7 @@
 // src/kernels/mma/gather_backward.cuh
 // Gradients over lists of keys, on tensor cores. Rows, warps and copies are those of the forward
-// pass (gather_forward.cuh). dq stays in registers until the list ends. A key may be in many lists,
-// so its dk and dv are added to fp32 sums in global memory, two columns at a time, after each
-// product over 16 rows.
+// pass (gather_forward.cuh). dq stays in registers until the list ends. dk and dv are added to sums
+// in global memory after each product over 16 rows.
 //
 //   step of a warp     s = q . k     dp = dout . v      p, ds of 16 rows x 16 keys
 //                      dq += ds . k                     16 more keys and values begin to arrive
@@ -15,6 +14,7 @@
 #include "kernels/mma/gather_launch.h"
 #include "kernels/mma/gather_products.cuh"
 #include "kernels/mma/gather_rows.cuh"
+#include "kernels/mma/gather_scatter.cuh"
 #include "kernels/mma/ptx.cuh"
 
 namespace keyhole::mma {
@@ -39,62 +39,6 @@ struct RowNumbers {
     }
   }
 };
-
-// Sums of the gradients of a kv head's keys or values, row after row.
-struct ScatteredSums {
-  float* first;
-  int32_t cols;
-};
-
-// Adds a lane's part of a key's 16 columns: columns 2 * (lane % 4) and the next one, of `low` and
-// of `high` (8 columns each). to: the first of the 16 columns. If one instruction can add four
-// numbers, neighbouring lanes swap halves, so that each has four contiguous ones.
-__device__ __forceinline__ void add_sixteen(float* to, const float2& low, const float2& high,
-                                            bool is_low_wanted, bool is_high_wanted) {
-  const uint32_t member = threadIdx.x % 4;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  const bool is_odd = member % 2 != 0;  // gets four of `high`
-  const float2 given = is_odd ? low : high;
-  const float2 got = {__shfl_xor_sync(~0u, given.x, 1), __shfl_xor_sync(~0u, given.y, 1)};
-  add_to_global(to + (is_odd ? 8 : 0) + member / 2 * 4, is_odd ? got : low, is_odd ? high : got,
-                is_odd ? is_high_wanted : is_low_wanted);
-#else
-  add_to_global(to + 2 * member, low.x, low.y, is_low_wanted);
-  add_to_global(to + 8 + 2 * member, high.x, high.y, is_high_wanted);
-#endif
-}
-
-// sums(keys) += weights^T . rows, for 16 keys and 16 rows. weights: rows by keys, packed; keys:
-// from keys_of_step; smem: the rows.
-template <class T, class S>
-__device__ __forceinline__ void scatter(const ScatteredSums& sums, int32_t keys,
-                                        const uint32_t (&weights)[4], uint32_t smem) {
-  const uint32_t by_key[4] = {transposed_matrix(weights[0]), transposed_matrix(weights[2]),
-                              transposed_matrix(weights[1]), transposed_matrix(weights[3])};
-  float* to[2];
-  bool is_there[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int32_t key = __shfl_sync(~0u, keys, int(threadIdx.x % 32) / 4 + 8 * half);
-    is_there[half] = key >= 0;
-    to[half] = sums.first + int64_t(max(key, 0)) * sums.cols;
-  }
-  const uint32_t place = place_of_terms<S::head_dim>(smem);
-#pragma unroll
-  for (int col = 0; col < S::head_dim; col += 16) {
-    uint32_t terms[4];
-    float low[4], high[4];  // eight columns each
-    load_matrices_transposed(terms, RowSwizzle<S::head_dim>::further(place, col / 8));
-    Element<T>::multiply(low, by_key, terms[0], terms[1]);
-    Element<T>::multiply(high, by_key, terms[2], terms[3]);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      add_sixteen(to[half] + col, {low[2 * half], low[2 * half + 1]},
-                  {high[2 * half], high[2 * half + 1]}, is_there[half] && col < sums.cols,
-                  is_there[half] && col + 8 < sums.cols);
-    }
-  }
-}
 
 // Not for calls with a softcap (gather_launch.h).
 using GatherRule = SoftmaxRule<device::CarefulMath, Bend::none>;
