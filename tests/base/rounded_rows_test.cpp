@@ -19,17 +19,17 @@ namespace keyhole {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kLargest = std::numeric_limits<float>::max();
-constexpr float kSmallest = std::numeric_limits<float>::min();
+constexpr float kLargestNumber = std::numeric_limits<float>::max();
+constexpr float kSmallestNormal = std::numeric_limits<float>::min();
 using Row = std::vector<float>;
 
 TEST(RoundedRows, NumbersStayFiniteAndNormal) {
   EXPECT_EQ(to_f32(rounded_for_products(1.00390625f)), 1);  // ties to even
   EXPECT_EQ(to_f32(rounded_for_products(-3.f)), -3);
-  EXPECT_EQ(to_f32(rounded_for_products(kLargest)), 0x1.fep127f);
-  EXPECT_EQ(to_f32(rounded_for_products(-kLargest)), -0x1.fep127f);
-  EXPECT_EQ(to_f32(rounded_for_products(kSmallest)), kSmallest);
-  EXPECT_EQ(to_f32(rounded_for_products(std::nextafter(kSmallest, 0.f))), 0);
+  EXPECT_EQ(to_f32(rounded_for_products(kLargestNumber)), 0x1.fep127f);
+  EXPECT_EQ(to_f32(rounded_for_products(-kLargestNumber)), -0x1.fep127f);
+  EXPECT_EQ(to_f32(rounded_for_products(kSmallestNormal)), kSmallestNormal);
+  EXPECT_EQ(to_f32(rounded_for_products(std::nextafter(kSmallestNormal, 0.f))), 0);
   EXPECT_EQ(to_f32(rounded_for_products(-1e-44f)), 0);
   EXPECT_EQ(to_f32(rounded_for_products(-kInfinity)), -kInfinity);
   EXPECT_TRUE(std::isnan(to_f32(rounded_for_products(std::nanf("")))));
@@ -38,7 +38,7 @@ TEST(RoundedRows, NumbersStayFiniteAndNormal) {
 TEST(RoundedRows, NotLess) {
   for (const double x : {0., 1e-60, 1e-40, 1e-10, 1 + 1e-12, 3.4e38}) {
     EXPECT_GE(double(not_less(x)), x);
-    EXPECT_LE(double(not_less(x)), std::max(x * (1 + 2e-6), x > 0 ? double(kSmallest) : 0.));
+    EXPECT_LE(double(not_less(x)), std::max(x * (1 + 2e-6), x > 0 ? double(kSmallestNormal) : 0.));
   }
 }
 
@@ -62,13 +62,13 @@ TEST(RoundedRows, WhatIsNotKnownHasNoMargin) {
   EXPECT_EQ(product_margin(lengths_of({1, std::nanf("")}), one), kInfinity);
   EXPECT_EQ(product_margin(lengths_of({1, -kInfinity}), one), kInfinity);
   EXPECT_EQ(product_margin(lengths_of({kInfinity}), {0, 0}), kInfinity);
-  EXPECT_EQ(product_margin(lengths_of({kLargest}), one), kInfinity);
+  EXPECT_EQ(product_margin(lengths_of({kLargestNumber}), one), kInfinity);
   EXPECT_EQ(product_margin(lengths_of({1e20f}), {1e20f, 0}), kInfinity);
   EXPECT_LT(product_margin(lengths_of({1e18f}), {1e18f, 0}), 1e33f);
   EXPECT_LT(product_margin(lengths_of({0}), {1, 0}), 1e-30f);
   EXPECT_FALSE(lengths_of({1, std::nanf("")}).is_finite());
   EXPECT_FALSE(lengths_of({1, kInfinity}).is_finite());
-  EXPECT_TRUE(lengths_of({kLargest, -kLargest}).is_finite());
+  EXPECT_TRUE(lengths_of({kLargestNumber, -kLargestNumber}).is_finite());
 }
 
 // Sums as tensor cores may make them: 16 products and what came before, each cut off at `bits`
@@ -86,7 +86,7 @@ float product_on_tensor_cores(const Row& q, const Row& k, int bits) {
     }
     double most = 0;
     for (const double term : terms) most = std::max(most, std::abs(term));
-    if (most < double(kSmallest)) {
+    if (most < double(kSmallestNormal)) {
       sum = 0;
       continue;
     }
@@ -94,13 +94,13 @@ float product_on_tensor_cores(const Row& q, const Row& k, int bits) {
     sum = 0;
     for (const double term : terms) sum += cut(term, exponent);
     sum = sum == 0 ? 0 : cut(sum, std::ilogb(sum) - bits);
-    if (std::abs(sum) < double(kSmallest)) sum = 0;
+    if (std::abs(sum) < double(kSmallestNormal)) sum = 0;
   }
   return float(sum);
 }
 
 // What a number is like: as hostile as rounding and sums go.
-enum class Kind : uint8_t {
+enum class NumberKind : uint8_t {
   normal,
   wide,       // exponents from 2^-40 to 2^40
   halfway,    // as far from bf16 as can be
@@ -109,32 +109,34 @@ enum class Kind : uint8_t {
   large,
   spiked  // one number is a thousand times the others
 };
-constexpr Kind kKinds[] = {Kind::normal, Kind::wide,  Kind::halfway, Kind::cancelled,
-                           Kind::tiny,   Kind::large, Kind::spiked};
+constexpr NumberKind kNumberKinds[] = {NumberKind::normal,    NumberKind::wide, NumberKind::halfway,
+                                       NumberKind::cancelled, NumberKind::tiny, NumberKind::large,
+                                       NumberKind::spiked};
 
-Row draw(std::mt19937& random, Kind kind, size_t size) {
+Row draw(std::mt19937& random, NumberKind kind, size_t size) {
   std::normal_distribution<float> normal;
   std::uniform_int_distribution<int> exponent(-40, 40);
   Row row(size);
   for (float& x : row) {
     x = normal(random);
-    if (kind == Kind::wide) x = std::ldexp(x, exponent(random));
-    if (kind == Kind::halfway) x = std::copysign(1 + 0x1p-8f * float(1 - 2 * (random() % 2)), x);
-    if (kind == Kind::tiny) x *= 1e-39f;
-    if (kind == Kind::large) x *= 1e18f;
+    if (kind == NumberKind::wide) x = std::ldexp(x, exponent(random));
+    if (kind == NumberKind::halfway)
+      x = std::copysign(1 + 0x1p-8f * float(1 - 2 * (random() % 2)), x);
+    if (kind == NumberKind::tiny) x *= 1e-39f;
+    if (kind == NumberKind::large) x *= 1e18f;
   }
-  if (kind == Kind::cancelled) {
+  if (kind == NumberKind::cancelled) {
     for (size_t i = 0; i + 1 < size; i += 2) row[i + 1] = -row[i] * (1 + 1e-4f * normal(random));
   }
-  if (kind == Kind::spiked) row[random() % size] *= 1000;
+  if (kind == NumberKind::spiked) row[random() % size] *= 1000;
   return row;
 }
 
 TEST(RoundedRows, ProductsStayWithinTheMargin) {
   std::mt19937 random(1);
   double worst = 0;
-  for (const Kind of_q : kKinds) {
-    for (const Kind of_k : kKinds) {
+  for (const NumberKind of_q : kNumberKinds) {
+    for (const NumberKind of_k : kNumberKinds) {
       for (const size_t size : {size_t(8), size_t(64), size_t(128)}) {
         for (int repeat = 0; repeat < 20; ++repeat) {
           const Row q = draw(random, of_q, size);
@@ -166,16 +168,17 @@ TEST(RoundedRows, ProductsStayWithinTheMargin) {
 }
 
 // Keys whose products with one query lie close together, so that rounding reorders them.
-struct Problem {
+struct CloseKeys {
   Row q;
   std::vector<Row> keys;
   double scale;
   std::vector<double> scores, rounded;  // exact, and of rounded rows
   double margin;                        // of a score
 };
-Problem draw_problem(std::mt19937& random, Kind kind, double spread, size_t size, size_t count) {
+CloseKeys draw_close_keys(std::mt19937& random, NumberKind kind, double spread, size_t size,
+                          size_t count) {
   std::normal_distribution<float> normal;
-  Problem p;
+  CloseKeys p;
   p.q = draw(random, kind, size);
   const Row center = draw(random, kind, size);
   for (size_t j = 0; j < count; ++j) {
@@ -218,7 +221,8 @@ double bound_of(const EntmaxPower& power, const std::vector<double>& scores, int
 TEST(RoundedRows, WhatTheMarginDropsHasNoWeight) {
   std::mt19937 random(2);
   int64_t dropped = 0, reordered = 0;
-  for (const Kind kind : {Kind::normal, Kind::wide, Kind::halfway, Kind::cancelled, Kind::spiked}) {
+  for (const NumberKind kind : {NumberKind::normal, NumberKind::wide, NumberKind::halfway,
+                                NumberKind::cancelled, NumberKind::spiked}) {
     for (const double spread : {1e-5, 1e-4, 1e-3, 1e-2, 1.}) {
       for (const auto& [alpha, top_k] : {std::pair{1.5, 0},
                                          {2., 0},
@@ -230,7 +234,7 @@ TEST(RoundedRows, WhatTheMarginDropsHasNoWeight) {
                                          {1., 4},
                                          {1.25, 20}}) {
         for (int repeat = 0; repeat < 12; ++repeat) {
-          const Problem p = draw_problem(random, kind, spread, 64, 60);
+          const CloseKeys p = draw_close_keys(random, kind, spread, 64, 60);
           if (!std::isfinite(p.margin)) continue;
           const EntmaxPower power = EntmaxPower::of(alpha);
           const size_t count = p.scores.size();
