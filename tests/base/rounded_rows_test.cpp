@@ -282,5 +282,23 @@ TEST(RoundedRows, WhatTheMarginDropsHasNoWeight) {
   EXPECT_GT(reordered, 1000);  // and needed
 }
 
+// Errors along the query, against each other: both margins are needed, all of the second.
+TEST(RoundedRows, KeysAsFarApartAsMarginsAllow) {
+  const Row q(64, 1.f), low(64, 1 + 15 * 0x1p-12f), high(64, 1 + 17 * 0x1p-12f);
+  const double margin = double(product_margin(lengths_of(q), largest_of({low, high})));
+  const double rounded_low = double(product_on_tensor_cores(q, low, 22));
+  const double rounded_high = double(product_on_tensor_cores(q, high, 22));
+  EXPECT_EQ(rounded_low, 64);
+  EXPECT_EQ(rounded_high, 64 * (1 + 0x1p-7));
+  // Ten keys of each: all have weight, for alpha = 2.
+  std::vector<double> scores(10, 64 * double(low[0])), rounded(10, rounded_low);
+  scores.resize(20, 64 * double(high[0])), rounded.resize(20, rounded_high);
+  const auto all = sparse_weights(entmax(2), scores, -std::numeric_limits<double>::infinity());
+  EXPECT_GT(all.weight[0], 0);
+  const double lowest = lowest_score(EntmaxPower::of(2), bound_of(EntmaxPower::of(2), rounded, 8));
+  EXPECT_LT(rounded_low, lowest - 1.5 * margin);
+  EXPECT_GE(rounded_low, lowest - 2 * margin);
+}
+
 }  // namespace
 }  // namespace keyhole

@@ -478,6 +478,7 @@ struct ConfusedKeys {
   const char* name;
   double scale;
   void (*change)(std::span<float> key, int64_t number, std::span<const float> first);
+  bool has_equal_queries = false;  // all ones
 };
 const ConfusedKeys kConfusedKeys[] = {
     {"12 binary places", 0.125, [](std::span<float>, int64_t, std::span<const float>) {}},
@@ -491,6 +492,14 @@ const ConfusedKeys kConfusedKeys[] = {
      [](std::span<float> key, int64_t, std::span<const float>) {
        for (float& x : key) x += 1;
      }},
+    // Of twenty keys that are nearly equal, half is rounded down and half up, in every column.
+    {"as far off as can be", 1,
+     [](std::span<float> key, int64_t number, std::span<const float>) {
+       for (float& x : key) {
+         x = number >= 20 ? x / 2 : number % 2 == 0 ? 1 + 15 * 0x1p-12f : 1 + 17 * 0x1p-12f;
+       }
+     },
+     /*has_equal_queries=*/true},
     {"one is 8 times as long", 0.125,
      [](std::span<float> key, int64_t number, std::span<const float>) {
        if (number != 40) return;
@@ -525,6 +534,7 @@ TEST_F(GpuEntmax, KeysThatRoundingConfuses) {
         sides.sink.clear();
         Random random(13);
         for (float& x : sides.q) x = float(random.between(-3, 3));
+        if (confused.has_equal_queries) std::ranges::fill(sides.q, 1.f);
         for (float& x : sides.k) x = 0x1p-12f * float(random.between(-4096, 4096));
         const std::vector<float> before = sides.k;
         for (int64_t key = 0; key < sides.kv_heads * sides.k_len; ++key) {
