@@ -14,14 +14,14 @@ set(keyhole_instantiations
     "mma  gather_weights.cuh   launch_gather_weights   span_lists      64,96,128,192,256  _"
     "sm80 forward.cuh          run_forward             forward         64,96,128,192,256  _"
     "sm80 backward.cuh         run_backward            backward        64,96,128,192,256  _"
-    "sm80 entmax_scan.cuh      run_entmax_forward      forward         64,128             _"
+    "sm80 entmax_scan.cuh      run_entmax_forward      forward         64,128             _                         f32,f16,bf16"
     "sm80 index_loss_pairs.cuh launch_index_loss_pairs loss_pairs      32,128             LossResult::loss"
     "sm80 index_loss_pairs.cuh launch_index_loss_pairs loss_pairs      32,128             LossResult::gradients bf16"
     "sm80 index_loss_dq.cuh    launch_index_loss_dq    loss_dq         64,128,256         _                     bf16"
     "sm90 forward.cuh          run_forward             forward         64,96,128,192,256  Bend::none,Bend::softcap"
     "sm90 backward.cuh         run_backward            backward        64,96,128          Bend::none,Bend::softcap"
     "sm90 wide_backward.cuh    run_wide_backward       backward        192,256            Bend::none,Bend::softcap"
-    "sm90 entmax_scan.cuh      run_entmax_forward      forward         64,128             _"
+    "sm90 entmax_scan.cuh      run_entmax_forward      forward         64,128             _                         f32,f16,bf16"
     "sm90 entmax_backward.cuh  run_entmax_backward     backward        64,128             _"
     "sm90 index_scores.cuh     run_index_scores        scores          16,32,64           _                         e4m3,f16,bf16")
 

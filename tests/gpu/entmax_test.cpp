@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "base/dtype.h"
 #include "gpu/gpu_problem.h"
@@ -362,6 +363,48 @@ const LeftRows kLeftRows[] = {
      .k_len = 5000,
      .dtype = DType::f16,
      .whole = true},
+    // fp32 is scanned by rounded products.
+    {"dense", entmax(1.5), 24, 1000, DType::f32},
+    {"causal", entmax(1.5), 1000, 1000, DType::f32},
+    {"causal", entmax(1.5), 24, 5000, DType::f32},
+    {"dense", entmax(2), 24, 5000, DType::f32},
+    {"causal", entmax(1.75), 500, 900, DType::f32},
+    {"causal", entmax(1.4), 500, 500, DType::f32},
+    {"causal", entmax(1.25), 24, 1500, DType::f32},
+    {"dilated(2) & causal", entmax(1.5), 900, 900, DType::f32},
+    {"dilated(3)", entmax(1.5), 300, 3000, DType::f32},
+    {"random(64, 20, 3)", entmax(1.5), 200, 5000, DType::f32},
+    {"dense", entmax(1.5, 8), 24, 5000, DType::f32},
+    {"causal", entmax(1.25, 64), 24, 5000, DType::f32},
+    {"dense", softmax(8), 24, 5000, DType::f32},
+    {"dense", softmax(64), 24, 1000, DType::f32},
+    {.pattern = "causal",
+     .normalizer = entmax(1.5),
+     .q_len = 24,
+     .k_len = 5000,
+     .dtype = DType::f32,
+     .heads = 8,
+     .kv_heads = 2,
+     .head_dim = 128,
+     .v_head_dim = 72,
+     .softcap = 2,
+     .has_sink = true},
+    {.pattern = "dense",
+     .normalizer = entmax(1.5),
+     .q_len = 200,
+     .k_len = 300,
+     .dtype = DType::f32,
+     .head_dim = 8,
+     .v_head_dim = 128,
+     .has_sink = true},
+    {.pattern = "dense",
+     .normalizer = entmax(1.5, 8),
+     .q_len = 24,
+     .k_len = 5000,
+     .dtype = DType::f32,
+     .head_dim = 96,
+     .v_head_dim = 40,
+     .whole = true},
     // More keys than the lists of a CTA have room for.
     {.pattern = "dense",
      .normalizer = entmax(1.5),
@@ -371,8 +414,28 @@ const LeftRows kLeftRows[] = {
      .v_head_dim = 8},
 };
 
-bool has_scan_of_sm80(const Normalizer& normalizer) {
-  return gpu(kGpu).compute_capability >= 80 && normalizer.top_k <= kSupportKeys;
+bool has_scan_of_sm80(DType dtype, const Normalizer& normalizer) {
+  const bool has_short_rows = normalizer.top_k > 0 || normalizer.alpha > 1.375;
+  return gpu(kGpu).compute_capability >= 80 && normalizer.top_k <= kSupportKeys &&
+         (dtype != DType::f32 || has_short_rows);
+}
+
+// By the kernels of the best backend and by those of sm80: right, and the same bits every time.
+void expect_agreement_by_scans(TwoSides sides, const Plan& made) {
+  const Results want = sides.on_cpu(made);
+  for (const char* backend : {"auto", "sm80"}) {
+    SCOPED_TRACE(backend);
+    sides.options.backend = backend;
+    if (sides.options.backend == "sm80" &&
+        !has_scan_of_sm80(sides.dtype, sides.options.normalizer)) {
+      continue;
+    }
+    const Results got = sides.on_gpu(made), again = sides.on_gpu(made);
+    sides.expect_agreement(want, got);
+    EXPECT_EQ(got.out, again.out);
+    EXPECT_EQ(got.lse, again.lse);
+    EXPECT_EQ(got.support, again.support);
+  }
 }
 
 TEST_F(GpuEntmax, RowsThatAScanLeavesAlone) {
@@ -405,16 +468,85 @@ TEST_F(GpuEntmax, RowsThatAScanLeavesAlone) {
     sides.round();
     const Plan made =
         plan(parse(left.pattern), Shape{1, sides.heads, sides.q_len, sides.k_len, {}});
-    const Results want = sides.on_cpu(made);
-    for (const char* backend : {"auto", "sm80"}) {
-      SCOPED_TRACE(backend);
-      sides.options.backend = backend;
-      if (sides.options.backend == "sm80" && !has_scan_of_sm80(left.normalizer)) continue;
-      const Results got = sides.on_gpu(made), again = sides.on_gpu(made);
-      sides.expect_agreement(want, got);
-      EXPECT_EQ(got.out, again.out);
-      EXPECT_EQ(got.lse, again.lse);
-      EXPECT_EQ(got.support, again.support);
+    expect_agreement_by_scans(sides, made);
+  }
+}
+
+// Keys of fp32 that bf16 cannot tell apart, or that make its products useless. All sums are exact
+// in fp32: q is whole numbers up to 3, k has 12 binary places. So is the order of equal scores.
+struct ConfusedKeys {
+  const char* name;
+  double scale;
+  void (*change)(std::span<float> key, int64_t number, std::span<const float> first);
+  bool has_equal_queries = false;  // all ones
+};
+const ConfusedKeys kConfusedKeys[] = {
+    {"12 binary places", 0.125, [](std::span<float>, int64_t, std::span<const float>) {}},
+    {"nearly equal", 64,
+     [](std::span<float> key, int64_t, std::span<const float> first) {
+       for (size_t x = 0; x < key.size(); ++x) {
+         key[x] = first[x] + 0x1p-12f * std::floor(key[x] * 8);
+       }
+     }},
+    {"far from 0", 0.25,
+     [](std::span<float> key, int64_t, std::span<const float>) {
+       for (float& x : key) x += 1;
+     }},
+    // Of twenty keys that are nearly equal, half is rounded down and half up, in every column.
+    {"as far off as can be", 1,
+     [](std::span<float> key, int64_t number, std::span<const float>) {
+       for (float& x : key) {
+         x = number >= 20 ? x / 2 : number % 2 == 0 ? 1 + 15 * 0x1p-12f : 1 + 17 * 0x1p-12f;
+       }
+     },
+     /*has_equal_queries=*/true},
+    {"one is 8 times as long", 0.125,
+     [](std::span<float> key, int64_t number, std::span<const float>) {
+       if (number != 40) return;
+       for (float& x : key) x *= 8;
+     }},
+    {"one is 2^40 times as long", 0.125,
+     [](std::span<float> key, int64_t number, std::span<const float>) {
+       if (number != 40) return;
+       for (float& x : key) x *= 0x1p40f;
+     }},
+    {"tiny", 0x1p97,
+     [](std::span<float> key, int64_t, std::span<const float>) {
+       for (float& x : key) x *= 0x1p-100f;
+     }},
+    {"below the normal numbers", 0x1p124,
+     [](std::span<float> key, int64_t, std::span<const float>) {
+       for (float& x : key) x *= 0x1p-127f;
+     }}};
+
+TEST_F(GpuEntmax, KeysThatRoundingConfuses) {
+  for (const ConfusedKeys& confused : kConfusedKeys) {
+    for (const Normalizer& normalizer :
+         {entmax(1.5), entmax(2), entmax(1.75), entmax(1.5, 8), softmax(5), entmax(1.25, 20)}) {
+      for (const int64_t head_dim : {64, 128}) {
+        SCOPED_TRACE(std::string(confused.name) + ", " + to_string(normalizer) + ", heads of " +
+                     std::to_string(head_dim));
+        TwoSides sides;
+        sides.heads = 4, sides.kv_heads = 2, sides.q_len = 70, sides.k_len = 900;
+        sides.head_dim = sides.v_head_dim = head_dim;
+        sides.options.normalizer = normalizer, sides.options.scale = confused.scale;
+        sides.draw(12, /*whole=*/false);
+        sides.sink.clear();
+        Random random(13);
+        for (float& x : sides.q) x = float(random.between(-3, 3));
+        if (confused.has_equal_queries) std::ranges::fill(sides.q, 1.f);
+        for (float& x : sides.k) x = 0x1p-12f * float(random.between(-4096, 4096));
+        const std::vector<float> before = sides.k;
+        for (int64_t key = 0; key < sides.kv_heads * sides.k_len; ++key) {
+          const auto row = [&](auto& numbers, int64_t number) {
+            return std::span(numbers).subspan(size_t(number * head_dim), size_t(head_dim));
+          };
+          confused.change(row(sides.k, key), key % sides.k_len, row(before, 0));
+        }
+        const Plan made =
+            plan(parse("causal"), Shape{1, sides.heads, sides.q_len, sides.k_len, {}});
+        expect_agreement_by_scans(sides, made);
+      }
     }
   }
 }

@@ -21,6 +21,7 @@ struct ScanWorkspace {
   GatherView* gathers = nullptr;
   RowScratch rows;
   CandidateLists candidates;
+  RoundedRows rounded;  // fp32
   int64_t bytes = 0;
 };
 ScanWorkspace lay_out_scan(const ForwardArgs& args, bool scans) {
@@ -44,9 +45,25 @@ ScanWorkspace lay_out_scan(const ForwardArgs& args, bool scans) {
       checked_mul(int64_t{sizes.num_heads()}, sizes.q_len, "attention: rows of the workspace");
   w.candidates.capacity = kCandidatesPerRow;
   take(w.candidates.entries, checked_mul(rows, kCandidatesPerRow, "attention: the workspace"));
+  // From here on what is cleared before the scan.
   take(w.candidates.count, rows);
+  const bool is_rounded = args.q.dtype == DType::f32;
+  if (is_rounded) take(w.rounded.largest, int64_t{sizes.batch} * sizes.kv_heads);
   take(w.candidates.num_left, 1);
+  // To here.
   take(w.candidates.lambda_bound, rows);
+  if (!is_rounded) return w;
+  take(w.rounded.margin, rows);
+  const auto take_rows = [&](DeviceTensor& tensor, int64_t heads, int64_t length) {
+    const int64_t of_head =
+        checked_mul(length, int64_t{sizes.head_dim}, "attention: the workspace");
+    const int64_t of_batch = checked_mul(heads, of_head, "attention: the workspace");
+    BFloat16* numbers = nullptr;
+    take(numbers, checked_mul(int64_t{sizes.batch}, of_batch, "attention: the workspace"));
+    tensor = {numbers, of_batch, of_head, sizes.head_dim};
+  };
+  take_rows(w.rounded.q, sizes.heads, sizes.q_len);
+  take_rows(w.rounded.k, sizes.kv_heads, sizes.k_len);
   return w;
 }
 
@@ -81,6 +98,8 @@ void run_entmax_forward(const ForwardArgs& args, BitmapLayout bitmaps,
                         const EntmaxLaunches& launches) {
   if (args.q.shape[0] == 0 || args.q.shape[1] == 0 || args.q.shape[2] == 0) return;
   const bool scans = launches.scan != nullptr && can_scan(args);
+  KEYHOLE_ASSERT(!scans || (launches.round != nullptr) == (args.q.dtype == DType::f32),
+                 "a scan of ", to_string(args.q.dtype));
   const ScanWorkspace w = lay_out_scan(args, scans);
   KEYHOLE_ASSERT(args.launch.workspace_bytes >= w.bytes, "a forward pass was given ",
                  args.launch.workspace_bytes, " of ", w.bytes, " bytes of workspace");
@@ -98,8 +117,9 @@ void run_entmax_forward(const ForwardArgs& args, BitmapLayout bitmaps,
   check_cuda(cudaMemsetAsync(counts, only_tiles ? 0xff : 0, size_t(counts_end - counts), stream),
              "clearing the counts of candidates");
   if (!only_tiles) {
-    launches.scan(params, part, stream);
-    launches.solve(params, dtype, stream);
+    if (launches.round != nullptr) launches.round(params, w.rounded, stream);
+    launches.scan(params, w.rounded, part, stream);
+    launches.solve(params, w.rounded, dtype, stream);
   }
   if (launches.tiles != nullptr) launches.tiles(params, part, !only_tiles, stream);
   launch_entmax_left_rows(params, dtype, bitmaps, w.rows, stream);

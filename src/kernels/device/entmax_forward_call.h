@@ -10,11 +10,17 @@
 namespace keyhole::device {
 
 struct EntmaxParams;
+struct RoundedRows;
 
+// fp32: queues what fills `rounded`. For other dtypes it stays empty, here and below.
+using LaunchRound = void (*)(const EntmaxParams& params, const RoundedRows& rounded,
+                             cudaStream_t stream);
 // Queues the scan of the only part of a plan: it fills params.candidates, whose counts are 0.
-using LaunchScan = void (*)(const EntmaxParams& params, const TileView& view, cudaStream_t stream);
+using LaunchScan = void (*)(const EntmaxParams& params, const RoundedRows& rounded,
+                            const TileView& view, cudaStream_t stream);
 // Queues the solution of all rows that the scan did not leave alone.
-using LaunchSolve = void (*)(const EntmaxParams& params, DType dtype, cudaStream_t stream);
+using LaunchSolve = void (*)(const EntmaxParams& params, const RoundedRows& rounded, DType dtype,
+                             cudaStream_t stream);
 
 // Queues the rows that the scan left alone where a query tile has many of them; without a scan, all
 // rows. Rows that it has finished get the count 0.
@@ -24,6 +30,7 @@ using LaunchTileRows = void (*)(const EntmaxParams& params, const TileView& view
 // The launches of a backend; null: entmax_rows.h computes every row. They are used only for plans
 // of one part of tiles, a scale above 0, and a top_k of at most kSupportKeys.
 struct EntmaxLaunches {
+  LaunchRound round = nullptr;  // given if and only if a scan is to take fp32
   LaunchScan scan = nullptr;
   LaunchSolve solve = nullptr;
   LaunchTileRows tiles = nullptr;  // null: such rows are left, like all others
@@ -32,6 +39,9 @@ struct EntmaxLaunches {
 };
 
 inline constexpr int32_t kCandidatesPerRow = 96;
+
+// From this r = 1 / (alpha - 1) on, most rows of many keys have more keys of weight than that.
+inline constexpr double kLongRowsPower = 2.7;
 
 // Scratch memory of run_entmax_forward, without a scan and with one. Reads no device memory.
 int64_t entmax_rows_workspace_bytes(const ForwardArgs& args);

@@ -2,10 +2,11 @@
 // What the launches of entmax and top_k share, on every GPU backend: plain structs, by value; every
 // pointer is a device pointer.
 //
+//   round     (mma/entmax_round.cu)        fp32: q and k in bf16, for the scan
 //   scan      (sm80, sm90/entmax_scan.cuh) q . k over tile lists: the keys of each row that may
 //             have weight
-//   solve     (entmax_solve.cu)            lambda on that list; the support; the values of the
-//             support
+//   solve     (mma/entmax_solve.cu)        lambda on that list; the support; the values of the
+//             support. fp32: their products first
 //   tiles     (sm90/entmax_tiles.cuh)      many neighbouring rows that the scan left alone: lambda
 //             and output by passes over tile lists
 //   rest      (entmax_left_rows.cu)        the rows that are still left alone, a CTA each
@@ -13,6 +14,7 @@
 #pragma once
 
 #include "base/entmax.h"
+#include "base/rounded_rows.h"
 #include "kernels/device/exact_backward.cuh"
 #include "kernels/device/params.h"
 
@@ -34,6 +36,14 @@ struct CandidateLists {
   int32_t capacity = 0;
 };
 inline constexpr int32_t kAlone = -1;
+
+// q and k of fp32, rounded to bf16 for a scan. Its products are those of rounded rows
+// (base/rounded_rows.h), and so are those of the candidates.
+struct RoundedRows {
+  DeviceTensor q, k;
+  float* margin = nullptr;        // [rows]  how far products of the row may be off; +inf: unknown
+  LargestKey* largest = nullptr;  // [batch * kv_heads]  of the keys that are finite
+};
 
 struct EntmaxParams {
   Sizes sizes;

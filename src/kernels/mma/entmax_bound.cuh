@@ -4,8 +4,12 @@
 // top_k-th largest of them.
 //
 // A level is a score divided by the scale, which without a softcap is the product q . k itself.
-// Lists hold products.
+// Lists hold products. Those of rounded rows (base/rounded_rows.h) may be off by a margin. Their
+// bound is a bound of rounded scores; that of the scores themselves is at most a margin below it,
+// and what exceeds that has a rounded product at most one more margin below.
 #pragma once
+
+#include <type_traits>
 
 #include "kernels/device/entmax_params.h"
 
@@ -64,6 +68,34 @@ inline BoundRule<false> bound_rule(const device::EntmaxParams& p) {
 inline bool is_plain(const BoundRule<false>& rule) {
   return rule.whole == 2 && rule.top_k == 0 && rule.inner == 0;
 }
+
+// What a scan is given: where products are those of rounded rows, a margin of each row, too.
+template <bool kPlain>
+struct RoundedRule : BoundRule<kPlain> {
+  const float* margin;  // [rows]
+};
+template <bool kPlain, bool kIsRounded>
+using ScanRule = std::conditional_t<kIsRounded, RoundedRule<kPlain>, BoundRule<kPlain>>;
+
+template <bool kPlain, bool kIsRounded>
+ScanRule<kPlain, kIsRounded> scan_rule(const BoundRule<false>& rule,
+                                       const device::RoundedRows& rounded) {
+  const BoundRule<kPlain> bound = {rule.unit,  rule.power, rule.rest, rule.whole,
+                                   rule.top_k, rule.inner, rule.outer};
+  if constexpr (kIsRounded) {
+    return {bound, rounded.margin};
+  } else {
+    return bound;
+  }
+}
+
+// The margins of a lane's two rows, if there are any.
+template <bool kIsRounded>
+struct Margins {
+  float of_row[2];
+};
+template <>
+struct Margins<false> {};
 
 // Sums over the entries above a bound, in z.
 template <bool kPlain>

@@ -94,12 +94,13 @@ struct CandidateRow {
   }
 };
 
-// kSlots: of the warp's lists in shared memory, kSlots * kSlotBytes bytes.
-template <int kSlots, bool kPlain>
+// kSlots: of the warp's lists in shared memory, kSlots * kSlotBytes bytes. kIsRounded: products are
+// those of rounded rows.
+template <int kSlots, bool kPlain, bool kIsRounded>
 class LaneLists {
  public:
   // base: of the warp's lists in shared memory.
-  __device__ LaneLists(const BoundRule<kPlain>& rule, uint32_t base)
+  __device__ LaneLists(const ScanRule<kPlain, kIsRounded>& rule, uint32_t base)
       : rule_(rule), base_(base + threadIdx.x % 32 * 16), places_(base + kSlots * 512 - base / 4) {}
 
   // The maxima of a tile of the look, one of each row. They use the memory of the lists.
@@ -113,6 +114,18 @@ class LaneLists {
       }
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(at + 8 * h), "f"(fmaxf(before, top[h]))
                    : "memory");
+    }
+  }
+  // Before begin(), which closes rows whose margin is infinite. row_of(h): the row that is this
+  // lane's h-th, or negative: there is none.
+  template <class RowOf>
+  __device__ __forceinline__ void load_margins(RowOf row_of) {
+    if constexpr (kIsRounded) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int64_t row = row_of(h);
+        margins_.of_row[h] = row >= 0 ? rule_.margin[row] : INFINITY;
+      }
     }
   }
   // Sets the bounds from a look at so many tiles; the lists are empty.
@@ -129,6 +142,12 @@ class LaneLists {
     set_bounds();
     written_[0] = written_[1] = 0;
     clear();
+    if constexpr (kIsRounded) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        if (!(margins_.of_row[h] < INFINITY)) close(h);
+      }
+    }
   }
   // After begin(): closes rows whose candidates will not fit, as far as the look can tell. A
   // maximum is that of a group of keys. If there are that many candidates in all, so many groups on
@@ -282,7 +301,16 @@ class LaneLists {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (is_closed(h)) continue;
-      above_[h] = level_[h] < INFINITY ? rule_.product_below(level_[h]) : INFINITY;
+      above_[h] = level_[h] < INFINITY ? product_below(h, level_[h]) : INFINITY;
+    }
+  }
+  // Products of row h that are not above the result have no weight.
+  __device__ __forceinline__ float product_below(int h, float level) const {
+    if constexpr (kIsRounded) {
+      const float margin = h == 0 ? margins_.of_row[0] : margins_.of_row[1];
+      return rule_.product_below(level - margin) - margin;
+    } else {
+      return rule_.product_below(level);
     }
   }
   __device__ __forceinline__ void raise_by_list(const ListedProducts& list) {
@@ -326,7 +354,7 @@ class LaneLists {
           low += __fdividef(all.step(rule_), rule_.unit);
         }
       }
-      const float above = rule_.product_below(low);
+      const float above = product_below(h, low);
       int kept = 0;
       row.for_each(count, most, [&](int place, float product, int32_t key) {
         const bool is_above = place < count && !(product <= above);
@@ -436,7 +464,7 @@ class LaneLists {
     for (int h = 0; h < 2; ++h) raised[h] = fmaxf(raised[h], number_of_bits<float>(good[h]));
   }
 
-  const BoundRule<kPlain>& rule_;
+  const ScanRule<kPlain, kIsRounded>& rule_;
   const uint32_t base_;    // of this lane
   uint32_t next_;          // where the next entry goes
   const uint32_t places_;  // the place of the entry at x is at x / 4 + places_
@@ -444,6 +472,7 @@ class LaneLists {
   // The bounds as levels, and as products. A product +inf: the row is left to others, as one is in
   // which a product is +inf.
   float level_[2], above_[2];
+  Margins<kIsRounded> margins_;
 };
 
 }  // namespace keyhole::mma

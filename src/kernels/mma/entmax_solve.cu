@@ -3,6 +3,10 @@
 // holds a few of its candidates in registers, so a step towards lambda is a few multiplications and
 // two sums over the lanes. What has weight is put in order of its keys in shared memory. Then the
 // warp gathers the values of one row after another.
+//
+// fp32: the products in the list are those of rounded rows. They tell which candidates can have
+// weight, given a margin. The warp gathers the keys of those, and their own products replace what
+// was in the list.
 #include <algorithm>
 #include <climits>
 
@@ -32,6 +36,15 @@ constexpr int kShort = 32;                        // keys of weight that a sorti
 constexpr int kWords = kShort / kLanes;           // of a lane, in such a network
 constexpr int kKeyBits = 27;                      // of a key there
 static_assert(kShort <= 1 << (32 - kKeyBits) && 2 * kShort <= kCandidatesPerRow);
+
+// Whether candidates have products of rounded rows. G: how rows are gathered.
+template <class G>
+inline constexpr bool kIsRounded = std::is_same_v<typename G::Storage, float>;
+struct NoMargins {};
+template <class G>
+using RowMargins = std::conditional_t<kIsRounded<G>, const float*, NoMargins>;  // [rows]
+using Float32Gather = device::RowGather<float, 2, true>;
+constexpr int kChunk = Float32Gather::kColumns;  // of its columns
 
 struct Weighted {
   int32_t key;
@@ -70,6 +83,12 @@ __device__ __forceinline__ int most_of_rows(int of_row) {
   return of_row;
 }
 
+// A pointer that another lane has.
+template <class T>
+__device__ __forceinline__ T* pointer_of_lane(T* mine, int lane) {
+  return reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(mine), lane));
+}
+
 // kPlain: alpha = 1.5, known to the compiler. The other form takes any alpha.
 template <bool kPlain>
 __device__ __forceinline__ EntmaxPower power_of(const EntmaxParams& p) {
@@ -99,6 +118,75 @@ class Candidates {
     is_all_finite_ = row_ballot(is_bad) == 0;
   }
   __device__ bool is_all_finite() const { return is_all_finite_; }
+  __device__ void drop_all() { count_ = 0; }
+
+  // For products of rounded rows, all of them finite, by which a score may be off by `margin`.
+  // Leaves those that may have weight: their keys are in room.keys. bound: of lambda of the rounded
+  // scores. Returns a lower bound of lambda of the scores themselves.
+  __device__ float drop_by_margin(const EntmaxParams& p, const EntmaxPower& power, float bound,
+                                  float margin, RowRoom& room) {
+    float top = -INFINITY, least = -INFINITY;
+    for_each_slot([&](int i) { top = fmaxf(top, score_[i]); });
+    top = row_max(top);
+    is_all_finite_ = count_ == 0 || device::is_finite(top);
+    if (!power.is_softmax()) {
+      bound = raised_bound(power, top, bound);
+      least = lowest_score(power, bound) - 2 * margin;
+    }
+    if (p.top_k > 0 && most_ > p.top_k) {
+      const float limit = limit_of_top(int(p.top_k));
+      if (limit < INFINITY) least = fmaxf(least, limit - 2 * margin);
+    }
+    int kept = 0;
+    for_each_slot([&](int i) {
+      const bool is_kept = kLanes * i + lane() < count_ && score_[i] >= least;
+      const uint32_t all = row_ballot(is_kept);
+      if (is_kept) room.keys[kept + __popc(all & ((1u << lane()) - 1))] = key_[i];
+      kept += __popc(all);
+    });
+    count_ = kept;
+    most_ = most_of_rows(kept);
+    return bound - margin;
+  }
+  // Replaces the products of rounded rows by those of the row `q` with its keys. rooms: of the rows
+  // of this warp, with what drop_by_margin has left.
+  template <class G>
+  __device__ void multiply(const G& gather, const EntmaxParams& p, const float* q,
+                           const float* keys, RowRoom* rooms) {
+    __syncwarp();
+#pragma unroll 1
+    for (int r = 0; r < kRows; ++r) {
+      const int from = r * kLanes, count = __shfl_sync(~0u, count_, from);
+      const float* const his_q = pointer_of_lane(q, from);
+      const device::RowsOfHead<float> rows = {pointer_of_lane(keys, from), p.k.row_stride};
+#pragma unroll 1
+      for (int first = 0; first < count; first += device::kGatherPlaces) {
+        const int place = first + G::place_of_lane();
+        const int32_t key = place < count ? rooms[r].keys[place] : -1;
+        const int32_t loads = G::loads_for(place < count);
+        gather.start(0, rows, p.sizes.head_dim, key, loads);
+        gather.await();
+        const float product = gather.dot(0, his_q, rows, p.sizes.head_dim, key, loads);
+        if (place < count) rooms[r].sorted[place] = {key, product};
+      }
+    }
+    __syncwarp();
+    const auto rule = SoftmaxRule<device::BaseEMath<float>>::of(rule_of(p.sizes));
+    const Weighted* const own = rooms[threadIdx.x % 32 / kLanes].sorted;
+    bool is_bad = false;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      score_[i] = -INFINITY;
+      const int place = kLanes * i + lane();
+      if (place >= count_) continue;
+      key_[i] = own[place].key;
+      score_[i] = rule.score(rule.bend(own[place].weight));
+      is_bad = is_bad || !device::is_finite(score_[i]);
+    }
+    const uint32_t bad = row_ballot(is_bad);
+    is_all_finite_ = is_all_finite_ && bad == 0;
+    __syncwarp();  // own has been read
+  }
 
   // Leaves the top_k first.
   __device__ void select(int64_t top_k, RowRoom& room) {
@@ -169,6 +257,26 @@ class Candidates {
   }
 
  private:
+  // A lower bound of lambda of these scores, the largest of which is `top`, from a given one.
+  __device__ float raised_bound(const EntmaxPower& power, float top, float bound) const {
+    constexpr int kRounds = 3;
+    constexpr float kNotQuite = 0.99999f;  // sums are rounded
+    const auto rule = EntmaxRule<EntmaxMath<float>>::of(power);
+    float above = fmaxf(bound - top, 0);
+#pragma unroll 1
+    for (int round = 0; round < kRounds; ++round) {
+      EntmaxSums<float> sums;
+      for_each_slot([&](int i) {
+        const auto terms = rule.terms((score_[i] - top) - above);
+        sums.weight += terms.weight;
+        sums.slope += terms.slope;
+      });
+      sums = {row_sum(sums.weight), row_sum(sums.slope)};
+      if (sums.weight > 1) above += kNotQuite * lambda_step_below(power, sums);
+    }
+    return top + above;
+  }
+
   // Calls visit(i) for the slots that a row of the warp uses.
   template <class Visit>
   __device__ __forceinline__ void for_each_slot(Visit visit) const {
@@ -299,7 +407,7 @@ class Candidates {
     });
   }
 
-  const int count_, most_;  // most_: of the rows of the warp
+  int count_, most_;  // most_: of the rows of the warp
   bool is_all_finite_;
   float score_[kOwn];
   int32_t key_[kOwn];
@@ -315,35 +423,43 @@ __device__ void store_support(int32_t* to, const Weighted* sorted, int count) {
   }
 }
 
-// A pointer that another lane has.
-template <class T>
-__device__ __forceinline__ T* pointer_of_lane(T* mine, int lane) {
-  return reinterpret_cast<T*>(__shfl_sync(~0u, reinterpret_cast<unsigned long long>(mine), lane));
-}
-
 // out = the sum of weight * value over the list. The whole warp calls, for one row.
 template <class G>
 __device__ __forceinline__ void store_output(const G& gather,
                                              const device::RowsOfHead<typename G::Storage>& values,
                                              int32_t cols, const Weighted* sorted, int count,
                                              typename G::Storage* out) {
-  typename G::Columns sum = {};
-  for (int first = 0; first < count; first += device::kGatherPlaces) {
-    const int place = first + G::place_of_lane();
-    const Weighted pair = place < count ? sorted[place] : Weighted{-1, 0};
-    const int32_t loads = G::loads_for(place < count);
-    gather.start(0, values, cols, pair.key, loads);
-    gather.await();
-    gather.add(sum, 0, values, 0, cols, pair.key, pair.weight, loads);
+  // On tensor cores all columns are one chunk.
+  for (int32_t first_col = 0; first_col < (kIsRounded<G> ? cols : 1); first_col += kChunk) {
+    typename G::Columns sum = {};
+    for (int first = 0; first < count; first += device::kGatherPlaces) {
+      const int place = first + G::place_of_lane();
+      const Weighted pair = place < count ? sorted[place] : Weighted{-1, 0};
+      const int32_t loads = G::loads_for(place < count);
+      gather.start(0, values, cols, pair.key, loads);
+      gather.await();
+      gather.add(sum, 0, values, first_col, cols, pair.key, pair.weight, loads);
+    }
+    typename G::OwnColumns own = {};
+    G::share(sum, own);
+    G::store(out, first_col, cols, own);
   }
-  typename G::OwnColumns own = {};
-  G::share(sum, own);
-  G::store(out, 0, cols, own);
+}
+
+// By the registers that a thread needs.
+template <class G>
+constexpr int ctas_per_processor() {
+  if constexpr (kIsRounded<G>) {
+    return 4;
+  } else {
+    return G::kCols == 64 ? 8 : 4;
+  }
 }
 
 template <class G, bool kPlain>
-__global__ void __launch_bounds__(32 * kWarps, G::kCols == 64 ? 8 : 4)
-    solve_candidates(const __grid_constant__ EntmaxParams p) {
+__global__ void __launch_bounds__(32 * kWarps, ctas_per_processor<G>())
+    solve_candidates(const __grid_constant__ EntmaxParams p,
+                     const __grid_constant__ RowMargins<G> margins) {
   __shared__ RowRoom rooms[kWarps * kRows];
   extern __shared__ __align__(128) unsigned char gather_rooms[];
   const G gather(gather_rooms + threadIdx.x / 32 * G::kRoomBytes);
@@ -365,10 +481,31 @@ __global__ void __launch_bounds__(32 * kWarps, G::kCols == 64 ? 8 : 4)
     is_there = false;
   }
   RowRoom& room = rooms[place];
+  float raised = -INFINITY;
+  if constexpr (kIsRounded<G>) {
+    if (!is_there) candidates.drop_all();
+    raised = candidates.drop_by_margin(p, power_of<kPlain>(p),
+                                       is_there ? p.candidates.lambda_bound[row] : -INFINITY,
+                                       is_there ? p.sizes.scale * margins[row] : 0, room);
+    candidates.multiply(gather, p, p.q.row<const float>(batch, head, query),
+                        p.k.row<const float>(batch, p.sizes.kv_head_of(head), 0),
+                        rooms + threadIdx.x / 32 * kRows);
+    if (is_there && !candidates.is_all_finite()) {
+      if (lane() == 0) p.candidates.count[row] = kAlone;
+      is_there = false;
+    }
+  }
   if (p.top_k > 0) candidates.select(p.top_k, room);
   const EntmaxPower power = power_of<kPlain>(p);
   // Of all keys, so not of the top_k.
-  const float bound = p.top_k > 0 || !is_there ? -INFINITY : p.candidates.lambda_bound[row];
+  const auto bound_of_all = [&] {
+    if constexpr (kIsRounded<G>) {
+      return raised;
+    } else {
+      return p.candidates.lambda_bound[row];
+    }
+  };
+  const float bound = p.top_k > 0 || !is_there ? -INFINITY : bound_of_all();
   const Lambda<float> lambda = candidates.solve(power, sink, bound);
   int num_kept = candidates.sort_support(power, lambda, p.sizes.k_len < 1 << kKeyBits, room);
   if (is_there && lane() == 0 && p.lse.data != nullptr) {
@@ -393,37 +530,42 @@ __global__ void __launch_bounds__(32 * kWarps, G::kCols == 64 ? 8 : 4)
 }
 
 template <class G, bool kPlain>
-void launch_solve(const EntmaxParams& params, unsigned ctas, cudaStream_t stream) {
+void launch_solve(const EntmaxParams& params, const RowMargins<G>& margins, unsigned ctas,
+                  cudaStream_t stream) {
   constexpr int kBytes = kWarps * G::kRoomBytes;
   static device::OncePerGpu reserve;
   device::reserve_shared_memory(reserve, solve_candidates<G, kPlain>, kBytes,
                                 "entmax on lists of candidates");
   device::launch("entmax on lists of candidates", solve_candidates<G, kPlain>,
-                 {ctas, 32 * kWarps, size_t{kBytes}}, stream, params);
+                 {ctas, 32 * kWarps, size_t{kBytes}}, stream, params, margins);
 }
 template <class G>
-void launch_solve(const EntmaxParams& params, cudaStream_t stream) {
+void launch_solve(const EntmaxParams& params, const RowMargins<G>& margins, cudaStream_t stream) {
   const int64_t rows =
       checked_mul(params.sizes.num_heads(), params.sizes.q_len, "attention: rows of the call");
   if (rows == 0) return;
   narrow(rows, "attention: rows of the call");
   const auto ctas = unsigned(ceil_div(rows, int64_t{kWarps} * kRows));
-  params.power.whole == 2 ? launch_solve<G, true>(params, ctas, stream)
-                          : launch_solve<G, false>(params, ctas, stream);
+  params.power.whole == 2 ? launch_solve<G, true>(params, margins, ctas, stream)
+                          : launch_solve<G, false>(params, margins, ctas, stream);
 }
 
 }  // namespace
 
-void launch_solve_candidates(const EntmaxParams& params, DType dtype, cudaStream_t stream) {
+void launch_solve_candidates(const EntmaxParams& params, const device::RoundedRows& rounded,
+                             DType dtype, cudaStream_t stream) {
   KEYHOLE_ASSERT(params.candidates.capacity <= kCandidatesPerRow, "entmax: lists of ",
                  params.candidates.capacity, " candidates");
   KEYHOLE_ASSERT(params.sizes.v_head_dim <= 128, "entmax: v with head_dim ",
                  params.sizes.v_head_dim);
+  if (dtype == DType::f32) {
+    return launch_solve<Float32Gather>(params, rounded.margin, stream);
+  }
   KEYHOLE_CHECK(spans_few_units(params.v, 1, params.sizes.k_len),
                 "attention: the values of one head span more than 32 GiB of memory, which entmax "
                 "does not take; make v contiguous");
   with_narrow_gather<1>(dtype, params.sizes.v_head_dim,
-                        [&](auto g) { launch_solve<decltype(g)>(params, stream); });
+                        [&](auto g) { launch_solve<decltype(g)>(params, {}, stream); });
 }
 
 }  // namespace keyhole::mma

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "kernels/device/entmax_backward_call.h"
 #include "kernels/device/entmax_forward_call.h"
-#include "kernels/device/row_objection.h"
+#include "kernels/device/entmax_objection.h"
 #include "kernels/mma/entmax_lists.h"
 #include "kernels/sm80/config.h"
 #include "kernels/sm80/entmax_launch.h"
@@ -24,8 +24,7 @@ double cost(const TileShape& tile, double num_tiles, double num_lists) {
 Persistence persistence(const TileShape&) { return {kScanCtasPerSm, kTilesPerList, 0.25}; }
 
 std::string objection(const Request& request) {
-  if (request.normalizer.top_k > kSupportKeys) return say("takes top_k up to ", kSupportKeys);
-  return device::row_objection(request, kShared99KiB);
+  return device::scan_objection(request, kShared99KiB);
 }
 
 template <DType kType, class C>
@@ -44,7 +43,7 @@ KernelEntry forward_entry() {
           .weights = Weights::sparse,
           .bitmaps = BitmapLayout::mma,
           .min_compute_capability = 80,
-          .rounds_weights = true,  // to two parts of 16 bits
+          .rounds_weights = kType != DType::f32,  // to two parts of 16 bits
           .objection = objection,
           .persistence = persistence,
           .forward_workspace = device::entmax_scan_workspace_bytes,
@@ -81,9 +80,13 @@ KernelEntry backward_entry(DType dtype) {
 }
 
 template <DType kType>
-void add_entries(std::vector<KernelEntry>& entries) {
+void add_forward_entries(std::vector<KernelEntry>& entries) {
   entries.push_back(forward_entry<kType, EntmaxScanDim64>());
   entries.push_back(forward_entry<kType, EntmaxScanDim128>());
+}
+template <DType kType>
+void add_entries(std::vector<KernelEntry>& entries) {
+  add_forward_entries<kType>(entries);
   entries.push_back(backward_entry(kType));
 }
 
@@ -93,6 +96,7 @@ std::vector<KernelEntry> entmax_entries() {
   std::vector<KernelEntry> entries;
   add_entries<DType::bf16>(entries);
   add_entries<DType::f16>(entries);
+  add_forward_entries<DType::f32>(entries);  // backward: the launches of `simple`
   return entries;
 }
 

@@ -6,6 +6,9 @@
 // A query tile is processed in two passes over its key tiles:
 //   look    of each row the maximum of each lane's columns in a tile. They give a bound.
 //   scan    products above the bound go to lists; a list that fills up is cleaned.
+//
+// fp32 is scanned in bf16: rows were rounded before (mma/entmax_round.h), and bounds are lower by
+// what that may change. kIsRounded says so.
 #pragma once
 
 #include <type_traits>
@@ -16,6 +19,7 @@
 #include "kernels/device/launch.h"
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/device/storage.h"
+#include "kernels/mma/entmax_round.h"
 #include "kernels/mma/entmax_solve.h"
 #include "kernels/mma/gather_products.cuh"
 #include "kernels/mma/tile_mask.cuh"
@@ -46,10 +50,10 @@ class StepState {
   uint32_t at_ = 0;  // twice around the ring: once for each parity
 };
 
-template <class T, class C, bool kPlain>
+template <class T, class C, bool kPlain, bool kIsRounded>
 class ScanConsumer {
  public:
-  __device__ ScanConsumer(const ScanParams& p, const mma::BoundRule<kPlain>& rule,
+  __device__ ScanConsumer(const ScanParams& p, const mma::ScanRule<kPlain, kIsRounded>& rule,
                           ScanShared<C>& shared)
       : p_(p), shared_(shared), lists_(rule, device::smem_address(shared.lists[warp()])) {}
 
@@ -60,7 +64,7 @@ class ScanConsumer {
   }
 
  private:
-  using Lists = mma::LaneLists<C::list_slots, kPlain>;
+  using Lists = mma::LaneLists<C::list_slots, kPlain, kIsRounded>;
   using Queries = mma::RowFragments<C>;
   using Products = float[C::blocks][kScanStepKeys / 8][4];
   static_assert(kScanStepKeys / 8 == Lists::kStep, "is_any_full() answers for one step");
@@ -81,6 +85,7 @@ class ScanConsumer {
       }
       lists_.store_look(i, top);
     }
+    lists_.load_margins([&](int h) { return has_row(h) ? row_of(h) : -1; });
     lists_.begin(num_tiles);
     if (!has_row(0)) lists_.close(0);
     if (!has_row(1)) lists_.close(1);
@@ -191,10 +196,10 @@ class ScanConsumer {
   Lists lists_;
 };
 
-template <class T, class C, bool kPlain>
+template <class T, class C, bool kPlain, bool kIsRounded>
 __global__ void __launch_bounds__(kScanThreads, kScanCtasPerSm)
     entmax_scan(const __grid_constant__ ScanParams p,
-                const __grid_constant__ mma::BoundRule<kPlain> rule) {
+                const __grid_constant__ mma::ScanRule<kPlain, kIsRounded> rule) {
   extern __shared__ __align__(128) unsigned char memory[];
   auto& shared = *reinterpret_cast<ScanShared<C>*>(memory);
   if (threadIdx.x == 0) shared.init();
@@ -203,44 +208,50 @@ __global__ void __launch_bounds__(kScanThreads, kScanCtasPerSm)
   if (device::warp_uniform(int(threadIdx.x / 32)) == kScanWarps) {
     ScanProducer<T, C>(p, shared).load();
   } else {
-    ScanConsumer<T, C, kPlain>(p, rule, shared).run();
+    ScanConsumer<T, C, kPlain, kIsRounded>(p, rule, shared).run();
     shared.waits.end();
   }
 }
 
-template <class T, class C, bool kPlain>
-void launch_scan(const ScanParams& params, const mma::BoundRule<false>& rule, cudaStream_t stream) {
+template <class T, class C, bool kPlain, bool kIsRounded>
+void launch_scan(const ScanParams& params, const mma::ScanRule<kPlain, kIsRounded>& rule,
+                 cudaStream_t stream) {
+  constexpr auto kKernel = entmax_scan<T, C, kPlain, kIsRounded>;
   constexpr int kBytes = sizeof(ScanShared<C>);
   static device::OncePerGpu reserve, prefer;
-  device::reserve_shared_memory(reserve, entmax_scan<T, C, kPlain>, kBytes, "sm80.entmax_forward");
+  device::reserve_shared_memory(reserve, kKernel, kBytes, "sm80.entmax_forward");
   prefer([] {
     // Otherwise the driver may leave too little of it for a second CTA.
-    check_cuda(cudaFuncSetAttribute(entmax_scan<T, C, kPlain>,
-                                    cudaFuncAttributePreferredSharedMemoryCarveout,
+    check_cuda(cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared),
                "preferring shared memory for sm80.entmax_forward");
   });
   const int ctas = params.view.work.shares.num_ctas;
   KEYHOLE_ASSERT(ctas > 0, "sm80.entmax_forward was given lists without work items for CTAs");
-  device::launch(
-      "sm80.entmax_forward", entmax_scan<T, C, kPlain>,
-      {unsigned(ctas), kScanThreads, size_t{kBytes}}, stream, params,
-      {rule.unit, rule.power, rule.rest, rule.whole, rule.top_k, rule.inner, rule.outer});
+  device::launch("sm80.entmax_forward", kKernel, {unsigned(ctas), kScanThreads, size_t{kBytes}},
+                 stream, params, rule);
 }
 
-template <class T, class C>
-void scan_part(const device::EntmaxParams& p, const TileView& view, cudaStream_t stream) {
+template <class T, class C, bool kIsRounded>
+void scan_part(const device::EntmaxParams& p, const device::RoundedRows& rounded,
+               const TileView& view, cudaStream_t stream) {
   KEYHOLE_ASSERT(view.tile == scan_tile<C>(), "sm80.entmax_forward was given tiles of ",
                  to_string(view.tile));
-  const ScanParams params = {p.sizes, p.q, p.k, p.candidates, view};
+  const ScanParams params = {p.sizes, kIsRounded ? rounded.q : p.q, kIsRounded ? rounded.k : p.k,
+                             p.candidates, view};
   const mma::BoundRule<false> rule = mma::bound_rule(p);
-  is_plain(rule) ? launch_scan<T, C, true>(params, rule, stream)
-                 : launch_scan<T, C, false>(params, rule, stream);
+  const auto launch = [&]<bool kPlain>() {
+    launch_scan<T, C, kPlain, kIsRounded>(params, mma::scan_rule<kPlain, kIsRounded>(rule, rounded),
+                                          stream);
+  };
+  is_plain(rule) ? launch.template operator()<true>() : launch.template operator()<false>();
 }
 
 // The configuration for a given amount of shared memory.
-template <class T, int kHeadDim>
+template <DType kType, int kHeadDim>
 device::LaunchScan scan_for(int64_t shared_bytes) {
+  constexpr bool kIsRounded = kType == DType::f32;
+  using T = device::Storage<kIsRounded ? DType::bf16 : kType>;
   using Least = std::conditional_t<kHeadDim == 64, EntmaxScanDim64, EntmaxScanDim128>;
   using Most =
       std::conditional_t<kHeadDim == 64, EntmaxScanDim64For227KiB, EntmaxScanDim128For227KiB>;
@@ -249,15 +260,16 @@ device::LaunchScan scan_for(int64_t shared_bytes) {
   static_assert(kScanCtasPerSm * (sizeof(ScanShared<Least>) + kOfCuda) <= kShared163KiB + kOfCuda);
   static_assert(kScanCtasPerSm * (sizeof(ScanShared<Most>) + kOfCuda) <= kShared227KiB + kOfCuda);
   static_assert(sizeof(ScanShared<Least>) <= kShared99KiB);
-  return shared_bytes >= kShared227KiB ? scan_part<T, Most> : scan_part<T, Least>;
+  return shared_bytes >= kShared227KiB ? scan_part<T, Most, kIsRounded>
+                                       : scan_part<T, Least, kIsRounded>;
 }
 
 template <DType kType, int kHeadDim>
 void run_entmax_forward(const ForwardArgs& args) {
-  device::run_entmax_forward(
-      args, BitmapLayout::mma,
-      {.scan = scan_for<device::Storage<kType>, kHeadDim>(args.launch.shared_bytes),
-       .solve = mma::launch_solve_candidates});
+  device::run_entmax_forward(args, BitmapLayout::mma,
+                             {.round = kType == DType::f32 ? mma::launch_round_rows : nullptr,
+                              .scan = scan_for<kType, kHeadDim>(args.launch.shared_bytes),
+                              .solve = mma::launch_solve_candidates});
 }
 
 }  // namespace keyhole::sm80

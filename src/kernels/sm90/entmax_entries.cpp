@@ -5,7 +5,7 @@
 #include "kernels/device/backward_call.h"
 #include "kernels/device/entmax_backward_call.h"
 #include "kernels/device/entmax_forward_call.h"
-#include "kernels/device/row_objection.h"
+#include "kernels/device/entmax_objection.h"
 #include "kernels/mma/entmax_lists.h"
 #include "kernels/sm90/backward_config.h"
 #include "kernels/sm90/entmax_backward_launch.h"
@@ -25,9 +25,9 @@ double cost(const TileShape& tile, double num_tiles, double num_lists) {
 Persistence persistence(const TileShape&) { return {1, kTilesPerList, 0.6}; }
 
 std::string objection(const Request& request) {
-  if (!request.why_no_tma.empty()) return request.why_no_tma;
-  if (request.normalizer.top_k > kSupportKeys) return say("takes top_k up to ", kSupportKeys);
-  return device::row_objection(request, kEntmaxSharedBytes);
+  // TMA reads fp32 from the workspace, where it was rounded.
+  if (request.dtype != DType::f32 && !request.why_no_tma.empty()) return request.why_no_tma;
+  return device::scan_objection(request, kEntmaxSharedBytes);
 }
 
 // --- backward, with long rows over tiles ---
@@ -106,7 +106,7 @@ KernelEntry backward_entry(DType dtype) {
 }
 
 template <DType kType>
-void add_entries(std::vector<KernelEntry>& entries) {
+void add_forward_entries(std::vector<KernelEntry>& entries) {
   struct Padded {
     int64_t head_dim;
     TileShape tile;
@@ -129,12 +129,16 @@ void add_entries(std::vector<KernelEntry>& entries) {
                        .bitmaps = BitmapLayout::mma,
                        .min_compute_capability = 90,
                        .max_compute_capability = 90,
-                       .rounds_weights = true,  // of long rows, over tiles
+                       .rounds_weights = kType != DType::f32,  // of long rows, over tiles
                        .objection = objection,
                        .persistence = persistence,
                        .forward_workspace = device::entmax_scan_workspace_bytes,
                        .backward_workspace = nullptr});
   }
+}
+template <DType kType>
+void add_entries(std::vector<KernelEntry>& entries) {
+  add_forward_entries<kType>(entries);
   // In this order: dispatch takes the first one of a backend that has no objection.
   entries.push_back(tiles_backward_entry<kType, KeysDim64>());
   entries.push_back(tiles_backward_entry<kType, KeysDim128>());
@@ -147,6 +151,7 @@ std::vector<KernelEntry> entmax_entries() {
   std::vector<KernelEntry> entries;
   add_entries<DType::bf16>(entries);
   add_entries<DType::f16>(entries);
+  add_forward_entries<DType::f32>(entries);  // backward: the launches of `simple`
   return entries;
 }
 

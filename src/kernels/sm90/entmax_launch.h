@@ -1,5 +1,5 @@
 // src/kernels/sm90/entmax_launch.h
-// The forward pass of entmax and top_k for one padded head_dim each: 64, 128; f16 and bf16.
+// The forward pass of entmax and top_k for one padded head_dim each: 64, 128; f32, f16 and bf16.
 // Compiled as src/kernels/instantiations.cmake lists them.
 #pragma once
 

@@ -8,6 +8,9 @@
 //   scan    products above the bound go to lists; a list that fills up is cleaned.
 // If the look shows that many of its rows have more keys of weight than fit, the query tile is
 // given up, and entmax_tiles.cuh takes it.
+//
+// fp32 is scanned in bf16: rows were rounded before (mma/entmax_round.h), and bounds are lower by
+// what that may change. kIsRounded says so.
 #pragma once
 
 #include <type_traits>
@@ -18,6 +21,7 @@
 #include "kernels/device/launch.h"
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/device/storage.h"
+#include "kernels/mma/entmax_round.h"
 #include "kernels/mma/entmax_solve.h"
 #include "kernels/mma/tile_mask.cuh"
 #include "kernels/sm90/entmax_launch.h"
@@ -30,11 +34,13 @@ using mma::bound_rule;
 using mma::BoundRule;
 using mma::CandidateRow;
 using mma::LaneLists;
+using mma::ScanRule;
 
-template <class T, class C, bool kPlain>
+template <class T, class C, bool kPlain, bool kIsRounded>
 class ScanConsumer {
  public:
-  __device__ ScanConsumer(const ScanParams& p, const BoundRule<kPlain>& rule, ScanShared<C>& shared)
+  __device__ ScanConsumer(const ScanParams& p, const ScanRule<kPlain, kIsRounded>& rule,
+                          ScanShared<C>& shared)
       : p_(p), shared_(shared), lists_(rule, smem_address(shared.lists[warp()])) {}
 
   __device__ __forceinline__ void run() {
@@ -65,7 +71,7 @@ class ScanConsumer {
  private:
   using Products = float[C::tile_k / 2];
   using Keys = typename ScanShared<C>::Keys;
-  using Lists = LaneLists<ScanShared<C>::list_slots, kPlain>;
+  using Lists = LaneLists<ScanShared<C>::list_slots, kPlain, kIsRounded>;
 
   // Among the consumers. Cheaper to compute again than to keep.
   static __device__ __forceinline__ int thread() {
@@ -193,6 +199,8 @@ class ScanConsumer {
     lists_.move(to, is_early);
   }
   __device__ __forceinline__ void begin(ScanItem& item, int num_looks) {
+    lists_.load_margins(
+        [&](int h) { return row() + 8 * h < item.num_rows ? row_of(item, h) : -1; });
     lists_.begin(num_looks);
     if (can_give_up()) lists_.close_long_rows(num_looks);
     if (row() >= item.num_rows) lists_.close(0);
@@ -242,10 +250,10 @@ class ScanConsumer {
   Lists lists_;
 };
 
-template <class T, class C, bool kPlain>
+template <class T, class C, bool kPlain, bool kIsRounded>
 __global__ void __launch_bounds__(kScanThreads, 1)
     entmax_scan(const __grid_constant__ ScanParams p, const __grid_constant__ RowMaps keys,
-                const __grid_constant__ BoundRule<kPlain> rule) {
+                const __grid_constant__ ScanRule<kPlain, kIsRounded> rule) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<ScanShared<C>*>(memory);
   if (threadIdx.x == 0) shared.init();
@@ -257,41 +265,48 @@ __global__ void __launch_bounds__(kScanThreads, 1)
     if (threadIdx.x == 0) ScanProducer<C>(p, keys, shared).load();
   } else {
     grow_registers<kScanConsumerRegisters>();
-    ScanConsumer<T, C, kPlain>(p, rule, shared).run();
+    ScanConsumer<T, C, kPlain, kIsRounded>(p, rule, shared).run();
     shared.waits.end();
   }
 }
 
-template <class T, class C, bool kPlain>
-void launch_scan(const ScanParams& params, const RowMaps& keys, const BoundRule<false>& rule,
-                 cudaStream_t stream) {
+template <class T, class C, bool kPlain, bool kIsRounded>
+void launch_scan(const ScanParams& params, const RowMaps& keys,
+                 const ScanRule<kPlain, kIsRounded>& rule, cudaStream_t stream) {
+  constexpr auto kKernel = entmax_scan<T, C, kPlain, kIsRounded>;
   constexpr int kBytes = sizeof(ScanShared<C>);
   static_assert(kBytes <= kEntmaxSharedBytes, "does not fit: fewer slots");
   static device::OncePerGpu reserve;
-  device::reserve_shared_memory(reserve, entmax_scan<T, C, kPlain>, kBytes, "sm90.entmax_forward");
+  device::reserve_shared_memory(reserve, kKernel, kBytes, "sm90.entmax_forward");
   const int ctas = params.view.work.shares.num_ctas;
   KEYHOLE_ASSERT(ctas > 0, "sm90.entmax_forward was given lists without work items for CTAs");
-  device::launch(
-      "sm90.entmax_forward", entmax_scan<T, C, kPlain>,
-      {unsigned(ctas), kScanThreads, size_t{kBytes}}, stream, params, keys,
-      {rule.unit, rule.power, rule.rest, rule.whole, rule.top_k, rule.inner, rule.outer});
+  device::launch("sm90.entmax_forward", kKernel, {unsigned(ctas), kScanThreads, size_t{kBytes}},
+                 stream, params, keys, rule);
 }
 
 template <int kHeadDim>
 using ScanConfig = std::conditional_t<kHeadDim == 64, EntmaxScanDim64, EntmaxScanDim128>;
 
 template <DType kType, int kHeadDim>
-void scan_part(const device::EntmaxParams& p, const TileView& view, cudaStream_t stream) {
-  using T = device::Storage<kType>;
+void scan_part(const device::EntmaxParams& p, const device::RoundedRows& rounded,
+               const TileView& view, cudaStream_t stream) {
+  constexpr bool kIsRounded = kType == DType::f32;
+  constexpr DType kScanned = kIsRounded ? DType::bf16 : kType;
+  using T = device::Storage<kScanned>;
   using C = ScanConfig<kHeadDim>;
   KEYHOLE_ASSERT(view.tile == scan_tile<C>(), "sm90.entmax_forward was given tiles of ",
                  to_string(view.tile));
-  const ScanParams params = {p.sizes, p.q, p.candidates, view,
-                             can_follow_tiles(p) ? kMostRowsLeft : INT32_MAX};
-  const RowMaps keys = key_maps(p.sizes, p.k, kType, view.stride, C::tile_k);
+  const bool can_give_up = !kIsRounded && can_follow_tiles(p);
+  const ScanParams params = {p.sizes, kIsRounded ? rounded.q : p.q, p.candidates, view,
+                             can_give_up ? kMostRowsLeft : INT32_MAX};
+  const RowMaps keys =
+      key_maps(p.sizes, kIsRounded ? rounded.k : p.k, kScanned, view.stride, C::tile_k);
   const BoundRule<false> rule = bound_rule(p);
-  is_plain(rule) ? launch_scan<T, C, true>(params, keys, rule, stream)
-                 : launch_scan<T, C, false>(params, keys, rule, stream);
+  const auto launch = [&]<bool kPlain>() {
+    launch_scan<T, C, kPlain, kIsRounded>(
+        params, keys, mma::scan_rule<kPlain, kIsRounded>(rule, rounded), stream);
+  };
+  is_plain(rule) ? launch.template operator()<true>() : launch.template operator()<false>();
 }
 
 template <DType kType, int kHeadDim>
@@ -303,11 +318,15 @@ void follow_tiles(const device::EntmaxParams& p, const TileView& view, bool has_
 
 template <DType kType, int kHeadDim>
 void run_entmax_forward(const ForwardArgs& args) {
-  device::run_entmax_forward(args, BitmapLayout::mma,
-                             {.scan = scan_part<kType, kHeadDim>,
-                              .solve = mma::launch_solve_candidates,
-                              .tiles = follow_tiles<kType, kHeadDim>,
-                              .prefers_tiles = prefers_tiles});
+  device::EntmaxLaunches launches = {.scan = scan_part<kType, kHeadDim>,
+                                     .solve = mma::launch_solve_candidates};
+  if constexpr (kType == DType::f32) {
+    launches.round = mma::launch_round_rows;
+  } else {
+    launches.tiles = follow_tiles<kType, kHeadDim>;
+    launches.prefers_tiles = prefers_tiles;
+  }
+  device::run_entmax_forward(args, BitmapLayout::mma, launches);
 }
 
 }  // namespace keyhole::sm90

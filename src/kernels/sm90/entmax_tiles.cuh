@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/device/check_cuda.h"
+#include "kernels/device/entmax_forward_call.h"
 #include "kernels/device/launch.h"
 #include "kernels/device/once_per_gpu.h"
 #include "kernels/sm90/entmax_launch.h"
@@ -45,9 +46,8 @@ inline bool can_follow_tiles(const device::EntmaxParams& p) {
 // Whether it should take all rows, without a scan: where most have more keys of weight than a list
 // holds.
 inline bool prefers_tiles(const device::EntmaxParams& p, const TileView& view) {
-  constexpr double kPower = 2.7;
   constexpr int64_t kKeys = 512;
-  return can_follow_tiles(p) && p.power.power > kPower &&
+  return can_follow_tiles(p) && p.power.power > device::kLongRowsPower &&
          int64_t{view.lengths.most} * view.tile.k >= kKeys;
 }
 

@@ -1,0 +1,24 @@
+// src/kernels/device/entmax_objection.h
+// What a scan of entmax and top_k (entmax_forward_call.h) does not take, on every backend with one.
+#pragma once
+
+#include <string>
+
+#include "base/entmax.h"
+#include "kernels/device/entmax_forward_call.h"
+#include "kernels/device/row_objection.h"
+
+namespace keyhole::device {
+
+// As text; empty: nothing. 16 bits with a small alpha may have launches over tiles for long rows.
+inline std::string scan_objection(const Request& request, int64_t least_shared_bytes) {
+  const Normalizer& normalizer = request.normalizer;
+  if (normalizer.top_k > kSupportKeys) return say("takes top_k up to ", kSupportKeys);
+  if (request.dtype == DType::f32 && normalizer.top_k == 0 &&
+      EntmaxPower::of(normalizer.alpha).power > kLongRowsPower) {
+    return "takes alpha above 1.37 in fp32, or a top_k";
+  }
+  return row_objection(request, least_shared_bytes);
+}
+
+}  // namespace keyhole::device
