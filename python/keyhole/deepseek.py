@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from .torch_attention.refusals import refuse_learned
 __all__ = ["DeepSeekSparseAttention", "SparseResult"]
 
 Tensor = torch.Tensor
-Extend = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
+Extend = Callable[..., "tuple[Tensor, ...]"]
 
 STAGES = ("dense", "warmup", "sparse")
 _SETTINGS = ("stage", "top_k", "visible", "always", "rows", "source")
@@ -195,8 +196,8 @@ class DeepSeekSparseAttention(nn.Module):
                     in place of those of the layer. visible may also be a function that returns a plan for a number of
                     heads, and rows a tensor with the numbers of the queries, in ascending order
         extend      for caches: extend(k, v) returns them with the keys and values of earlier tokens in front. Both are
-                    [batch, length, heads, head_dim]. The indexer has no cache: where it runs, pass all tokens as
-                    context in place of extend, or `indices`
+                    [batch, length, heads, head_dim]. Where the indexer runs, extend(k, v, index_k) is called and
+                    returns all three; index_k is [batch, length, groups, index_dim]
         returns     SparseResult: output, loss and indices. The last two are None where there are none
         """
         seen: Any = self.visible if visible is None else visible
@@ -214,15 +215,13 @@ class DeepSeekSparseAttention(nn.Module):
         if has_loss or (is_sparse and indices is None):
             for_groups = self._for_groups(seen, self.indexer.groups) if callable(seen) else seen
             learned = self._indexed(x, context, rope, has_loss)
+        q, k, v = self.heads.project(x, x if context is None else context, rope, rotate, is_dense=not is_sparse)
+        if extend is not None:
+            k, v, learned = _extended(extend, k, v, learned, self.stage)
         if is_sparse and indices is None:
             indices = self._chosen(learned, for_groups)
         if self._readers:
             self.last_indices = indices
-        q, k, v = self.heads.project(x, x if context is None else context, rope, rotate, is_dense=not is_sparse)
-        if extend is not None:
-            k, v = extend(k, v)
-            if learned is not None:
-                _check_extended(k.shape[1], learned.k.shape[2], self.stage)
         for_heads = seen(q.shape[2]) if callable(seen) else seen
         out, lse = attention(
             q, k, v, indices if is_sparse else for_heads, scale=self.heads.scale, layout="bshd", softcap=self.softcap,
@@ -351,12 +350,37 @@ def _refuse_latent(**given: int | None) -> None:
             )
 
 
-def _check_extended(k_len: int, indexed: int, stage: str) -> None:
-    if k_len != indexed:
+def _extended(
+    extend: Extend, k: Tensor, v: Tensor, learned: IndexerInputs | None, stage: str
+) -> tuple[Tensor, Tensor, IndexerInputs | None]:
+    """Keys, values and, where the indexer runs, its keys, with those of a cache in front."""
+    if learned is None:
+        k, v = extend(k, v)
+        return k, v, None
+    index_k = learned.k.transpose(1, 2)
+    found = extend(k, v, index_k) if _takes_three(extend) else ()
+    if len(found) != 3:
         raise ValueError(
-            f"DeepSeekSparseAttention: extend returned {k_len} keys, and in stage {stage!r} the indexer, which has no "
-            f"cache, has seen {indexed} tokens; pass all tokens as context without extend, or indices="
+            f"DeepSeekSparseAttention: in stage {stage!r} the indexer runs, and extend takes and returns its keys, "
+            "too: extend(k, v, index_k). Or pass all tokens as context without extend, or indices="
         )
+    k, v, index_k = found
+    if index_k.shape[1] != k.shape[1]:
+        raise ValueError(
+            f"DeepSeekSparseAttention: extend returned {k.shape[1]} keys, and {index_k.shape[1]} of the indexer; a "
+            "cache keeps both for every token"
+        )
+    return k, v, learned._replace(k=index_k.transpose(1, 2))
+
+
+def _takes_three(extend: Extend) -> bool:
+    if torch.compiler.is_compiling():  # inspect cannot be traced
+        return True
+    try:
+        inspect.signature(extend).bind(None, None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def _checked_heads(num_heads: int, num_kv_heads: int | None, latent_dim: int | None, groups: int) -> int:
