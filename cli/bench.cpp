@@ -78,20 +78,27 @@ void offer_splash(CLI::App& app, bench::Options& options) {
   add(app, {{"--pattern PATTERN", &options.pattern, "what attends to what; default: causal"}});
   options.normalizer.add_to(app, /*otherwise=*/1.5);
   offer_range(app, options);
+  app.get_option("--len")->description(
+      "tokens: 4096, or 512:8192 for all lengths that double; default: 512:4096, with --quick to "
+      "2048, on a GPU to 32768");
+  app.get_option("--heads")->description("query heads; default: 4, on a GPU 16");
+  app.get_option("--head-dim")->description("channels of a head; default: 64");
 }
 void offer_select(CLI::App& app, bench::Options& options) {
-  add(app, {{"--queries INT", &options.queries, "queries that choose"},
-            {"--entries INT", &options.entries, "what they choose from"},
-            {"--top-k INT", &options.best, "how many each of them chooses"},
-            {"--pattern TEXT", &options.pattern, "what is visible; default: everything"},
-            {"--heads INT", &options.heads, "index heads"},
-            {"--head-dim INT", &options.head_dim, "channels of an index head"},
-            {"--q-heads INT", &options.q_heads,
-             "heads of the attention over the chosen keys, in latent form, and of the dense one "
-             "beside it; 0: none"},
-            {"--dtype TEXT", &options.index_dtype,
-             "e4m3, f16, bf16 or f32; default: f32, on a GPU e4m3"},
-            {"--backend TEXT", &options.backend, "auto, cpu, simple, sm80 or sm90"}});
+  add(app,
+      {{"--queries INT", &options.queries, "queries that choose; default: 256, on a GPU 4096"},
+       {"--entries INT", &options.entries, "what they choose from; default: 8192, on a GPU 131072"},
+       {"--top-k INT", &options.best, "how many each of them chooses; default: 512, on a GPU 2048"},
+       {"--pattern TEXT", &options.pattern, "what is visible; default: everything"},
+       {"--heads INT", &options.heads, "index heads; default: 16, on a GPU 64"},
+       {"--head-dim INT", &options.head_dim,
+        "channels of an index head; default: 64, on a GPU 128"},
+       {"--q-heads INT", &options.q_heads,
+        "heads of the attention over the chosen keys, in latent form, and of the dense one "
+        "beside it; 0: none; default: 16, on a GPU 128"},
+       {"--dtype TEXT", &options.index_dtype,
+        "e4m3, f16, bf16 or f32; default: f32, on a GPU e4m3"},
+       {"--backend TEXT", &options.backend, "auto, cpu, simple, sm80 or sm90"}});
 }
 void offer_nothing(CLI::App&, bench::Options&) {}
 

@@ -54,7 +54,9 @@ std::string short_help() {
 // CLI11's own sentences name the option; what it does not know is what the user meant.
 std::string explain_parse_error(std::string_view verb, const CLI::App& app,
                                 const CLI::ParseError& error) {
-  const std::string hint = say("; see keyhole ", verb, " --help");
+  const auto chosen = app.get_subcommands();
+  const std::string part = chosen.empty() ? "" : " " + chosen.front()->get_name();
+  const std::string hint = say("; see keyhole ", verb, part, " --help");
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) {
     const std::string text = error.what();  // "--len: 1 required N missing"
     return say(verb, ": ", text.substr(0, text.find(':')), " needs a value", hint);
@@ -80,7 +82,7 @@ std::string explain_parse_error(std::string_view verb, const CLI::App& app,
   const std::string option = unknown->substr(0, unknown->find('='));
   std::vector<std::string> names;
   std::vector<const CLI::App*> parts = {&app};
-  for (const CLI::App* chosen : app.get_subcommands()) parts.push_back(chosen);
+  parts.insert(parts.end(), chosen.begin(), chosen.end());
   for (const CLI::App* part : parts) {
     for (const CLI::Option* known : part->get_options()) {
       for (const std::string& name : known->get_lnames()) names.push_back(name);

@@ -13,6 +13,7 @@
 #include "pattern/catalog.h"
 #include "runtime/gpu.h"
 #include "runtime/registry.h"
+#include "runtime/select_registry.h"
 
 namespace keyhole::cli {
 namespace {
@@ -52,6 +53,11 @@ std::string left_to_the_next() {
     table.add({name, fmt::format("{}", fmt::join(objections, "; "))});
   }
   return last.empty() ? "" : table.text();
+}
+
+std::string why_not_here(const SelectKernel& kernel) {
+  return keyhole::why_not_here(kernel.device, kernel.min_compute_capability,
+                               kernel.max_compute_capability);
 }
 
 int list_patterns(const Context& context) {
@@ -113,9 +119,17 @@ int info_json(const bench::Machine& machine, const bench::Commit& commit) {
                                {"operation", to_string(kernel.operation)},
                                {"dtype", to_string(kernel.dtype)},
                                {"max_head_dim", kernel.max_head_dim},
-                               {"why_not_here", why_not_here(kernel)},
+                               {"why_not_here", keyhole::why_not_here(kernel)},
                                {"objections", objections_of(kernel)},
                                {"tiles", tiles_of(kernel)}});
+  }
+  json["select_kernels"] = Json::array();
+  for (const SelectKernel& kernel : select_table()) {
+    json["select_kernels"].push_back({{"name", kernel.name},
+                                      {"backend", kernel.backend},
+                                      {"operation", to_string(kernel.operation)},
+                                      {"dtype", to_string(kernel.dtype)},
+                                      {"why_not_here", why_not_here(kernel)}});
   }
   print_json(json);
   return kDone;
@@ -147,7 +161,7 @@ int info(const Context& context) {
 
   Table kernels({"kernel", "head_dim", "tiles (queries x keys)", "on this machine"});
   for (const KernelEntry& kernel : kernel_table()) {
-    const std::string why_not = why_not_here(kernel);
+    const std::string why_not = keyhole::why_not_here(kernel);
     kernels.add({kernel.name, say("up to ", kernel.max_head_dim),
                  fmt::format("{}", fmt::join(tiles_of(kernel), " ")),
                  why_not.empty() ? "yes" : "no: " + why_not},
@@ -160,7 +174,13 @@ int info(const Context& context) {
   if (const std::string left = left_to_the_next(); !left.empty()) {
     print("\nleft to the next backend of this table\n{}", left);
   }
-  print("\n{} patterns: keyhole info --patterns\n", catalog().size());
+  Table select({"kernel that selects keys", "on this machine"});
+  for (const SelectKernel& kernel : select_table()) {
+    const std::string why_not = why_not_here(kernel);
+    select.add({kernel.name, why_not.empty() ? "yes" : "no: " + why_not},
+               why_not.empty() ? Ink::plain : Ink::dim);
+  }
+  print("\n{}\n{} patterns: keyhole info --patterns\n", select.text(), catalog().size());
   return kDone;
 }
 

@@ -33,6 +33,15 @@ int64_t whole_number_of(const std::string& name, const std::string& text) {
   return value;
 }
 
+double number_of(const std::string& name, const std::string& text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failure] = std::from_chars(text.data(), end, value);
+  KEYHOLE_CHECK(failure == std::errc{} && stop == end, name, ": \"", text,
+                "\" is not a number, or not one that fits 64 bits");
+  return value;
+}
+
 // The dtype of that name among those accepted.
 DType dtype_among(const std::vector<DType>& accepted, const std::string& text) {
   std::vector<std::string> names;
@@ -90,6 +99,10 @@ void add(CLI::App& app, const std::vector<Option>& options, const std::string& g
       } else if constexpr (std::is_same_v<Value, int64_t> ||
                            std::is_same_v<Value, std::optional<int64_t>>) {
         const auto read = [=](const std::string& text) { *value = whole_number_of(name, text); };
+        app.add_option_function<std::string>(name, read, option.help)->type_name(type);
+      } else if constexpr (std::is_same_v<Value, double> ||
+                           std::is_same_v<Value, std::optional<double>>) {
+        const auto read = [=](const std::string& text) { *value = number_of(name, text); };
         app.add_option_function<std::string>(name, read, option.help)->type_name(type);
       } else {
         app.add_option(name, *value, option.help)->type_name(type);
@@ -181,7 +194,7 @@ void NormalizerOption::add_to(CLI::App& app, double otherwise) {
              fmt::format("1: softmax; up to 2: alpha-entmax, where most keys get a weight of 0; "
                          "default: {}",
                          otherwise)},
-            {"--top-k N", &top_k, "only the keys with the K largest scores; default: all"}});
+            {"--top-k K", &top_k, "only the keys with the K largest scores; default: all"}});
 }
 
 Normalizer NormalizerOption::settle(const char* verb, double otherwise) const {

@@ -18,8 +18,8 @@ class App;
 
 namespace keyhole::cli {
 
-// One option: "--save FILE" is its name and what help calls its value. A bool is a flag. A whole
-// number refuses everything else, numbers that do not fit included (CLI11 would take the nearest
+// One option: "--save FILE" is its name and what help calls its value. A bool is a flag.
+// Numbers refuse everything else, numbers that do not fit included (CLI11 would take the nearest
 // that does). A group is a section of the help.
 struct Option {
   const char* words;

@@ -229,7 +229,7 @@ class SelectBench {
     measure("top_k",
             {name_of(request_of(scores_.view(), options_)), bytes,
              [&] { top_k(scores_, selection_, options_); }, [&] { return check_lists(false); }},
-            "TB/s");
+            "B/s");
     const double selecting =
         measure("select_keys", {kernel_for_selection(indexer(), options_), products,
                                 [&] { select_keys(indexer(), selection_, options_); },
@@ -321,7 +321,7 @@ class SelectBench {
   }
 
   // The median, or 0 if the result is wrong: then it is not timed.
-  double measure(const std::string& name, const SelectStep& step, const char* unit = "TFLOP/s") {
+  double measure(const std::string& name, const SelectStep& step, const char* unit = "FLOP/s") {
     step.run();
     if (const std::string wrong = step.check(); !wrong.empty()) {
       session_.fail("is wrong", {.name = name, .pattern_text = visible_text()}, wrong);
@@ -329,7 +329,9 @@ class SelectBench {
     }
     const Timing timing = time_call(step.run, session_.effort().timing);
     table_.add({name, step.kernel, "ok", ms_text(timing.median_ms),
-                fmt::format("{:.2f} {}", step.work / timing.median_ms / 1e9, unit)});
+                session_.is_on_gpu()
+                    ? fmt::format("{:.2f} T{}", step.work / timing.median_ms / 1e9, unit)
+                    : fmt::format("{:.1f} G{}", step.work / timing.median_ms / 1e6, unit)});
     session_.keep("select", {{"case", name},
                              {"kernel", step.kernel},
                              {"check", "ok"},

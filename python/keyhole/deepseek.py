@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,12 +16,13 @@ from .indexer import IndexerInputs, LightningIndexer, Rope
 from .pattern import Pattern, as_integer, as_pattern
 from .plan import Plan
 from .select import index_loss, select_keys
+from .selection_cost import SelectionReport, explain_selection
 from .torch_attention.refusals import refuse_learned
 
 __all__ = ["DeepSeekSparseAttention", "SparseResult"]
 
 Tensor = torch.Tensor
-Extend = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor]"]
+Extend = Callable[..., "tuple[Tensor, ...]"]
 
 STAGES = ("dense", "warmup", "sparse")
 _SETTINGS = ("stage", "top_k", "visible", "always", "rows", "source")
@@ -110,6 +112,14 @@ class DeepSeekSparseAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         placed = {"device": device, "dtype": dtype}
+        sizes = {
+            "dim": dim, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim,
+            "latent_dim": latent_dim, "rope_head_dim": rope_head_dim, "v_head_dim": v_head_dim, "groups": groups,
+            "context_dim": context_dim,
+        }  # fmt: skip
+        for name, size in sizes.items():
+            if size is not None:
+                _checked_size(name, size)
         kv_heads = _checked_heads(num_heads, num_kv_heads, latent_dim, groups)
         if head_dim is None:
             if dim % num_heads != 0:
@@ -167,10 +177,15 @@ class DeepSeekSparseAttention(nn.Module):
         run the source on the same input before it, and run the backward pass before the next forward pass if
         checkpointing computes layers again. Where that is not so, pass `indices` to the call instead.
         """
-        for name, value in settings.items():
+        for name in settings:
             if name not in _SETTINGS:
                 raise TypeError(f"DeepSeekSparseAttention: no setting {name!r}; accepted are {', '.join(_SETTINGS)}")
-            getattr(self, f"_set_{name}")(value)
+        checked = {name: getattr(self, f"_checked_{name}")(value) for name, value in settings.items()}
+        for name, value in checked.items():  # after all were checked: an error changes nothing
+            if name == "source":
+                self._take_lists_of(value)
+            else:
+                setattr(self, name, value)
 
     def forward(
         self,
@@ -195,10 +210,11 @@ class DeepSeekSparseAttention(nn.Module):
                     in place of those of the layer. visible may also be a function that returns a plan for a number of
                     heads, and rows a tensor with the numbers of the queries, in ascending order
         extend      for caches: extend(k, v) returns them with the keys and values of earlier tokens in front. Both are
-                    [batch, length, heads, head_dim]. The indexer has no cache: where it runs, pass all tokens as
-                    context in place of extend, or `indices`
+                    [batch, length, heads, head_dim]. Where the indexer runs, extend(k, v, index_k) is called and
+                    returns all three; index_k is [batch, length, groups, index_dim]
         returns     SparseResult: output, loss and indices. The last two are None where there are none
         """
+        self._check_inputs(x, context)
         seen: Any = self.visible if visible is None else visible
         rows = self.rows if rows is None else _checked_rows(rows)
         is_sparse = self.stage == "sparse"
@@ -207,22 +223,20 @@ class DeepSeekSparseAttention(nn.Module):
                 f"DeepSeekSparseAttention: indices were passed in stage {self.stage!r}, which attends to all visible "
                 "keys; pass none, or call set(stage='sparse')"
             )
-        indices = self._given(indices) if is_sparse else None
+        indices = self._given(_checked_indices(indices)) if is_sparse else None
         # A layer that uses the lists of another one does not choose, and its indexer has nothing to learn.
         has_loss = self.training and self.stage != "dense" and indices is None and not self._source
         learned = for_groups = None
         if has_loss or (is_sparse and indices is None):
             for_groups = self._for_groups(seen, self.indexer.groups) if callable(seen) else seen
             learned = self._indexed(x, context, rope, has_loss)
+        q, k, v = self.heads.project(x, x if context is None else context, rope, rotate, is_dense=not is_sparse)
+        if extend is not None:
+            k, v, learned = _extended(extend, k, v, learned, self.stage)
         if is_sparse and indices is None:
             indices = self._chosen(learned, for_groups)
         if self._readers:
             self.last_indices = indices
-        q, k, v = self.heads.project(x, x if context is None else context, rope, rotate, is_dense=not is_sparse)
-        if extend is not None:
-            k, v = extend(k, v)
-            if learned is not None:
-                _check_extended(k.shape[1], learned.k.shape[2], self.stage)
         for_heads = seen(q.shape[2]) if callable(seen) else seen
         out, lse = attention(
             q, k, v, indices if is_sparse else for_heads, scale=self.heads.scale, layout="bshd", softcap=self.softcap,
@@ -233,12 +247,70 @@ class DeepSeekSparseAttention(nn.Module):
             loss = self._loss(learned, q, k, lse.detach(), indices if is_sparse else for_groups, rows)
         return SparseResult(self.heads.output(out, is_dense=not is_sparse), loss, indices)
 
+    def explain(
+        self,
+        q_len: int,
+        k_len: int | None = None,
+        *,
+        batch: int = 1,
+        visible: Pattern | Plan | str | None = None,
+        rates: Mapping[str, float] | None = None,
+    ) -> SelectionReport:
+        """What choosing costs this layer beside dense attention, for a text of q_len tokens: `explain_selection` with
+        the sizes of the layer. Layers that share lists share the cost of the indexer. Arithmetic; nothing runs.
+
+        k_len, batch, rates
+                    as in `explain_selection`. A layer that is neither bf16 nor fp16 is taken as bf16
+        visible     in place of that of the layer
+
+        >>> import keyhole
+        >>> layer = keyhole.nn.DeepSeekSparseAttention(
+        ...     4096, num_heads=32, num_kv_heads=4, top_k=2048, index_heads=16, index_dim=64, device="meta")
+        >>> round(layer.explain(131072).speedup, 1)
+        2.0
+        """
+        dtype = "f16" if self.indexer.q_proj.weight.dtype == torch.float16 else "bf16"
+        chooses = self._source[0] if self._source else self
+        return explain_selection(
+            q_len,
+            k_len,
+            batch=batch,
+            rates=rates,
+            top_k=chooses.top_k,
+            visible=chooses.visible if visible is None else visible,
+            dtype=dtype,
+            index_dtype=dtype if chooses.indexer.quantize is None else chooses.indexer.quantize,
+            index_heads=chooses.indexer.index_heads,
+            index_dim=chooses.indexer.index_dim,
+            groups=chooses.indexer.groups,
+            shared_by=1 + chooses._readers,
+            **self.heads.sizes(),
+        )
+
     def extra_repr(self) -> str:
         text = f"top_k={self.top_k}, stage={self.stage!r}, visible={self.visible!r}"
         for name, default in (("always", None), ("rows", None), ("softcap", 0.0), ("deterministic", False)):
             if getattr(self, name) != default:
                 text += f", {name}={getattr(self, name)!r}"
         return text + (", lists of another layer" if self._source else "")
+
+    def _check_inputs(self, x: Any, context: Any) -> None:
+        for name, given, dim in (("x", x, self.indexer.dim), ("context", context, self.indexer.context_dim)):
+            if given is None:
+                continue
+            if not isinstance(given, Tensor):
+                raise TypeError(
+                    f"DeepSeekSparseAttention: {name} is a {type(given).__name__}; accepted are torch tensors"
+                )
+            if given.dim() != 3 or given.shape[-1] != dim:
+                raise ValueError(
+                    f"DeepSeekSparseAttention: {name} has shape {list(given.shape)}; expected [batch, length, {dim}]"
+                )
+        if context is not None and context.shape[0] != x.shape[0]:
+            raise ValueError(
+                f"DeepSeekSparseAttention: x has {x.shape[0]} batch entries and context {context.shape[0]}; they must "
+                "be equal"
+            )
 
     def _indexed(self, x: Tensor, context: Tensor | None, rope: Rope | None, is_learned: bool) -> IndexerInputs:
         """The input is detached: the indexer does not change the layers below."""
@@ -289,34 +361,32 @@ class DeepSeekSparseAttention(nn.Module):
                 "groups=..., or a pattern that all heads share"
             ) from None
 
-    def _set_stage(self, stage: Any) -> None:
+    def _checked_stage(self, stage: Any) -> str:
         if stage not in STAGES:
             raise ValueError(
                 f"DeepSeekSparseAttention: stage is {stage!r}; accepted are 'dense', 'warmup' and 'sparse'"
             )
-        self.stage = stage
+        return str(stage)
 
-    def _set_top_k(self, top_k: Any) -> None:
-        self.top_k = as_integer(top_k, "DeepSeekSparseAttention: top_k")
-        if self.top_k < 1:
-            raise ValueError(f"DeepSeekSparseAttention: top_k is {top_k}; expected 1 or more")
+    def _checked_top_k(self, top_k: Any) -> int:
+        return _checked_size("top_k", top_k)
 
-    def _set_visible(self, visible: Any) -> None:
-        self.visible = visible if isinstance(visible, Plan) else as_pattern(visible, "DeepSeekSparseAttention: visible")
+    def _checked_visible(self, visible: Any) -> Pattern | Plan:
+        return visible if isinstance(visible, Plan) else as_pattern(visible, "DeepSeekSparseAttention: visible")
 
-    def _set_always(self, always: Any) -> None:
+    def _checked_always(self, always: Any) -> Pattern | Plan | None:
         is_kept = always is None or isinstance(always, Plan)
-        self.always = always if is_kept else as_pattern(always, "DeepSeekSparseAttention: always")
+        return always if is_kept else as_pattern(always, "DeepSeekSparseAttention: always")
 
-    def _set_rows(self, rows: Any) -> None:
+    def _checked_rows(self, rows: Any) -> int | None:
         if isinstance(rows, Tensor):
             raise TypeError(
                 "DeepSeekSparseAttention: rows is a torch tensor; a layer keeps a number, or None for all: pass a "
                 "tensor of rows to the call"
             )
-        self.rows = None if rows is None else _checked_rows(rows)
+        return None if rows is None else _checked_rows(rows)
 
-    def _set_source(self, source: Any) -> None:
+    def _checked_source(self, source: Any) -> DeepSeekSparseAttention | None:
         if source is not None:
             if not isinstance(source, DeepSeekSparseAttention) or source is self:
                 raise TypeError("DeepSeekSparseAttention: source is another DeepSeekSparseAttention layer, or None")
@@ -324,12 +394,23 @@ class DeepSeekSparseAttention(nn.Module):
                 raise ValueError(
                     "DeepSeekSparseAttention: the source of a layer has a source of its own; use the layer that chooses"
                 )
+        return source
+
+    def _take_lists_of(self, source: DeepSeekSparseAttention | None) -> None:
+        if source is not None:
             source._readers += 1
         for former in self._source:
             former._readers -= 1
             if former._readers == 0:
                 former.last_indices = None
         self._source = () if source is None else (source,)
+
+
+def _checked_size(name: str, size: Any) -> int:
+    size = as_integer(size, f"DeepSeekSparseAttention: {name}")
+    if size < 1:
+        raise ValueError(f"DeepSeekSparseAttention: {name} is {size}; expected 1 or more")
+    return size
 
 
 def _checked_rows(rows: Any) -> Any:
@@ -342,6 +423,20 @@ def _checked_rows(rows: Any) -> Any:
     return rows
 
 
+def _checked_indices(indices: Any) -> Any:
+    if indices is None:
+        return None
+    if not isinstance(indices, Tensor) or indices.dtype not in (torch.int32, torch.int64):
+        what = f"of {indices.dtype}" if isinstance(indices, Tensor) else f"a {type(indices).__name__}"
+        raise TypeError(f"DeepSeekSparseAttention: indices is {what}; accepted are torch tensors of int32 or int64")
+    if indices.dim() != 4:
+        raise ValueError(
+            f"DeepSeekSparseAttention: indices has shape {list(indices.shape)}; expected [batch, groups, q_len, keys], "
+            "as another layer returns them"
+        )
+    return indices
+
+
 def _refuse_latent(**given: int | None) -> None:
     for name, value in given.items():
         if value is not None:
@@ -351,12 +446,37 @@ def _refuse_latent(**given: int | None) -> None:
             )
 
 
-def _check_extended(k_len: int, indexed: int, stage: str) -> None:
-    if k_len != indexed:
+def _extended(
+    extend: Extend, k: Tensor, v: Tensor, learned: IndexerInputs | None, stage: str
+) -> tuple[Tensor, Tensor, IndexerInputs | None]:
+    """Keys, values and, where the indexer runs, its keys, with those of a cache in front."""
+    if learned is None:
+        k, v = extend(k, v)
+        return k, v, None
+    index_k = learned.k.transpose(1, 2)
+    found = extend(k, v, index_k) if _takes_three(extend) else ()
+    if len(found) != 3:
         raise ValueError(
-            f"DeepSeekSparseAttention: extend returned {k_len} keys, and in stage {stage!r} the indexer, which has no "
-            f"cache, has seen {indexed} tokens; pass all tokens as context without extend, or indices="
+            f"DeepSeekSparseAttention: in stage {stage!r} the indexer runs, and extend takes and returns its keys, "
+            "too: extend(k, v, index_k). Or pass all tokens as context without extend, or indices="
         )
+    k, v, index_k = found
+    if index_k.shape[1] != k.shape[1]:
+        raise ValueError(
+            f"DeepSeekSparseAttention: extend returned {k.shape[1]} keys, and {index_k.shape[1]} of the indexer; a "
+            "cache keeps both for every token"
+        )
+    return k, v, learned._replace(k=index_k.transpose(1, 2))
+
+
+def _takes_three(extend: Extend) -> bool:
+    if torch.compiler.is_compiling():  # inspect cannot be traced
+        return True
+    try:
+        inspect.signature(extend).bind(None, None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def _checked_heads(num_heads: int, num_kv_heads: int | None, latent_dim: int | None, groups: int) -> int:
@@ -368,7 +488,7 @@ def _checked_heads(num_heads: int, num_kv_heads: int | None, latent_dim: int | N
             )
         num_kv_heads = 1
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads != 0:
+    if num_heads % num_kv_heads != 0:
         raise ValueError(
             f"DeepSeekSparseAttention: num_heads is {num_heads} and num_kv_heads {num_kv_heads}; the first must be a "
             "multiple of the second"

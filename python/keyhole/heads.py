@@ -50,6 +50,11 @@ class Grouped:
     def output(self, out: Tensor, *, is_dense: bool) -> Tensor:
         return self.o_proj(out.flatten(-2))  # type: ignore[no-any-return]
 
+    def sizes(self) -> dict[str, Any]:
+        """In the words of explain_selection."""
+        q_heads, kv_heads = (proj.out_features // self.head_dim for proj in (self.q_proj, self.k_proj))
+        return {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": self.head_dim}
+
 
 class GroupedHeads(Grouped, nn.Module):
     """num_heads query heads and num_kv_heads key and value heads, with projections of their own."""
@@ -138,6 +143,16 @@ class LatentHeads(nn.Module):
         if not is_dense:
             out = torch.einsum("bthl,hdl->bthd", out, self._up()[1])
         return self.o_proj(out.flatten(-2))
+
+    def sizes(self) -> dict[str, Any]:
+        """In the words of explain_selection."""
+        return {
+            "q_heads": self.num_heads,
+            "head_dim": self.head_dim,
+            "v_head_dim": self.v_head_dim,
+            "latent_dim": self.latent_dim,
+            "rope_head_dim": self.rope_head_dim,
+        }
 
     def _up(self) -> tuple[Tensor, Tensor]:
         """[num_heads, head_dim, latent_dim] and [num_heads, v_head_dim, latent_dim]."""

@@ -103,7 +103,7 @@ class LightningIndexer(nn.Module):
         self.quantize = quantize
         self.groups = groups
         made = {"bias": False, "device": device, "dtype": dtype}
-        context_dim = dim if context_dim is None else context_dim
+        self.context_dim = context_dim = dim if context_dim is None else context_dim
         self.q_proj = nn.Linear(dim, index_heads * index_dim, **made)
         self.k_proj = nn.Linear(context_dim, groups * index_dim, **made)
         self.k_norm = nn.LayerNorm(index_dim, eps=1e-6, device=device, dtype=dtype)

@@ -13,9 +13,9 @@ __all__ = ["ALL_KEYS", "normalizer_of", "refuse_to_merge"]
 ALL_KEYS = 0  # as top_k, in the form that the library takes
 
 
-def normalizer_of(function: str, alpha: Any, top_k: Any) -> tuple[float, int]:
+def normalizer_of(function: str, alpha: Any, top_k: Any, name: str = "top_k") -> tuple[float, int]:
     """(alpha, top_k) in the form that the library takes, or an error. `function` is the public function, which errors
-    name."""
+    name, and `name` what it calls top_k."""
     if hasattr(alpha, "requires_grad"):
         raise TypeError(
             f"{function}: alpha is a torch tensor; accepted are numbers from 1 to 2, which get no gradient: pass "
@@ -28,7 +28,7 @@ def normalizer_of(function: str, alpha: Any, top_k: Any) -> tuple[float, int]:
         raise ValueError(
             f"{function}: alpha is {alpha}; accepted are numbers from 1 (softmax) to 2 (sparsemax), such as 1.5"
         )
-    return number, ALL_KEYS if top_k is None else _count(function, top_k)
+    return number, ALL_KEYS if top_k is None else _count(function, top_k, name)
 
 
 def refuse_to_merge(alpha: Any, top_k: Any) -> None:
@@ -40,14 +40,14 @@ def refuse_to_merge(alpha: Any, top_k: Any) -> None:
     )
 
 
-def _count(function: str, top_k: Any) -> int:
+def _count(function: str, top_k: Any, name: str) -> int:
     way_out = "pass an int of 1 or more, or None for all keys"
     if isinstance(top_k, bool):
-        raise TypeError(f"{function}: top_k is a bool; {way_out}")
+        raise TypeError(f"{function}: {name} is a bool; {way_out}")
     try:
         count = operator.index(top_k)
     except TypeError:
-        raise TypeError(f"{function}: top_k is a {type(top_k).__name__}; {way_out}") from None
+        raise TypeError(f"{function}: {name} is a {type(top_k).__name__}; {way_out}") from None
     if count < 1:
-        raise ValueError(f"{function}: top_k is {count}; {way_out}")
+        raise ValueError(f"{function}: {name} is {count}; {way_out}")
     return min(count, 2**62)

@@ -124,7 +124,9 @@ def explain_selection(
     unknown = [name for name in rates or () if name not in _RATES]
     if unknown:
         raise ValueError(f"explain_selection: rates has {unknown[0]!r}; accepted are {', '.join(_RATES)}")
-    k_len = q_len if k_len is None else k_len
+    q_len = as_integer(q_len, "explain_selection: q_len")
+    k_len = q_len if k_len is None else as_integer(k_len, "explain_selection: k_len")
+    batch = as_integer(batch, "explain_selection: batch")
     latent = 0 if latent_dim is None else latent_dim
     what = visible if isinstance(visible, Plan) else as_pattern(visible, "explain_selection: visible")
     return SelectionReport.of(

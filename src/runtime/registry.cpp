@@ -63,20 +63,24 @@ std::vector<std::string> backends_of(std::span<const KernelEntry> kernels) {
 }
 
 std::string why_not_here(const KernelEntry& kernel) {
-  if (kernel.device == Device::Kind::cpu) return {};
+  return why_not_here(kernel.device, kernel.min_compute_capability, kernel.max_compute_capability);
+}
+
+std::string why_not_here(Device::Kind device, int min_compute_capability,
+                         int max_compute_capability) {
+  if (device == Device::Kind::cpu) return {};
   if (!why_no_gpu().empty()) return why_no_gpu();
   std::string here;
   for (const Gpu& gpu : gpus()) {
-    if (gpu.compute_capability >= kernel.min_compute_capability &&
-        gpu.compute_capability <= kernel.max_compute_capability) {
+    if (gpu.compute_capability >= min_compute_capability &&
+        gpu.compute_capability <= max_compute_capability) {
       return {};
     }
     here += say(here.empty() ? "sm_" : ", sm_", gpu.compute_capability);
   }
-  const bool has_end = kernel.max_compute_capability != INT_MAX;
-  return say("needs a GPU of sm_", kernel.min_compute_capability,
-             has_end ? say(" to sm_", kernel.max_compute_capability) : " or newer", "; here is ",
-             here);
+  const bool has_end = max_compute_capability != INT_MAX;
+  return say("needs a GPU of sm_", min_compute_capability,
+             has_end ? say(" to sm_", max_compute_capability) : " or newer", "; here is ", here);
 }
 
 std::vector<std::string> objections_of(const KernelEntry& kernel) {

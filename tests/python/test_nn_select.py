@@ -301,8 +301,34 @@ def test_rows_may_be_an_integer_of_numpy():
         layer.set(rows=torch.tensor([1, 2]))
 
 
+class Kept:
+    """A cache, as `extend` of a layer: all that it was called with, joined."""
+
+    def __init__(self):
+        self.parts = []
+
+    def __call__(self, *tensors):
+        self.parts.append(tensors)
+        return tuple(torch.cat(parts, 1) for parts in zip(*self.parts, strict=True))
+
+
+@pytest.mark.parametrize("stage", ["dense", "warmup", "sparse"])
+@pytest.mark.parametrize("kind", ["grouped", "latent"])
+def test_a_cache(kind, stage):
+    """Token by token with a cache is what the whole text is, for the keys of the indexer as well."""
+    layer, x, extend = layer_of(kind, top_k=4, groups=1 if kind == "latent" else 2), draw(2, 10, 32), Kept()
+    layer.set(stage=stage)
+    whole, steps = layer(x), [layer(x[:, i : i + 1], extend=extend) for i in range(10)]
+    torch.testing.assert_close(torch.cat([step.output for step in steps], 1), whole.output)
+    assert [len(parts) for parts in extend.parts] == [2 if stage == "dense" else 3] * 10
+    if stage == "sparse":
+        assert torch.equal(torch.cat([step.indices for step in steps], 2), whole.indices)
+    if stage != "dense":
+        torch.testing.assert_close(torch.stack([step.loss for step in steps]).mean(), whole.loss)
+
+
 def test_a_cache_beside_an_indexer():
-    """extend is for layers whose indexer does not run: the indexer has no cache."""
+    """What a cache of the attention alone can be used for, and the error where it cannot."""
     layer, x, kept = layer_of(top_k=4), draw(1, 10, 32), []
 
     def extend(k, v):
@@ -310,21 +336,21 @@ def test_a_cache_beside_an_indexer():
         return tuple(torch.cat(parts, 1) for parts in zip(*kept, strict=True))
 
     layer.set(stage="dense")
-    whole = layer(x).output[:, -1:]
     layer(x[:, :-1], extend=extend)
     cached = kept[:]
-    torch.testing.assert_close(layer(x[:, -1:], extend=extend).output, whole)
     for stage in ("warmup", "sparse"):
         layer.set(stage=stage)
         for context in (None, x):
             kept[:] = cached
-            with pytest.raises(ValueError, match="extend returned .* keys.*pass all tokens as context without extend"):
+            with pytest.raises(ValueError, match=r"its keys, too: extend\(k, v, index_k\)"):
                 layer(x[:, -1:], context, extend=extend)
+        with pytest.raises(ValueError, match="extend returned 2 keys, and 1 of the indexer"):
+            layer(x[:, -1:], extend=lambda k, v, index_k: (k.repeat(1, 2, 1, 1), v.repeat(1, 2, 1, 1), index_k))
+        with pytest.raises(ValueError, match=r"extend\(k, v, index_k\)"):
+            layer(x[:, -1:], extend=lambda k, v, index_k: (k, v))
     want = layer(x[:, -1:], x)
     kept[:] = cached
     torch.testing.assert_close(layer(x[:, -1:], extend=extend, indices=want.indices).output, want.output)
-    kept.clear()
-    torch.testing.assert_close(layer(x, extend=extend).output, layer(x).output)  # an empty cache
 
 
 @pytest.mark.parametrize("stage", ["dense", "warmup"])
@@ -429,6 +455,9 @@ def test_settings_that_are_refused(settings, error, match):
     model = torch.nn.ModuleList([layer_of(), layer_of()])
     with pytest.raises(error, match=match):
         set_selection(model, lambda i: settings)
+    with pytest.raises((error, TypeError), match="source is another" if "source" in settings else match):
+        model[0].set(**{"stage": "dense", **settings})
+    assert model[0].stage == "sparse"  # nothing was changed
 
 
 def test_a_source_must_have_chosen():
@@ -451,11 +480,69 @@ def test_a_source_must_have_chosen():
         ({"num_heads": 5}, "pass head_dim"),
         ({"v_head_dim": 4}, "v_head_dim is 4, which only latent heads have; pass latent_dim as well"),
         ({"rope_head_dim": 64}, "rope_head_dim is 64, which only latent heads have"),
+        ({"num_heads": 0}, "num_heads is 0; expected 1 or more"),
+        ({"num_heads": 4.0}, "num_heads: expected an int, found float"),
+        ({"latent_dim": 0}, "latent_dim is 0; expected 1 or more"),
     ],
 )
 def test_layers_that_cannot_be_made(options, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, TypeError), match=match):
         DeepSeekSparseAttention(32, **{"num_heads": 4, **SMALL, **options})
+
+
+@pytest.mark.parametrize("stage", ["dense", "warmup", "sparse"])
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda x: (x[0],), ValueError, r"x has shape \[40, 32\]; expected \[batch, length, 32\]"),
+        (lambda x: (x[..., :8],), ValueError, r"x has shape \[2, 40, 8\]"),
+        (lambda x: (x.numpy(),), TypeError, "x is a ndarray; accepted are torch tensors"),
+        (lambda x: (x, x[..., :8]), ValueError, r"context has shape \[2, 40, 8\]; expected \[batch, length, 32\]"),
+        (lambda x: (x, x[:1]), ValueError, "x has 2 batch entries and context 1"),
+    ],
+)
+def test_inputs_that_are_refused(call, error, match, stage):
+    with pytest.raises(error, match=match):
+        layer_of(stage=stage)(*call(draw(2, 40, 32)))
+
+
+@pytest.mark.parametrize(
+    ("indices", "error", "match"),
+    [
+        (torch.zeros(1, 1, 40, 6), TypeError, "indices is of torch.float32; accepted are torch tensors of int32 or"),
+        (torch.zeros(1, 1, 40, 6).int().numpy(), TypeError, "indices is a ndarray"),
+        ("causal", TypeError, "indices is a str"),
+        (torch.zeros(1, 40, 6).int(), ValueError, r"indices has shape \[1, 40, 6\]; expected \[batch, groups, q_len"),
+        (torch.full((1, 1, 40, 6), 40), ValueError, "k has 40 keys: accepted are 0 to 39"),
+    ],
+)
+def test_lists_that_are_refused(indices, error, match):
+    with pytest.raises(error, match=match):
+        layer_of()(draw(1, 40, 32), indices=indices)
+
+
+def test_what_choosing_costs_a_layer():
+    """explain is explain_selection with the sizes of the layer."""
+    sizes = {"index_heads": 3, "index_dim": 32, "top_k": 50, "visible": "causal & window(99)"}
+    grouped = DeepSeekSparseAttention(64, 8, num_kv_heads=2, head_dim=16, quantize="e4m3", **sizes)
+    common = {"q_heads": 8, "head_dim": 16, **sizes}
+    assert grouped.explain(600) == keyhole.explain_selection(600, kv_heads=2, index_dtype="e4m3", **common)
+    latent = DeepSeekSparseAttention(
+        64, 8, latent_dim=32, head_dim=16, rope_head_dim=4, v_head_dim=20, dtype=torch.float16, **sizes
+    )
+    want = {**common, "latent_dim": 32, "rope_head_dim": 4, "v_head_dim": 20, "dtype": "f16", "index_dtype": "f16"}
+    rates = {"memory": 1e9}
+    assert latent.explain(60, 600, batch=2, rates=rates) == keyhole.explain_selection(
+        60, 600, batch=2, rates=rates, **want
+    )
+    # Two layers that share the lists of one: a third of its indexer each, and what it chooses.
+    others = [DeepSeekSparseAttention(64, 8, num_kv_heads=2, head_dim=16, top_k=7) for _ in range(2)]
+    for other in others:
+        other.set(source=grouped)
+    want = keyhole.explain_selection(
+        600, kv_heads=2, index_dtype="e4m3", shared_by=3, **{**common, "visible": "causal"}
+    )
+    assert others[0].explain(600, visible="causal") == grouped.explain(600, visible="causal") == want
 
 
 def test_rotate_is_for_grouped_heads():
@@ -570,15 +657,30 @@ def test_dense_stage_is_the_model(kind, side):
     torch.testing.assert_close(everything[kept], want[kept], rtol=2e-4, atol=2e-4)
 
 
-def test_dense_stage_generates_with_a_cache():
-    prompt = tokens(1, 8)
-    options = {"max_new_tokens": 12, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
-    want = model_of("llama", "eager").generate(prompt, **options)
-    assert torch.equal(sparse_model().generate(prompt, **options), want)
-    sparse = sparse_model(stage="sparse")
-    assert sparse.generate(prompt, use_cache=False, **options).shape == want.shape
-    with pytest.raises(NotImplementedError, match="pass use_cache=False, or use stage 'dense'"):
-        sparse.generate(prompt, **options)
+@pytest.mark.parametrize("side", [None, "left"])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str)
+@pytest.mark.parametrize("kind", ["llama", "mistral"])
+def test_generating_with_a_cache(kind, options, side):
+    """The cache holds the keys of indexers, too: beams, windows and fixed lengths treat them as other keys."""
+    prompt = tokens(2, 8)
+    mask = torch.ones_like(prompt) if side is None else padding(side, [8, 5], 8)
+    common = {"max_new_tokens": 12, "do_sample": False, "attention_mask": mask}
+    dense = sparse_model(kind).generate(prompt, **common, **options)
+    assert torch.equal(dense, model_of(kind, "eager").generate(prompt, **common, **options))
+    model = sparse_model(kind, stage="sparse", groups=1 if side is None else 2)
+    found = model.generate(prompt, **common, **options)
+    if options.pop("cache_implementation", None) is None:
+        options["use_cache"] = False
+    assert torch.equal(found, model.generate(prompt, **common, **options))
+    assert not torch.equal(found, dense)  # the choice matters
+
+
+def test_a_cache_of_layers_that_did_not_choose():
+    model, prompt = sparse_model(), tokens(1, 8)
+    cache = model(prompt, use_cache=True).past_key_values
+    set_selection(model, lambda _: {"stage": "sparse"})
+    with pytest.raises(ValueError, match="the cache of layer 0 takes no keys of an indexer.*begin with a new"):
+        model(prompt[:, :1], past_key_values=cache)
 
 
 def test_stages_of_a_model():

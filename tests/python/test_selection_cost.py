@@ -67,6 +67,7 @@ def test_never_is_none():
     [
         ({"top_k": 0}, ValueError, "explain_selection: top_k is 0; expected 1 or more"),
         ({"top_k": 1.5}, TypeError, "explain_selection: top_k: expected an int, found float"),
+        ({"q_len": 64.0}, TypeError, "explain_selection: q_len: expected an int, found float"),
         ({"q_heads": 30}, ValueError, "q_heads is 30 and kv_heads 8; the first must be a multiple of the second"),
         ({"kv_heads": "8"}, TypeError, "kv_heads: expected an int, found str"),
         ({"latent_dim": 512}, ValueError, "latent heads share one key"),

@@ -359,6 +359,17 @@ def test_positions_in_any_order(shape):
             assert np.allclose(got[b, h], want[0], rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_positions_of_key_heads(is_flat):
+    """They hold for every query head that shares the key head."""
+    random = np.random.default_rng(4)
+    q, k, v = (torch.from_numpy(draw(2, heads, 20, 8, seed=heads)) for heads in (4, 2, 2))
+    q_idx, k_idx = (torch.from_numpy(random.integers(-3, 12, (2, heads, 20))) for heads in (4, 2))
+    splash = keyhole.nn.SplashAttention(8, k_keep=5)
+    whole = splash(q, *(x.repeat_interleave(2, 1) for x in (k, v)), q_idx, k_idx.repeat_interleave(2, 1))
+    assert torch.equal(splash(q, k, v, q_idx, k_idx.flatten(0, 1) if is_flat else k_idx), whole)
+
+
 def test_positions_that_change_are_read_again():
     splash = keyhole.nn.SplashAttention(8)
     q, k, v = (torch.from_numpy(draw(1, 1, 6, 8, seed=i)) for i in range(3))
@@ -377,7 +388,26 @@ BAD_CALLS = {
     "batch of 3": (lambda splash: splash(X, X, X, torch.zeros(3, 5).long(), torch.arange(5)), ValueError, "has shape"),
     "head_dim": (lambda splash: splash(X[..., :4], X, X), ValueError, "make it with head_dim=4"),
     "alpha": (lambda splash: keyhole.nn.SplashAttention(8, alpha=3), ValueError, "SplashAttention: alpha is 3"),
-    "k_keep": (lambda splash: keyhole.nn.SplashAttention(8, k_keep=0), ValueError, "top_k is 0"),
+    "k_keep": (lambda splash: keyhole.nn.SplashAttention(8, k_keep=0), ValueError, "k_keep is 0"),
+    "head_dim a float": (lambda splash: keyhole.nn.SplashAttention(8.0), TypeError, "head_dim: expected an int"),
+    "scale a tensor": (
+        lambda splash: keyhole.nn.SplashAttention(8, sm_scale=torch.ones(())),
+        TypeError,
+        "sm_scale is a Tensor; .*multiply Q by it",
+    ),
+    "scale a text": (lambda splash: keyhole.nn.SplashAttention(8, sm_scale="1"), TypeError, "sm_scale is a str"),
+    "NumPy": (lambda splash: splash(X.numpy(), X, X), TypeError, "Q is a ndarray; .*call keyhole.attention"),
+    "three dimensions": (lambda splash: splash(X[0], X[0], X[0]), ValueError, "q has 3 dimensions"),
+    "too short": (
+        lambda splash: splash(X, X, X, torch.arange(5), torch.arange(4)),
+        ValueError,
+        r"K_idx has shape \[4\]; expected .*, here \[5\], \[2, 5\], \[2, 3, 5\] or \[6, 5\]",
+    ),
+    "key heads for queries": (
+        lambda splash: splash(X, X[:, :1], X[:, :1], torch.zeros(2, 1, 5).long(), torch.arange(5)),
+        ValueError,
+        r"Q_idx has shape \[2, 1, 5\]",
+    ),
     "block": (lambda splash: keyhole.nn.SplashAttention(8, BLOCK_M=0), ValueError, "BLOCK_M is 0"),
 }
 

@@ -13,6 +13,7 @@ from ...heads import Grouped
 from ...indexer import LightningIndexer
 from ...torch_attention.encoded import Restricted
 from .attention import NAME, is_self_attention, lists_of_layer, plan_without_trace, refuse_unsupported
+from .index_cache import extended
 from .layer_parts import refuse_other_layer, rotary_dims, rotation_of
 from .layout import Layout
 
@@ -67,11 +68,6 @@ class SelectedAttention(Grouped, DeepSeekSparseAttention):
         refuse_unsupported(self, self.attention_dropout if self.training else 0.0, kwargs)
         batch, q_len, _ = hidden_states.shape
         kv_len = q_len if attention_mask is None else attention_mask.shape[-1]
-        if kv_len != q_len and self.stage != "dense":
-            raise NotImplementedError(
-                f"keyhole: layer {self.layer_idx} is in stage {self.stage!r}, and its cache holds earlier tokens, "
-                "whose indexer keys are not kept; pass use_cache=False, or use stage 'dense'"
-            )
         layout = Layout(batch, q_len, kv_len)
 
         def visible(heads: int) -> Any:
@@ -89,9 +85,8 @@ class SelectedAttention(Grouped, DeepSeekSparseAttention):
             def rotate(q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
                 return self.apply_rope(q, k, cos, sin, unsqueeze_dim=2)
 
-        def extend(k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            k, v = past_key_values.update(k.transpose(1, 2), v.transpose(1, 2), self.layer_idx)
-            return k.transpose(1, 2), v.transpose(1, 2)
+        def extend(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return extended(past_key_values, self.layer_idx, *(tensor.transpose(1, 2) for tensor in tensors))
 
         result = super().forward(
             hidden_states,
