@@ -10,7 +10,7 @@ BAR_FILE = FOLDER / "gpu_bars.txt"
 OURS = ("keyhole", "deterministic", "sm80")  # whose times a bar may judge; the others are peers
 OPERATIONS = ("forward", "backward")
 PASSES = {"forward": ("forward",), "backward": ("backward",), "both": OPERATIONS}
-TIMINGS = {"queued": "_ms", "paused": "_paused_ms"}  # how a field of a record ends
+TIMINGS = {"queued": "_ms", "paused": "_paused_ms", "waited": "_waited_ms"}  # how a field of a record ends
 PER = ("call", "pair", "visited")  # what a time is divided by: see the head of the bars' list
 
 

@@ -152,6 +152,7 @@ def all_tables(records):
         "bars": bars_table(verdicts),
         "times": times_table(timed),
         "paused": times_table(timed, "paused"),
+        "waited": times_table(timed, "waited"),
         "floors": floors_table(timed, run.get("peaks")),
         "memory": memory_table([c for c in cases if is_about_memory(c)]),
         "setup": setup_table(timed),

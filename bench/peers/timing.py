@@ -1,6 +1,5 @@
 # bench/peers/timing.py
 # A call in, its times and its memory out: the same way for all attentions. `keyhole bench` has its own rules, cli/bench/timing.h.
-import ctypes
 import functools
 import statistics
 import time
@@ -11,12 +10,11 @@ from cases import OPERATIONS
 CYCLES_PER_MS = 2_000_000  # of the fastest clock; a slower one waits longer
 LONG_MS = 100  # calls that take longer are repeated LONG_REPEATS times
 LONG_REPEATS = 3
-USED_MEM_HIGH = 8  # CU_MEMPOOL_ATTR_USED_MEM_HIGH of cuda.h
 
 
 class Timer:
-    """Medians of a call: queued back to back, and of single launches after a pause, in which the card cools and its clock
-    rises. On the CPU a call is timed once, by the clock."""
+    """Medians of a call: queued back to back, of single launches after a pause, in which the card cools and its clock
+    rises, and in a loop that waits for each. On the CPU a call is timed once, by the clock."""
 
     def __init__(self, device, repeats=15, pause_s=0.05, has_cold_cache=False):
         self.device, self.repeats, self.pause_s = device, repeats, pause_s
@@ -29,7 +27,7 @@ class Timer:
         """Fields of a record: the medians, the range of the queued ones, and the host's time for one launch."""
         if self.device == "cpu":
             ms = 1e3 * host_seconds(call)
-            return {"ms": ms, "paused_ms": ms, "host_us": 1e3 * ms, "runs": 1}
+            return {"ms": ms, "paused_ms": ms, "waited_ms": ms, "host_us": 1e3 * ms, "runs": 1}
         for _ in range(3):
             call()
         gpu_ms, host_ms = self.one(call)
@@ -39,6 +37,7 @@ class Timer:
         return {
             "ms": statistics.median(queued),
             "paused_ms": statistics.median(gpu for gpu, _ in paused),
+            "waited_ms": 1e3 * statistics.median(self.waited(call) for _ in range(repeats)),
             "range_ms": [min(queued), max(queued)],
             "host_us": 1e3 * statistics.median(host for _, host in paused),
             "runs": repeats,
@@ -63,6 +62,14 @@ class Timer:
         torch.cuda.synchronize()
         return begin.elapsed_time(end), 1e3 * called[0]
 
+    def waited(self, call):
+        """Seconds of the host's clock for a call and the wait for it, as in training that looks at its loss in every step:
+        launching counts, and so does memory that is given back at each wait."""
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
     def marked(self, call):
         if self.scratch is not None:
             self.scratch.zero_()
@@ -84,42 +91,18 @@ def hold(host_ms):
     torch.cuda._sleep(int(CYCLES_PER_MS * min(100, 1 + 2 * host_ms)))
 
 
-@functools.cache
-def driver_pool():
-    """The driver's own pool of memory, which workspaces in stream order come from; PyTorch does not count it."""
-    driver, pool = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-    status = driver.cuDeviceGetDefaultMemPool(ctypes.byref(pool), ctypes.c_int(torch.cuda.current_device()))
-    if status:
-        raise RuntimeError(f"cuDeviceGetDefaultMemPool: error {status}")
-    return driver, pool
-
-
-def pool_peak(is_reset=False):
-    """The most bytes used of it since the last reset."""
-    driver, pool = driver_pool()
-    bytes_used = ctypes.c_uint64(0)
-    ask = driver.cuMemPoolSetAttribute if is_reset else driver.cuMemPoolGetAttribute
-    status = ask(pool, ctypes.c_int(USED_MEM_HIGH), ctypes.byref(bytes_used))
-    if status:
-        raise RuntimeError(f"{ask.__name__}: error {status}")
-    return bytes_used.value
-
-
 def peak_bytes(call, held, device):
-    """The most that was allocated during the call beyond what was there, by PyTorch and in the driver's pool, and the
-    tensors `held` for it."""
+    """The most that PyTorch allocated during the call beyond what was there, workspaces included, and the tensors `held`
+    for it."""
     if device == "cpu":
         return None
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    pool_peak(is_reset=True)
-    pool_before = pool_peak()
     result = call()
     torch.cuda.synchronize()
     del result
-    more = torch.cuda.max_memory_allocated() - before + pool_peak() - pool_before
-    return more + sum(x.numel() * x.element_size() for x in held)
+    return torch.cuda.max_memory_allocated() - before + sum(x.numel() * x.element_size() for x in held)
 
 
 def measure(problem, attention, timer, passes=OPERATIONS):
@@ -137,7 +120,7 @@ def measure(problem, attention, timer, passes=OPERATIONS):
     def memory(operation, call, held):
         try:
             return {f"{operation}_bytes": peak_bytes(call, held, problem.device)}
-        except (OSError, RuntimeError) as error:
+        except RuntimeError as error:
             return {f"why_no_{operation}_bytes": str(error).splitlines()[0]}
 
     record = named("forward", timer.times(forward)) | memory("forward", forward, problem.inputs)

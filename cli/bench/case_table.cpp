@@ -83,7 +83,7 @@ class CaseTable {
       peaks += fmt::format("{} {:.0f} TFLOP/s, ", name, gflops / 1e3);
     return fmt::format(
         "\n{}: {}, {} cache. Peaks measured in this run: {}copy {:.0f} GB/s. GB/s: every tensor "
-        "read or\nwritten once. memory: the most in use at once, by the driver's pool; besides "
+        "read or\nwritten once. memory: the most in use at once, by the GPU's pools; besides "
         "tensors: lists of the plan, scratch\n",
         suite, session_.machine().gpu, session_.options().is_cold ? "cold" : "warm", peaks,
         session_.copy_gbps());

@@ -85,7 +85,7 @@ class Subject {
   PlanReport report_;
   std::string kernel_, runs_;
   int64_t extra_bytes_ = 0;
-  // Brought to every call: the driver's pool would give it back, and take it again, each time.
+  // Brought to every call, so that none allocates.
   std::shared_ptr<GpuMemory> workspace_;
 };
 

@@ -1,5 +1,5 @@
 // cli/bench/memory.cpp
-// What a call needs besides its tensors: the peak of the process, or of the GPU's memory pool,
+// What a call needs besides its tensors: the peak of the process, or of the GPU's memory pools,
 // during the first call at a length (plan and tile lists included), less what was held before.
 // Attention that stores scores would need 16 times as much for four times the tokens.
 #include <fmt/format.h>

@@ -17,12 +17,13 @@ Stopwatch gpu_stopwatch(const Device& device, bool is_cold);
 // One call between the marks of a profiler (ncu --profile-from-start off), after one outside them.
 void profile_call(const Device& device, const std::function<void()>& call);
 
-// Watches the driver's memory pool of a GPU, which tensors, the lists of plans and workspaces are
-// taken from.
+// Watches the memory pools of a GPU: the driver's own, which tensors and the lists of plans are
+// taken from, and that of workspaces (runtime/cuda/workspace_pool.h).
 class MemoryWatch {
  public:
   explicit MemoryWatch(const Device& device);
-  // The most that was in use at once since then, less what was in use at the beginning.
+  // The most that was in use at once since then, less what was in use at the beginning. The peaks
+  // of the pools are added up, as if they had come together.
   int64_t extra_bytes() const;
 
  private:

@@ -1,8 +1,9 @@
 // cli/gpu/stopwatch.cu
-// Clocks of a GPU, and the watch on its memory pool.
+// Clocks of a GPU, and the watch on its memory pools.
 #include <cuda_profiler_api.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 
@@ -81,16 +82,22 @@ class GpuClock {
 
 constexpr const char* kDoing = "asking for the memory in use";
 
-cudaMemPool_t pool_of(const Device& device) {
-  cudaMemPool_t pool = nullptr;
-  check_cuda(cudaDeviceGetDefaultMemPool(&pool, device.ordinal), kDoing);
-  return pool;
+// Of tensors and the lists of plans, and of workspaces.
+std::array<cudaMemPool_t, 2> pools_of(const Device& device) {
+  const OnGpu here(device.ordinal);
+  cudaMemPool_t drivers = nullptr;
+  check_cuda(cudaDeviceGetDefaultMemPool(&drivers, device.ordinal), kDoing);
+  return {drivers, workspace_pool()};
 }
 
-int64_t bytes_of(cudaMemPool_t pool, cudaMemPoolAttr which) {
-  uint64_t bytes = 0;
-  check_cuda(cudaMemPoolGetAttribute(pool, which, &bytes), kDoing);
-  return int64_t(bytes);
+int64_t bytes_of(const Device& device, cudaMemPoolAttr which) {
+  int64_t sum = 0;
+  for (cudaMemPool_t pool : pools_of(device)) {
+    uint64_t bytes = 0;
+    check_cuda(cudaMemPoolGetAttribute(pool, which, &bytes), kDoing);
+    sum += int64_t(bytes);
+  }
+  return sum;
 }
 
 }  // namespace
@@ -112,15 +119,15 @@ void profile_call(const Device& device, const std::function<void()>& call) {
 
 MemoryWatch::MemoryWatch(const Device& device) : device_(device) {
   synchronize(device);  // what is being freed is not in use
-  const cudaMemPool_t pool = pool_of(device);
-  uint64_t anew = 0;  // the mark falls to what is in use now
-  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &anew), kDoing);
-  bytes_before_ = bytes_of(pool, cudaMemPoolAttrUsedMemCurrent);
+  for (cudaMemPool_t pool : pools_of(device)) {
+    uint64_t anew = 0;  // the mark falls to what is in use now
+    check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &anew), kDoing);
+  }
+  bytes_before_ = bytes_of(device, cudaMemPoolAttrUsedMemCurrent);
 }
 
 int64_t MemoryWatch::extra_bytes() const {
-  return std::max<int64_t>(0,
-                           bytes_of(pool_of(device_), cudaMemPoolAttrUsedMemHigh) - bytes_before_);
+  return std::max<int64_t>(0, bytes_of(device_, cudaMemPoolAttrUsedMemHigh) - bytes_before_);
 }
 
 }  // namespace keyhole::bench

@@ -9,14 +9,9 @@
 #include "keyhole/lists.h"
 #include "keyhole/normalizer.h"
 #include "keyhole/tensor.h"
+#include "keyhole/workspace.h"
 
 namespace keyhole {
-
-// Scratch memory on the GPU of the tensors, 256-byte aligned.
-struct Workspace {
-  void* data = nullptr;
-  int64_t bytes = 0;
-};
 
 struct AttentionOptions {
   Normalizer normalizer = {};        // softmax; entmax(1.5), softmax(32), ...: keyhole/normalizer.h
@@ -32,7 +27,10 @@ struct AttentionOptions {
   std::string backend = "auto";  // "auto" or a backend's name: "cpu", "simple", "sm80", "sm90"
   int threads = 0;               // cpu: at most this many; 0: all the machine has
   void* stream = nullptr;        // GPU: the cudaStream_t to queue on; null: the default stream
-  Workspace workspace = {};      // GPU: optional; taken from the driver's pool when not given
+  // GPU: scratch memory, or a function that provides it: keyhole/workspace.h. If neither is given,
+  // the call takes memory of a pool that keeps it.
+  Workspace workspace = {};
+  AllocateWorkspace allocate = {};
   // For an index tensor on a GPU: check every index before anything is computed. The call then
   // waits for the stream, so it cannot be captured into a CUDA graph.
   bool check_indices = false;

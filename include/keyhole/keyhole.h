@@ -13,3 +13,4 @@
 #include "keyhole/selection_cost.h"
 #include "keyhole/tensor.h"
 #include "keyhole/version.h"
+#include "keyhole/workspace.h"

@@ -18,6 +18,7 @@
 #include "keyhole/lists.h"
 #include "keyhole/plan.h"
 #include "keyhole/tensor.h"
+#include "keyhole/workspace.h"
 
 namespace keyhole {
 
@@ -45,9 +46,10 @@ struct SelectOptions {
   std::optional<Plan> visible = {};
   // Entries that are chosen before any other, if they are visible and whatever their score.
   std::optional<Plan> always = {};
-  std::string backend = "auto";  // select_keys: one that has both steps, such as cpu or simple
-  int threads = 0;               // cpu: at most this many; 0: all the machine has
-  void* stream = nullptr;        // GPU
+  std::string backend = "auto";     // select_keys: one that has both steps, such as cpu or simple
+  int threads = 0;                  // cpu: at most this many; 0: all the machine has
+  void* stream = nullptr;           // GPU
+  AllocateWorkspace allocate = {};  // GPU: provides scratch memory (keyhole/workspace.h)
 };
 
 // scores [batch, groups, q_len, entries], f32 (f64 for f64); -inf where an entry is not visible.
@@ -95,6 +97,7 @@ struct IndexLossOptions {
   std::string backend = "auto";
   int threads = 0;
   void* stream = nullptr;
+  AllocateWorkspace allocate = {};
 };
 void index_loss_forward(const IndexerView& indexer, const AttentionTarget& target,
                         const Lists& lists, const TensorView& loss, const TensorView& stats,

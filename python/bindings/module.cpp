@@ -43,6 +43,7 @@ NB_MODULE(_core, module) {
   keyhole::python::add_selection(module);
   keyhole::python::add_selection_cost(module);
   keyhole::python::add_torch_tensors(module);
+  keyhole::python::add_torch_memory(module);
   keyhole::python::add_plain_call(module);
   keyhole::python::add_pictures(module);
   keyhole::python::add_command_line(module);

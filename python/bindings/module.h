@@ -13,6 +13,7 @@ void add_ops(nanobind::module_& module);
 void add_selection(nanobind::module_& module);
 void add_selection_cost(nanobind::module_& module);
 void add_torch_tensors(nanobind::module_& module);
+void add_torch_memory(nanobind::module_& module);
 void add_plain_call(nanobind::module_& module);
 void add_pictures(nanobind::module_& module);
 void add_command_line(nanobind::module_& module);

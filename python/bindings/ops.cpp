@@ -9,6 +9,7 @@
 #include "lists.h"
 #include "module.h"
 #include "options.h"
+#include "torch_memory.h"
 
 namespace keyhole::python {
 namespace {
@@ -36,6 +37,8 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle lists, nb::han
   const TensorView out_view = tensor_from(out, "out");
   const TensorView lse_view = optional_tensor_from(lse, "lse");
   const Lists followed = lists_from(lists, q_view);
+  TorchWorkspace workspace(q_view);
+  options.allocate = workspace.allocator();
   const nb::gil_scoped_release release;
   attention_forward(q_view, k_view, v_view, followed, out_view, lse_view, options);
 }
@@ -56,6 +59,8 @@ void backward(nb::handle dout, nb::handle dlse, nb::handle q, nb::handle k, nb::
   const Lists followed = lists_from(lists, q_view);
   const Gradients gradients{tensor_from(dq, "dq"), tensor_from(dk, "dk"), tensor_from(dv, "dv"),
                             optional_tensor_from(dsink, "dsink")};
+  TorchWorkspace workspace(q_view);
+  options.allocate = workspace.allocator();
   const nb::gil_scoped_release release;
   attention_backward(dout_view, q_view, k_view, v_view, out_view, lse_view, followed, gradients,
                      options);

@@ -12,6 +12,7 @@
 #include "convert.h"
 #include "module.h"
 #include "options.h"
+#include "torch_memory.h"
 #include "torch_tensor.h"
 
 namespace keyhole::python {
@@ -25,9 +26,7 @@ struct Known {
   std::vector<nb::handle> questions;
   nb::handle forward_ad;  // torch's module of that name
   nb::handle is_grad_enabled, plan_for, empty_out, num_threads;
-  nb::handle current_gpu, current_stream;  // None in a torch without CUDA
-  // (shape, strides, dtype) -> tensor, the second one on the current GPU; or None
-  nb::handle empty_on_cpu, empty_on_gpu;
+  nb::handle current_stream;  // None in a torch without CUDA
 };
 const Known* known = nullptr;
 
@@ -129,36 +128,16 @@ bool is_contiguous(const TensorView& view) {
   return true;
 }
 
-nb::object tuple_of(const int64_t (&numbers)[4]) {
-  nb::object tuple = owned(PyTuple_New(4));
-  for (int d = 0; d < 4; ++d) {
-    PyTuple_SetItem(tuple.ptr(), d, owned(PyLong_FromLongLong(numbers[d])).release().ptr());
-  }
-  return tuple;
-}
-
 struct Result {
   nb::object tensor;
   TensorView view;
 };
-// The function that allocates on this device, or None.
-nb::handle empty_on(const Device& device) {
-  if (device.kind == Device::Kind::cpu) return known->empty_on_cpu;
-  const nb::handle nothing(Py_None);
-  if (known->current_gpu.is_none()) return nothing;
-  const nb::object current = owned(PyObject_CallNoArgs(known->current_gpu.ptr()));
-  return nb::cast<int>(current) == device.ordinal ? known->empty_on_gpu : nothing;
-}
-
-// The result for a contiguous q with the head_dim of v, allocated by the function that torch's
-// compiled graphs use, which runs no Python code. Nothing for another q, or without that function.
+// The result for a contiguous q with the head_dim of v, allocated without running Python code.
+// Nothing for another q, or where torch cannot do that.
 std::optional<Result> empty_like(const TensorView& q, const TensorView& v) {
   if (q.shape[3] != v.shape[3] || !is_contiguous(q)) return {};
-  const nb::handle empty = empty_on(q.device);
-  if (empty.is_none()) return {};
-  const nb::object shape = tuple_of(q.shape), strides = tuple_of(q.strides);
-  PyObject* const three[] = {shape.ptr(), strides.ptr(), torch_dtype(q.dtype).ptr()};
-  nb::object out = owned(PyObject_Vectorcall(empty.ptr(), three, 3, nullptr));
+  nb::object out = empty_tensor(q.device, q.shape, q.strides, torch_dtype(q.dtype));
+  if (!out.is_valid()) return {};
   const TensorView view = torch_tensor_from(out, "out");
   return Result{std::move(out), view};
 }
@@ -209,6 +188,8 @@ nb::object forward_if_plain(nb::handle q, nb::handle k, nb::handle v, nb::handle
   }
   AttentionOptions options = options_from(scale, softcap, backend);
   set_place(options, views->q.device);  // calls only C++ functions of torch
+  TorchWorkspace workspace(views->q);
+  options.allocate = workspace.allocator();
   {
     const nb::gil_scoped_release release;
     attention_forward(views->q, views->k, views->v, compiled, out->view, {}, options);
@@ -224,8 +205,7 @@ std::vector<nb::handle> kept(nb::handle objects) {
 
 void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
                       nb::handle questions, nb::handle forward_ad, nb::handle is_grad_enabled,
-                      nb::handle plan_for, nb::handle empty_on_cpu, nb::handle empty_on_gpu,
-                      nb::handle empty_out, nb::handle num_threads, nb::handle current_gpu,
+                      nb::handle plan_for, nb::handle empty_out, nb::handle num_threads,
                       nb::handle current_stream) {
   known = new Known{.tensor_classes = kept(tensors),
                     .plan_class = plans.inc_ref(),
@@ -236,10 +216,7 @@ void know_plain_calls(nb::handle tensors, nb::handle plans, nb::handle patterns,
                     .plan_for = plan_for.inc_ref(),
                     .empty_out = empty_out.inc_ref(),
                     .num_threads = num_threads.inc_ref(),
-                    .current_gpu = current_gpu.inc_ref(),
-                    .current_stream = current_stream.inc_ref(),
-                    .empty_on_cpu = empty_on_cpu.inc_ref(),
-                    .empty_on_gpu = empty_on_gpu.inc_ref()};
+                    .current_stream = current_stream.inc_ref()};
 }
 
 }  // namespace
@@ -248,8 +225,7 @@ void add_plain_call(nb::module_& module) {
   using namespace nb::literals;
   module.def(
       "know_plain_calls", &know_plain_calls, "tensors"_a, "plans"_a, "patterns"_a, "questions"_a,
-      "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_on_cpu"_a.none(),
-      "empty_on_gpu"_a.none(), "empty_out"_a, "num_threads"_a, "current_gpu"_a.none(),
+      "forward_ad"_a, "is_grad_enabled"_a, "plan_for"_a, "empty_out"_a, "num_threads"_a,
       "current_stream"_a.none(),
       "What forward_if_plain() needs from torch and the package. A call is plain if the tensors "
       "have a class of `tensors`, all `questions` return None, False or 0, and the level of "

@@ -10,6 +10,7 @@
 #include "lists.h"
 #include "module.h"
 #include "options.h"
+#include "torch_memory.h"
 
 namespace keyhole::python {
 namespace {
@@ -33,6 +34,7 @@ class Indexer {
         w_(optional_input(w, "w")),
         k_scale_(optional_input(k_scale, "k_scale")) {}
   operator IndexerView() const { return {.q = q_, .k = k_, .w = w_, .k_scale = k_scale_}; }
+  const TensorView& q() const { return q_; }
 
  private:
   Input q_, k_, w_, k_scale_;
@@ -64,8 +66,9 @@ void scores_of_indexer(nb::handle q, nb::handle k, nb::handle w, nb::handle k_sc
                        nb::handle threads, nb::handle stream) {
   const Indexer indexer(q, k, w, k_scale);
   const TensorView scores_view = tensor_from(scores, "scores");
-  const SelectOptions options =
-      options_from(nb::int_(0), visible, nb::none(), backend, threads, stream);
+  SelectOptions options = options_from(nb::int_(0), visible, nb::none(), backend, threads, stream);
+  TorchWorkspace workspace(indexer.q());
+  options.allocate = workspace.allocator();
   const nb::gil_scoped_release release;
   index_scores(indexer, scores_view, options);
 }
@@ -75,7 +78,9 @@ void best_of_scores(nb::handle scores, nb::handle indices, nb::handle counts, nb
                     nb::handle stream) {
   const Input scores_view(scores, "scores");
   const Selection selection = selection_from(indices, counts);
-  const SelectOptions options = options_from(k, visible, always, backend, threads, stream);
+  SelectOptions options = options_from(k, visible, always, backend, threads, stream);
+  TorchWorkspace workspace(scores_view);
+  options.allocate = workspace.allocator();
   const nb::gil_scoped_release release;
   top_k(scores_view, selection, options);
 }
@@ -85,7 +90,9 @@ void best_of_indexer(nb::handle q, nb::handle k, nb::handle w, nb::handle k_scal
                      nb::handle always, nb::handle backend, nb::handle threads, nb::handle stream) {
   const Indexer indexer(q, k, w, k_scale);
   const Selection selection = selection_from(indices, counts);
-  const SelectOptions options = options_from(top_k, visible, always, backend, threads, stream);
+  SelectOptions options = options_from(top_k, visible, always, backend, threads, stream);
+  TorchWorkspace workspace(indexer.q());
+  options.allocate = workspace.allocator();
   const nb::gil_scoped_release release;
   select_keys(indexer, selection, options);
 }
@@ -112,7 +119,8 @@ class Loss {
         k_(given.k, "k"),
         lse_(given.lse, "lse"),
         lists_(lists_from(given.lists, q_)),
-        keys_per_entry_(integer_from(given.keys_per_entry, "keys_per_entry")) {
+        keys_per_entry_(integer_from(given.keys_per_entry, "keys_per_entry")),
+        workspace_(indexer_.q()) {
     if (!given.scale.is_none()) scale_ = number_from(given.scale, "scale");
     softcap_ = number_from(given.softcap, "softcap");
     if (!given.rows.is_none()) options_.rows = indices_from(given.rows, "rows", 4, "[1, 1, 1, n]");
@@ -120,6 +128,7 @@ class Loss {
     set_backend(options_.backend, given.backend);
     options_.threads = threads_from(given.threads);
     options_.stream = stream_from(given.stream);
+    options_.allocate = workspace_.allocator();
   }
   IndexerView indexer() const { return indexer_; }
   AttentionTarget target() const {
@@ -140,6 +149,7 @@ class Loss {
   int64_t keys_per_entry_;
   std::optional<double> scale_;
   double softcap_ = 0;
+  mutable TorchWorkspace workspace_;  // filled while a call reads the rest
   IndexLossOptions options_;
 };
 

@@ -84,17 +84,21 @@ def know_plain_calls(
     forward_ad: object,
     is_grad_enabled: Callable[[], bool],
     plan_for: Callable[[Any, int, int, int, int], Any],
-    empty_on_cpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] | None,
-    empty_on_gpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] | None,
     empty_out: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     num_threads: Callable[[], int],
-    current_gpu: Callable[[], int] | None,
     current_stream: Callable[[int], int] | None,
 ) -> None: ...
 def forward_if_plain(
     q: object, k: object, v: object, plan: object, scale: object, softcap: object, backend: object
 ) -> torch.Tensor | None: ...
 def know_torch(tensors: type[torch.Tensor], dtypes: tuple[torch.dtype, ...], exchange: object) -> None: ...
+def know_torch_memory(
+    empty_on_cpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] | None,
+    empty_on_gpu: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor] | None,
+    current_gpu: Callable[[], int] | None,
+    bytes_on_gpu: Callable[[int, int], torch.Tensor],
+    byte: torch.dtype,
+) -> None: ...
 def forward(
     q: _Tensor,
     k: _Tensor,

@@ -178,7 +178,7 @@ void attention_forward(const TensorView& q, const TensorView& k, const TensorVie
                        const AttentionOptions& options) {
   const Forward call = prepare_forward(q, k, v, lists, out, lse, options);
   check_entries(lists, q, k, options);
-  run_forward(*call.choice.kernel, lists, call.choice.tile, call.args);
+  run_forward(*call.choice.kernel, lists, call.choice.tile, call.args, options.allocate);
 }
 
 void attention_backward(const TensorView& dout, const TensorView& q, const TensorView& k,
@@ -187,7 +187,7 @@ void attention_backward(const TensorView& dout, const TensorView& q, const Tenso
                         const AttentionOptions& options) {
   const Backward call = prepare_backward(dout, q, k, v, out, lse, lists, gradients, options);
   check_entries(lists, q, k, options);
-  run_backward(*call.choice.kernel, lists, call.choice.tile, call.args);
+  run_backward(*call.choice.kernel, lists, call.choice.tile, call.args, options.allocate);
 }
 
 int64_t forward_workspace_bytes(const TensorView& q, const TensorView& k, const TensorView& v,

@@ -37,8 +37,9 @@ class HostSite final : public CallSite {
 
 }  // namespace
 
-std::unique_ptr<CallSite> call_site(const Device& device, int threads, void* stream) {
-  if (device.kind == Device::Kind::cuda) return call_site_on_gpu(device, stream);
+std::unique_ptr<CallSite> call_site(const Device& device, int threads, void* stream,
+                                    const AllocateWorkspace& allocate) {
+  if (device.kind == Device::Kind::cuda) return call_site_on_gpu(device, stream, allocate);
   return std::make_unique<HostSite>(threads);
 }
 

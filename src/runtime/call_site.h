@@ -8,6 +8,7 @@
 
 #include "kernels/contract.h"
 #include "keyhole/lists.h"
+#include "keyhole/workspace.h"
 
 namespace keyhole {
 
@@ -31,11 +32,14 @@ class CallSite {
   // A plan or an index tensor. The view is valid until the work that is queued before the end of
   // this site has run.
   virtual PlanView follow(const Lists& lists, const Following& how) = 0;
-  // Calls run(memory) with so many bytes, aligned to 256; on a GPU in stream order.
+  // Calls run(memory) with so many bytes, aligned to 256; on a GPU in stream order, and the
+  // caller's where it provides them.
   virtual void with_scratch(int64_t bytes, const std::function<void(void*)>& run) = 0;
 };
 
-// threads: of a CPU. stream: of a GPU. Throws Error(usage) if there is no such GPU.
-std::unique_ptr<CallSite> call_site(const Device& device, int threads, void* stream);
+// threads: of a CPU. stream, allocate: of a GPU; allocate must live as long as the site. Throws
+// Error(usage) if there is no such GPU.
+std::unique_ptr<CallSite> call_site(const Device& device, int threads, void* stream,
+                                    const AllocateWorkspace& allocate);
 
 }  // namespace keyhole

@@ -298,16 +298,21 @@ BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, cons
   return schedule_of(kernel, request, tile);
 }
 
-void run_forward(const KernelEntry& kernel, const Lists& lists, TileShape tile, ForwardArgs args) {
-  if (kernel.device == Device::Kind::cuda) return run_forward_on_gpu(kernel, lists, tile, args);
+void run_forward(const KernelEntry& kernel, const Lists& lists, TileShape tile, ForwardArgs args,
+                 const AllocateWorkspace& allocate) {
+  if (kernel.device == Device::Kind::cuda) {
+    return run_forward_on_gpu(kernel, lists, tile, args, allocate);
+  }
   const HostLists view(lists, tile, args.q, args.k, args.threads, /*with_transposed=*/false);
   args.plan = view.get();
   kernel.forward(args);
 }
 
-void run_backward(const KernelEntry& kernel, const Lists& lists, TileShape tile,
-                  BackwardArgs args) {
-  if (kernel.device == Device::Kind::cuda) return run_backward_on_gpu(kernel, lists, tile, args);
+void run_backward(const KernelEntry& kernel, const Lists& lists, TileShape tile, BackwardArgs args,
+                  const AllocateWorkspace& allocate) {
+  if (kernel.device == Device::Kind::cuda) {
+    return run_backward_on_gpu(kernel, lists, tile, args, allocate);
+  }
   const HostLists view(lists, tile, args.q, args.k, args.threads, /*with_transposed=*/true);
   args.plan = view.get();
   kernel.backward(args);

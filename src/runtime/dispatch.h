@@ -9,6 +9,7 @@
 
 #include "kernels/contract.h"
 #include "keyhole/lists.h"
+#include "keyhole/workspace.h"
 
 namespace keyhole {
 
@@ -68,9 +69,12 @@ BackwardSchedule schedule_of(const KernelEntry& kernel, const Request& request,
 BackwardSchedule schedule_of(const KernelEntry& kernel, const Lists& lists, const TileShape& tile,
                              const BackwardArgs& args, bool deterministic);
 
-// Make the view of the lists with tiles of `tile`, put it into the arguments, and run.
-void run_forward(const KernelEntry& kernel, const Lists& lists, TileShape tile, ForwardArgs args);
-void run_backward(const KernelEntry& kernel, const Lists& lists, TileShape tile, BackwardArgs args);
+// Make the view of the lists with tiles of `tile`, put it into the arguments, and run. On a GPU
+// `allocate` provides the workspace, where the arguments have none.
+void run_forward(const KernelEntry& kernel, const Lists& lists, TileShape tile, ForwardArgs args,
+                 const AllocateWorkspace& allocate = {});
+void run_backward(const KernelEntry& kernel, const Lists& lists, TileShape tile, BackwardArgs args,
+                  const AllocateWorkspace& allocate = {});
 
 // Scratch memory of such a call; 0 on the cpu. Tensors need no memory.
 int64_t forward_workspace(const KernelEntry& kernel, const Lists& lists, TileShape tile,

@@ -11,6 +11,7 @@
 
 #include "kernels/contract.h"
 #include "keyhole/lists.h"
+#include "keyhole/workspace.h"
 #include "runtime/call_site.h"
 #include "runtime/index_lists.h"
 
@@ -35,19 +36,20 @@ const Gpu& gpu(const Device& device);
 // Whether this build has CUDA kernels at all, GPU or not.
 bool has_cuda_kernels();
 
-// Prepares the lists on the GPU, allocates a workspace if the caller gave none, and queues the
-// kernel on args.launch.stream.
+// Prepares the lists on the GPU, provides a workspace (args.launch, else `allocate`, else the
+// pool's), and queues the kernel on args.launch.stream.
 void run_forward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
-                        ForwardArgs args);
+                        ForwardArgs args, const AllocateWorkspace& allocate);
 void run_backward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
-                         BackwardArgs args);
+                         BackwardArgs args, const AllocateWorkspace& allocate);
 int64_t forward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                                  ForwardArgs args);
 int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
                                   BackwardArgs args);
 
 // call_site for a GPU.
-std::unique_ptr<CallSite> call_site_on_gpu(const Device& device, void* stream);
+std::unique_ptr<CallSite> call_site_on_gpu(const Device& device, void* stream,
+                                           const AllocateWorkspace& allocate);
 
 // The first entry of an index tensor on the GPU that is neither a key nor padding. Waits for the
 // stream.
@@ -57,5 +59,8 @@ std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView& lists, const Dev
 // Queues the merge of two results on the stream.
 void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,
                   const TensorView& from_out, const TensorView& from_lse, void* stream);
+
+// Gives back the memory of the workspace pool that no call is using.
+void release_workspaces_on_gpu(const Device& device);
 
 }  // namespace keyhole

@@ -25,21 +25,30 @@ const std::string& why_no_gpu() {
 std::string why_refused(const Gpu&) { return why_no_gpu(); }
 const Gpu& gpu(const Device&) { refuse(); }
 bool has_cuda_kernels() { return false; }
-void run_forward_on_gpu(const KernelEntry&, const Lists&, TileShape, ForwardArgs) { refuse(); }
-void run_backward_on_gpu(const KernelEntry&, const Lists&, TileShape, BackwardArgs) { refuse(); }
+void run_forward_on_gpu(const KernelEntry&, const Lists&, TileShape, ForwardArgs,
+                        const AllocateWorkspace&) {
+  refuse();
+}
+void run_backward_on_gpu(const KernelEntry&, const Lists&, TileShape, BackwardArgs,
+                         const AllocateWorkspace&) {
+  refuse();
+}
 int64_t forward_workspace_on_gpu(const KernelEntry&, const Lists&, TileShape, ForwardArgs) {
   refuse();
 }
 int64_t backward_workspace_on_gpu(const KernelEntry&, const Lists&, TileShape, BackwardArgs) {
   refuse();
 }
-std::unique_ptr<CallSite> call_site_on_gpu(const Device&, void*) { refuse(); }
+std::unique_ptr<CallSite> call_site_on_gpu(const Device&, void*, const AllocateWorkspace&) {
+  refuse();
+}
 std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView&, const Device&, void*) { refuse(); }
 
 void merge_on_gpu(const TensorView&, const TensorView&, const TensorView&, const TensorView&,
                   void*) {
   refuse();
 }
+void release_workspaces_on_gpu(const Device&) { refuse(); }
 
 GpuMemory::GpuMemory(const Device&, int64_t) { refuse(); }
 GpuMemory::~GpuMemory() = default;

@@ -43,7 +43,7 @@ void run_index_loss_forward(const SelectKernel& kernel, const IndexerView& index
                             const AttentionTarget& target, const Lists& lists,
                             const TensorView& loss, const TensorView& stats,
                             const IndexLossOptions& options) {
-  const auto site = call_site(indexer.q.device, options.threads, options.stream);
+  const auto site = call_site(indexer.q.device, options.threads, options.stream, options.allocate);
   const PlanView view = follow(*site, lists, kernel, indexer, target, "index_loss_forward");
   IndexLossArgs args = args_of(indexer, target, view, stats, options, site->launch());
   args.loss = loss;
@@ -58,7 +58,7 @@ void run_index_loss_backward(const SelectKernel& kernel, const TensorView& dloss
                              const IndexerView& indexer, const AttentionTarget& target,
                              const Lists& lists, const TensorView& stats,
                              const IndexGradients& gradients, const IndexLossOptions& options) {
-  const auto site = call_site(indexer.q.device, options.threads, options.stream);
+  const auto site = call_site(indexer.q.device, options.threads, options.stream, options.allocate);
   const PlanView view = follow(*site, lists, kernel, indexer, target, "index_loss_backward");
   IndexGradientArgs args = {.loss = args_of(indexer, target, view, stats, options, site->launch()),
                             .dloss = dloss,

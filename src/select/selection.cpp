@@ -115,7 +115,7 @@ void in_ranges(CallSite& site, const SelectKernel& kernel, int64_t q_len, ArgsOf
 
 void run_index_scores(const SelectKernel& kernel, const IndexerView& indexer,
                       const TensorView& scores, const SelectOptions& options) {
-  const auto site = call_site(scores.device, options.threads, options.stream);
+  const auto site = call_site(scores.device, options.threads, options.stream, options.allocate);
   const auto visible = follow(*site, options.visible, kernel, scores);
   const Launch launch = site->launch();
   const auto args_of = [&](QueryRange queries) {
@@ -126,7 +126,7 @@ void run_index_scores(const SelectKernel& kernel, const IndexerView& indexer,
 
 void run_top_k(const SelectKernel& kernel, const TensorView& scores, const Selection& selection,
                const SelectOptions& options) {
-  const auto site = call_site(scores.device, options.threads, options.stream);
+  const auto site = call_site(scores.device, options.threads, options.stream, options.allocate);
   const SelectPlans plans = follow_plans(*site, options, kernel, scores);
   const Launch launch = site->launch();
   const auto args_of = [&](QueryRange queries) {
@@ -139,7 +139,7 @@ void run_select_keys(const SelectKernel& kernel, const IndexerView& indexer,
                      const Selection& selection, const SelectOptions& options) {
   const TensorView scores = scores_like(indexer, indexer.q.shape[2]);
   const QueryRange all = {0, scores.shape[2]};
-  const auto site = call_site(scores.device, options.threads, options.stream);
+  const auto site = call_site(scores.device, options.threads, options.stream, options.allocate);
   const SelectPlans plans = follow_plans(*site, options, kernel, scores);
   const Launch launch = site->launch();
   ScoreArgs args = score_args(indexer, scores, all, plans.visible, options, launch);
@@ -193,7 +193,7 @@ class TwoSteps {
   }
 
   void run(const Selection& selection) {
-    const auto site = call_site(all_.device, options_.threads, options_.stream);
+    const auto site = call_site(all_.device, options_.threads, options_.stream, options_.allocate);
     scored_ = follow(*site, options_.visible, scores_, all_);
     plans_ = follow_plans(*site, options_, top_k_, all_);
     const int64_t before = score_bytes(queries_), others = other_bytes(queries_);

@@ -293,6 +293,16 @@ TEST(Contract, OutputsAreWrittenWholeWhateverTheyHeld) {
   EXPECT_EQ(dirty.dv, clean.dv);
 }
 
+TEST(Contract, InHostMemoryNobodyIsAskedForAWorkspace) {
+  Attention a({1, 2, 70, 70, {}});
+  a.options.allocate = [](int64_t) -> void* {
+    ADD_FAILURE() << "a call in host memory asks for a workspace";
+    return nullptr;
+  };
+  a.both(causal() & window(9));
+  release_workspaces({});  // and there is nothing to give back
+}
+
 TEST(Contract, APlanRecordsItsLengthsAndServesEveryHead) {
   Attention a({2, 4, 6, 6, {}}, 2), b({2, 4, 6, 6, {}}, 2);
   a.forward(plan(causal(), 6, 6)), b.forward(causal());

@@ -129,6 +129,7 @@ class Hog {
  public:
   Hog() {
     synchronize(kGpu);
+    release_workspaces(kGpu);  // the next call must not find a workspace there
     for (size_t bytes = size_t{1} << 36; bytes >= 512;) {
       void* memory = nullptr;
       if (cudaMallocAsync(&memory, bytes, nullptr) == cudaSuccess) {

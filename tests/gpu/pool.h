@@ -1,5 +1,6 @@
 // tests/gpu/pool.h
-// How much of the driver's memory pool is in use: tensors, lists of plans and workspaces.
+// How much of the memory pools is in use: tensors and lists of plans in that of the driver,
+// workspaces in the library's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,18 +8,23 @@
 #include <cstdint>
 
 #include "gpu/gpu_problem.h"
+#include "runtime/cuda/workspace_pool.h"
 
 namespace keyhole::test {
+
+inline int64_t pool_attribute(cudaMemPool_t pool, cudaMemPoolAttr which) {
+  uint64_t bytes = 0;
+  check_cuda(cudaMemPoolGetAttribute(pool, which, &bytes), "asking what a memory pool holds");
+  return int64_t(bytes);
+}
 
 // When all work on the GPU is done, so that what was given back in stream order is back.
 inline int64_t pool_bytes() {
   synchronize(kGpu);
   cudaMemPool_t pool = nullptr;
   check_cuda(cudaDeviceGetMemPool(&pool, kGpu.ordinal), "asking for the memory pool");
-  uint64_t bytes = 0;
-  check_cuda(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes),
-             "asking what the memory pool holds");
-  return int64_t(bytes);
+  return pool_attribute(pool, cudaMemPoolAttrUsedMemCurrent) +
+         pool_attribute(workspace_pool(), cudaMemPoolAttrUsedMemCurrent);
 }
 
 }  // namespace keyhole::test

@@ -17,8 +17,9 @@ import torch
 import torch.utils.flop_counter
 from keyhole import _core
 from keyhole.torch_attention import call
+from keyhole.torch_attention.tensors import MEMORY
 from torch.autograd import forward_ad
-from torch_reference import DEVICES, EXCHANGE, Spy, asked_by_methods, draw_qkv, needs_gpu
+from torch_reference import DEVICES, EXCHANGE, Spy, asked_by_methods, draw_qkv, needs_gpu, other_memory
 
 pytestmark = pytest.mark.skipif(EXCHANGE is None, reason="torch before 2.10 has no table of C functions for tensors")
 
@@ -180,7 +181,7 @@ def test_memory_for_the_result(device):
 
     def noted(shape, strides, dtype):
         asked.append((shape, strides, dtype))
-        return call._PLAIN_CALLS[EMPTY[device]](shape, strides, dtype)
+        return MEMORY[EMPTY[device]](shape, strides, dtype)
 
     def refused(shape, strides, dtype):
         raise AssertionError("another GPU is the current one")
@@ -190,7 +191,7 @@ def test_memory_for_the_result(device):
         ways["another GPU"] = {"empty_on_gpu": refused, "current_gpu": lambda: 1}
         ways["no GPUs"] = {"empty_on_gpu": refused, "current_gpu": None}
     for name, way in ways.items():
-        with other_answers(**way):
+        with other_memory(**way):
             for inputs in ((q, k, v), (q, k, wide), turned):
                 out, expected = short_way(*inputs, plan), long_way(*inputs, plan)
                 assert torch.equal(out, expected), name

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 import torch
 from keyhole import _core
-from keyhole.torch_attention.tensors import DTYPES
+from keyhole.torch_attention.tensors import DTYPES, MEMORY
 
 NO_GPU = "no CUDA device: torch.cuda.is_available() is False"
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_GPU)
@@ -43,6 +43,16 @@ def asked_by_methods():
         yield
     finally:
         _core.know_torch(torch.Tensor, DTYPES, EXCHANGE)
+
+
+@contextlib.contextmanager
+def other_memory(**ways):
+    """With other functions in place of those that _core allocates with."""
+    _core.know_torch_memory(**{**MEMORY, **ways})
+    try:
+        yield
+    finally:
+        _core.know_torch_memory(**MEMORY)
 
 
 def draw(*shape, device="cpu", dtype=torch.float32, seed=0):

@@ -27,7 +27,7 @@ from .autograd import Attention
 from .encoded import core_plan, parts_of
 from .given_out import check_out, is_free_for_kernels
 from .refusals import refuse_forward_mode, refuse_learned, refuse_other, refuse_transforms, refuse_unreadable
-from .tensors import INDEX_DTYPES, Lists, current_gpu, current_stream, empty_on_cpu, empty_on_gpu, empty_out
+from .tensors import INDEX_DTYPES, Lists, current_stream, empty_out
 
 __all__ = ["PLAIN_TYPES", "attention", "check_transforms", "fake_if_needed", "merge"]
 
@@ -58,11 +58,8 @@ _PLAIN_CALLS: dict[str, Any] = {
     "forward_ad": forward_ad,
     "is_grad_enabled": _is_grad_enabled,
     "plan_for": plan_for,
-    "empty_on_cpu": empty_on_cpu,
-    "empty_on_gpu": empty_on_gpu,
     "empty_out": empty_out,
     "num_threads": torch.get_num_threads,
-    "current_gpu": current_gpu,
     "current_stream": current_stream,
 }
 _core.know_plain_calls(**_PLAIN_CALLS)

@@ -13,14 +13,12 @@ from ..lists import KeyLists, TileLists
 __all__ = [
     "DTYPES",
     "INDEX_DTYPES",
+    "MEMORY",
     "Lists",
-    "current_gpu",
     "current_stream",
     "empty_gradient",
     "empty_in_order_of",
     "empty_lse",
-    "empty_on_cpu",
-    "empty_on_gpu",
     "empty_out",
     "empty_support",
     "index_view",
@@ -35,8 +33,6 @@ _core.know_torch(torch.Tensor, DTYPES, getattr(torch.Tensor, "__dlpack_c_exchang
 # None in a build of torch without CUDA, where no tensor can be on a GPU. The public
 # torch.cuda.current_stream().cuda_stream makes two Python objects and takes ten times as long.
 current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-
-current_gpu: Any = getattr(torch._C, "_cuda_getDevice", None)
 
 
 def _empty_functions() -> tuple[Any, Any]:
@@ -53,7 +49,22 @@ def _empty_functions() -> tuple[Any, Any]:
         return None, None
 
 
-empty_on_cpu, empty_on_gpu = _empty_functions()
+def _bytes_on_gpu(size: int, ordinal: int) -> torch.Tensor:
+    """Memory on a GPU that may not be the current one, of that GPU's current stream."""
+    return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", ordinal))
+
+
+_empty_on_cpu, _empty_on_gpu = _empty_functions()
+# How _core allocates: results of plain calls, and the workspaces of all calls on a GPU, which ask for them in the midst
+# of a call.
+MEMORY: dict[str, Any] = {
+    "empty_on_cpu": _empty_on_cpu,
+    "empty_on_gpu": _empty_on_gpu,
+    "current_gpu": getattr(torch._C, "_cuda_getDevice", None),
+    "bytes_on_gpu": _bytes_on_gpu,
+    "byte": torch.uint8,
+}
+_core.know_torch_memory(**MEMORY)
 
 
 # A plan, indices [batch, heads, lists, entries], lists of keys, or tile lists.

@@ -9,7 +9,9 @@
 #include "base/check.h"
 #include "kernels/contract.h"
 #include "kernels/device/check_cuda.h"
+#include "runtime/cuda/workspace_pool.h"
 #include "runtime/gpu.h"
+#include "runtime/workspace.h"
 
 namespace keyhole {
 
@@ -26,6 +28,16 @@ class OnGpu {
   OnGpu(const OnGpu&) = delete;
   OnGpu& operator=(const OnGpu&) = delete;
 
+  // After code of others, which may have left another GPU current: that one is current again at the
+  // end, because they think so.
+  void return_from_others() {
+    int current = 0;
+    check_cuda(cudaGetDevice(&current), "asking for the current GPU");
+    if (current == ordinal_) return;
+    check_cuda(cudaSetDevice(ordinal_), "switching back to the GPU of a call");
+    before_ = current;
+  }
+
  private:
   int before_ = 0, ordinal_;
 };
@@ -41,12 +53,15 @@ void on_gpu_quietly(int ordinal, auto action) noexcept {
   cudaGetLastError();
 }
 
-// Memory of the driver's pool on the current GPU, freed in stream order.
+// Memory of a pool on the current GPU, freed in stream order.
 class PoolMemory {
  public:
-  // what: what it is for, for error messages.
-  PoolMemory(size_t bytes, const char* what, cudaStream_t stream) : stream_(stream) {
-    check_cuda(cudaMallocAsync(&data_, bytes, stream), "allocating ", bytes, " bytes for ", what);
+  // what: what it is for, for error messages. pool: workspace_pool(), or null: the driver's own.
+  PoolMemory(size_t bytes, const char* what, cudaStream_t stream, cudaMemPool_t pool = nullptr)
+      : stream_(stream) {
+    check_cuda(pool != nullptr ? cudaMallocFromPoolAsync(&data_, bytes, pool, stream)
+                               : cudaMallocAsync(&data_, bytes, stream),
+               "allocating ", bytes, " bytes for ", what);
   }
   ~PoolMemory() {
     if (data_ != nullptr) cudaFreeAsync(data_, stream_);
@@ -76,27 +91,29 @@ inline bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Runs with scratch memory: the caller's, or memory of the driver's pool in stream order.
-inline void with_workspace(Launch& launch, int64_t bytes, cudaStream_t stream, auto run) {
-  if (bytes == 0) return run();
-  if (launch.workspace != nullptr) {
-    KEYHOLE_CHECK(launch.workspace_bytes >= bytes, "attention: the workspace has ",
-                  launch.workspace_bytes, " bytes; this call needs ", bytes);
-    return run();
-  }
-  check_cuda(cudaMallocAsync(&launch.workspace, size_t(bytes), stream),
-             "allocating a workspace of ", bytes, " bytes");
-  launch.workspace_bytes = bytes;
-  try {
-    run();
-  } catch (...) {
-    cudaFreeAsync(launch.workspace, stream);
-    throw;
-  }
-  check_cuda(cudaFreeAsync(launch.workspace, stream), "giving back the workspace");
-}
-
 // Clears an error that an earlier call elsewhere left behind, so that it is not taken for ours.
 inline void forget_old_errors() { cudaGetLastError(); }
+
+// Calls run(workspace) with the caller's memory, or with memory of the workspace pool in stream
+// order. bytes 0: run(nullptr).
+inline void with_workspace(OnGpu& here, const Workspace& brought, const AllocateWorkspace& allocate,
+                           int64_t bytes, cudaStream_t stream, auto run) {
+  if (bytes == 0) return run(static_cast<void*>(nullptr));
+  void* workspace = workspace_of_caller(brought, allocate, bytes);
+  if (workspace != nullptr) {
+    here.return_from_others();
+    forget_old_errors();  // an allocator may have had to try twice
+    return run(workspace);
+  }
+  check_cuda(cudaMallocFromPoolAsync(&workspace, size_t(bytes), workspace_pool(), stream),
+             "allocating a workspace of ", bytes, " bytes");
+  try {
+    run(workspace);
+  } catch (...) {
+    cudaFreeAsync(workspace, stream);
+    throw;
+  }
+  check_cuda(cudaFreeAsync(workspace, stream), "giving back the workspace");
+}
 
 }  // namespace keyhole

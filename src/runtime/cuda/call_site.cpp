@@ -15,8 +15,11 @@ namespace {
 
 class GpuSite final : public CallSite {
  public:
-  GpuSite(const Device& device, void* stream)
-      : device_(device), stream_(static_cast<cudaStream_t>(stream)), here_(device.ordinal) {
+  GpuSite(const Device& device, void* stream, const AllocateWorkspace& allocate)
+      : device_(device),
+        stream_(static_cast<cudaStream_t>(stream)),
+        allocate_(allocate),
+        here_(device.ordinal) {
     forget_old_errors();
   }
   // Also when a launch failed: those queued before it still read the lists.
@@ -57,14 +60,13 @@ class GpuSite final : public CallSite {
   }
 
   void with_scratch(int64_t bytes, const std::function<void(void*)>& run) override {
-    if (bytes == 0) return run(nullptr);
-    const PoolMemory memory(size_t(bytes), "scratch memory", stream_);
-    run(memory.data());
+    with_workspace(here_, {}, allocate_, bytes, stream_, run);
   }
 
  private:
   Device device_;
   cudaStream_t stream_;
+  const AllocateWorkspace& allocate_;
   OnGpu here_;
   std::vector<std::shared_ptr<UploadedPlan>> plans_;
   std::deque<GatherView> tables_;  // a deque: its elements never move
@@ -72,9 +74,10 @@ class GpuSite final : public CallSite {
 
 }  // namespace
 
-std::unique_ptr<CallSite> call_site_on_gpu(const Device& device, void* stream) {
+std::unique_ptr<CallSite> call_site_on_gpu(const Device& device, void* stream,
+                                           const AllocateWorkspace& allocate) {
   gpu(device);  // throws if there is no such GPU
-  return std::make_unique<GpuSite>(device, stream);
+  return std::make_unique<GpuSite>(device, stream, allocate);
 }
 
 }  // namespace keyhole

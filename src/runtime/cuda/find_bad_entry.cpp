@@ -27,7 +27,8 @@ std::optional<BadEntry> find_bad_entry_on_gpu(const GatherView& lists, const Dev
                 "graph is captured; check the indices before, or leave it out");
   if (lists.groups * lists.lists * lists.table.count == 0) return {};
   forget_old_errors();
-  const PoolMemory found(sizeof(uint64_t), "what is found in the indices", stream);
+  const PoolMemory found(sizeof(uint64_t), "what is found in the indices", stream,
+                         workspace_pool());
   device::launch_find_bad_entry(lists, static_cast<uint64_t*>(found.data()), stream);
   const auto number = wait_for<uint64_t>(found.data(), stream);
   if (number == device::kNoBadEntry) return {};

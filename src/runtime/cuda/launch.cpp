@@ -211,23 +211,27 @@ int64_t workspace_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShap
 }
 
 template <class Args>
-void run_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile, Args& args) {
-  const OnGpu here(args.q.device.ordinal);
+void run_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile, Args& args,
+                const AllocateWorkspace& allocate) {
+  OnGpu here(args.q.device.ordinal);
   forget_old_errors();
   describe_gpu(args.q.device, args.launch);
   const auto stream = static_cast<cudaStream_t>(args.launch.stream);
   const auto on_gpu = lists_on_gpu(lists, kernel, tile, args);
   args.plan = on_gpu->view();
   const Scratch scratch = scratch_of(kernel, *on_gpu, args);
-  const auto launch = [&] {
+  const Workspace brought = {args.launch.workspace, args.launch.workspace_bytes};
+  const auto launch = [&](void* workspace) {
+    args.launch.workspace = workspace;
+    args.launch.workspace_bytes = scratch.bytes;
     if (on_gpu->bytes() > 0) {
-      on_gpu->make(static_cast<char*>(args.launch.workspace) + scratch.lists_at, stream);
+      on_gpu->make(static_cast<char*>(workspace) + scratch.lists_at, stream);
       args.plan = on_gpu->view();
     }
     run(kernel, args);
   };
   try {
-    with_workspace(args.launch, scratch.bytes, stream, launch);
+    with_workspace(here, brought, allocate, scratch.bytes, stream, launch);
   } catch (...) {
     try {  // if a launch fails, those queued before it still read the lists
       on_gpu->was_used_on(stream);
@@ -249,12 +253,12 @@ int64_t backward_workspace_on_gpu(const KernelEntry& kernel, const Lists& lists,
   return workspace_on_gpu(kernel, lists, tile, args);
 }
 void run_forward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
-                        ForwardArgs args) {
-  run_on_gpu(kernel, lists, tile, args);
+                        ForwardArgs args, const AllocateWorkspace& allocate) {
+  run_on_gpu(kernel, lists, tile, args, allocate);
 }
 void run_backward_on_gpu(const KernelEntry& kernel, const Lists& lists, TileShape tile,
-                         BackwardArgs args) {
-  run_on_gpu(kernel, lists, tile, args);
+                         BackwardArgs args, const AllocateWorkspace& allocate) {
+  run_on_gpu(kernel, lists, tile, args, allocate);
 }
 
 void merge_on_gpu(const TensorView& into_out, const TensorView& into_lse,
