@@ -13,7 +13,9 @@ std::string to_string(const BackwardSchedule& schedule) {
                      : schedule.dq == DqOrder::written  ? "dq written"
                      : schedule.dq == DqOrder::by_turns ? "dq by turns"
                                                         : "dq atomic";
-  text += schedule.heads == SumOrder::atomic ? ", dk and dv atomic" : ", dk and dv in order";
+  text += schedule.heads == SumOrder::atomic     ? ", dk and dv atomic"
+          : schedule.heads == SumOrder::by_turns ? ", dk and dv by turns"
+                                                 : ", dk and dv in order";
   if (schedule.key_lists == KeyListOrder::atomic) text += ", key lists atomic";
   if (schedule.key_lists == KeyListOrder::by_span) text += ", key lists by span";
   return text;

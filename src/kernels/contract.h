@@ -61,7 +61,11 @@ enum class DqOrder : uint8_t {
 constexpr bool is_added_up(DqOrder order) {
   return order == DqOrder::atomic || order == DqOrder::by_turns;
 }
-enum class SumOrder : uint8_t { fixed, atomic };
+enum class SumOrder : uint8_t {
+  fixed,     // a CTA follows one head after another, or there is one
+  atomic,    // added to fp32 sums in any order
+  by_turns,  // added to fp32 sums, head after head: always the same order
+};
 enum class KeyListOrder : uint8_t {
   by_key,   // key after key, from the lists that name it: always the same order
   by_span,  // spans of keys, list after list: always the same order (device/span_lists.h)

@@ -153,7 +153,7 @@ std::string objections(const std::string& backend, std::span<const KernelEntry> 
   struct Asked {
     bool any_dtype, any_call;
   };
-  for (const Asked asked : {Asked{false, false}, {false, true}, {true, true}}) {
+  for (const Asked asked : {Asked{false, false}, {false, true}, {true, false}, {true, true}}) {
     if (!reasons.empty()) break;
     for (const KernelEntry& kernel : kernels) {
       if (kernel.backend != backend || kernel.operation != request.operation) continue;

@@ -27,7 +27,7 @@ Summed summed_by(const BackwardArgs& args) {
   if (plan.tiles.empty()) {
     return {false, schedule.key_lists != KeyListOrder::by_key && !plan.gathers.empty()};
   }
-  return {is_added_up(schedule.dq), schedule.heads == SumOrder::atomic};
+  return {is_added_up(schedule.dq), schedule.heads != SumOrder::fixed};
 }
 
 // Rows of slots for the part that needs most: parts run one after another and share them.
@@ -50,7 +50,8 @@ bool follows_spans(const BackwardArgs& args) {
 
 // What BackwardParams::turns points to.
 int64_t num_turns(const Sizes& sizes, const TileView& view) {
-  return 1 + int64_t{sizes.num_heads()} * view.classes * view.q_tiles;
+  const int64_t kv_heads = int64_t{sizes.batch} * sizes.kv_heads;
+  return 1 + view.classes * (int64_t{sizes.num_heads()} * view.q_tiles + 2 * kv_heads * view.k_tiles);
 }
 
 // The layout of the workspace. Without memory only the sizes are meaningful.

@@ -99,10 +99,11 @@ struct BackwardParams {
   TileView view;
   DqOrder dq_order = DqOrder::by_queries;  // whether the launch by key tile computes dq, and how
   Accumulators sums;                       // a null pointer: write the gradient itself
-  KeySlots slots;                        // null pointers: no transposed list of this part is split
-  int64_t dq_rows_per_class = 0;         // not 0: sums.dq is stored in blocks (query_blocks.cuh)
-  // Of DqOrder::by_turns: how many work items were drawn; then how many key tiles were added to each
-  // query tile, [batch * heads][classes][q_tiles]. Zeros at first.
+  KeySlots slots;                 // null pointers: no transposed list of this part is split
+  int64_t dq_rows_per_class = 0;  // not 0: sums.dq is stored in blocks (query_blocks.cuh)
+  // Of DqOrder::by_turns: how many work items were drawn; how many key tiles were added to each
+  // query tile, [batch * heads][classes][q_tiles]; how many query heads were added to each half of
+  // a key tile, [batch * kv_heads][classes][k_tiles][2]. Zeros at first.
   int32_t* turns = nullptr;
   bool is_first = true, is_last = true;  // among the parts of the plan
   int32_t* found_nonfinite = nullptr;    // set to 1 by a launch that wrote a NaN or infinity

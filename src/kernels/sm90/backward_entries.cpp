@@ -36,14 +36,12 @@ bool visits_queries_once(const Request& request, const TileShape& tile) {
   return request.lists != nullptr && request.lists->visits_queries_once(tile);
 }
 
-// Why sums have no fixed order. dk and dv have one if each kv head has one query head, whose chunks
-// are combined in order.
+// Why sums of wide heads have no fixed order; those of others go by turns.
 template <class C>
 std::string why_in_no_order(const Request& request) {
+  if (C::head_dim <= kNarrow) return {};
   if (request.shares_kv_heads) return "adds up dk and dv of query heads in no fixed order";
-  if (C::head_dim > kNarrow && !visits_queries_once(request, {C::tile_q, C::tile_k})) {
-    return "adds up dq in no fixed order";
-  }
+  if (!visits_queries_once(request, {C::tile_q, C::tile_k})) return "adds up dq in no fixed order";
   return {};
 }
 
@@ -61,15 +59,19 @@ std::string objection(const Request& request) {
 }
 
 BackwardSchedule schedule(const Request& request, const TileShape& tile) {
-  const bool is_written = visits_queries_once(request, tile);
+  // The kernel that writes dq adds up dk and dv of query heads in any order.
+  const bool has_turns = request.deterministic && request.shares_kv_heads;
+  const bool is_written = visits_queries_once(request, tile) && !has_turns;
   // Key lists with a softcap, or with a fixed order, use the launches that run on any GPU.
   const bool scatters = !request.deterministic && !request.has_softcap;
   return {.dq = is_written              ? DqOrder::written
                 : request.deterministic ? DqOrder::by_turns
                                         : DqOrder::atomic,
-          .heads = request.shares_kv_heads ? SumOrder::atomic : SumOrder::fixed,
+          .heads = has_turns                 ? SumOrder::by_turns
+                   : request.shares_kv_heads ? SumOrder::atomic
+                                             : SumOrder::fixed,
           .key_lists = scatters ? KeyListOrder::atomic : device::key_lists_in_order(request),
-          .splits_lists = true};
+          .splits_lists = !has_turns};
 }
 
 struct Padded {

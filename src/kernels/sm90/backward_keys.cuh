@@ -36,7 +36,7 @@ struct Columns {
   uint32_t step[kSteps > 0 ? kSteps : 1][4];
 };
 
-template <class T, class C, class Rule>
+template <bool kTurns, class T, class C, class Rule>
 struct KeysConsumer {
   using Keys = typename KeysShared<C>::Keys;
   using Queries = typename KeysShared<C>::Queries;
@@ -409,9 +409,16 @@ struct KeysConsumer {
     }
   }
   __device__ __forceinline__ void add_gradients(const device::Work& work) {
+    const auto meet = [&] { meet_warpgroup(); };
+    if constexpr (kTurns) {
+      await_turn_of_head(p, shared.planned[slot.stage()], warpgroup, thread() == 0, meet);
+    }
     add_sums<C>(p, work, first_key(), dk, p.sizes.scale, p.sizes.head_dim, p.slots.dk, p.sums.dk);
     add_sums<C>(p, work, first_key(), dv, 1, p.sizes.v_head_dim, p.slots.dv, p.sums.dv);
     if (Rule::kChecksSums && !(all_finite(dk) && all_finite(dv))) *p.found_nonfinite = 1;
+    if constexpr (kTurns) {
+      end_turn_of_head(p, shared.planned[slot.stage()], warpgroup, thread() == 0, meet);
+    }
     meet_warpgroup();  // none of its warps reads the item any more
   }
 
@@ -444,8 +451,7 @@ struct KeysConsumer {
 
 // Persistent CTAs: each processes its share of the work items of all query heads. Query heads of
 // one kv head add to the same sums.dk and sums.dv. tiles: which query tiles of the lists are
-// followed. kTurns: dq is added
-// up by turns (backward_turns.cuh).
+// followed. kTurns: gradients are added up in a fixed order (backward_turns.cuh).
 template <bool kTurns, class T, class C, class Rule, class Tiles>
 __device__ __forceinline__ void follow_keys(const BackwardParams& p, const BackwardMaps& maps,
                                             const typename Rule::Numbers& numbers,
@@ -465,7 +471,7 @@ __device__ __forceinline__ void follow_keys(const BackwardParams& p, const Backw
     if (warp == kConsumerWarps + 3) take_dq<kTurns>(p, shared);
   } else {
     grow_registers<kConsumerRegisters>();
-    KeysConsumer<T, C, Rule>{p, maps, numbers, shared, warp / 4}.follow();
+    KeysConsumer<kTurns, T, C, Rule>{p, maps, numbers, shared, warp / 4}.follow();
   }
 }
 

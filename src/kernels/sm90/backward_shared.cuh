@@ -72,9 +72,10 @@ struct DqRows {
   int64_t num_q;     // of the class
   DqForm form;
 };
-// Of query tile 0 in the item's head and class: its list, and its counter (backward_turns.cuh).
+// Where turns are told (backward_turns.cuh): the list and the counter of query tile 0 in the item's
+// head and class; the counters of its keys.
 struct TurnRows {
-  int64_t first_list, first_counter;
+  int64_t first_list, first_counter, keys_counter;
 };
 // One key tile of one query head and the query tiles that attend to it, or a chunk of them.
 struct PlannedKeys {

@@ -1,7 +1,8 @@
 // src/kernels/sm90/backward_turns.cuh
-// dq in a fixed order. The key tiles of a query tile are added in ascending order, whoever computes
-// them: a counter in memory tells how many have been added. These kernels are others than those
-// that add in any order, which have no registers to spare.
+// Gradients in a fixed order. The key tiles of a query tile are added to dq in ascending order,
+// whoever computes them: a counter in memory tells how many have been added. So are query heads to
+// dk and dv of the kv head that they share. These kernels are others than those that add in any
+// order, which have no registers to spare.
 //
 // CTAs draw items in the order of their lists (view.h), so that an item only waits for items that
 // have begun. Lists are followed from their end: in causal patterns and in windows, key tiles then
@@ -12,12 +13,30 @@
 
 namespace keyhole::sm90 {
 
+__device__ __forceinline__ bool shares_keys(const device::Sizes& sizes) {
+  return sizes.heads != sizes.kv_heads;
+}
+
 __device__ __forceinline__ TurnRows turn_rows(const BackwardParams& p, const device::Work& work) {
   const TileView& view = p.view;
-  const auto first_of = [&](int32_t unit) {
-    return (int64_t{unit} * view.classes + work.class_index) * view.q_tiles;
-  };
-  return {first_of(view.group_of[work.head_index]), 1 + first_of(work.head_index)};
+  const auto class_of = [&](int64_t unit) { return unit * view.classes + work.class_index; };
+  const int64_t all = int64_t{p.sizes.num_heads()} * view.classes * view.q_tiles;
+  const int64_t keys = class_of(work.batch * p.sizes.kv_heads + work.kv_head) * view.k_tiles;
+  return {class_of(view.group_of[work.head_index]) * view.q_tiles,
+          1 + class_of(work.head_index) * view.q_tiles, 1 + all + 2 * (keys + work.row_tile)};
+}
+
+// Waits until the counter says so.
+__device__ __forceinline__ void await_count(const int32_t* counter, int32_t count) {
+#ifdef KEYHOLE_BOUNDED_WAITS
+  constexpr int kMany = 1 << 22;
+  for (int polls = 0; device::load_acquire(counter) < count; ++polls) {
+    if (polls >= kMany) mma::raise_error();
+  }
+#else
+  while (device::load_acquire(counter) < count) {
+  }
+#endif
 }
 
 // How many key tiles come before that of the item in the list of a query tile; for a warp.
@@ -43,16 +62,7 @@ __device__ __forceinline__ int32_t* turn_counter(const BackwardParams& p,
 // For a warp. A caller's list may name a tile twice, which then has the same turn twice.
 __device__ __forceinline__ void await_turn(const BackwardParams& p, const PlannedKeys& planned,
                                            const PlannedStep& step) {
-  const int32_t* const counter = turn_counter(p, planned, step);
-#ifdef KEYHOLE_BOUNDED_WAITS
-  constexpr int kMany = 1 << 22;
-  for (int polls = 0; device::load_acquire(counter) < step.turn; ++polls) {
-    if (polls >= kMany) mma::raise_error();
-  }
-#else
-  while (device::load_acquire(counter) < step.turn) {
-  }
-#endif
+  await_count(turn_counter(p, planned, step), step.turn);
   fence_between_proxies();
 }
 // All that the warp has added is in memory.
@@ -63,6 +73,31 @@ __device__ __forceinline__ void end_turn(const BackwardParams& p, const PlannedK
   __threadfence();
   __syncwarp();
   if (device::thread_index() % 32 == 0) device::add_release(turn_counter(p, planned, step), 1);
+}
+
+// For a warpgroup, around what it adds to dk and dv of its half of the keys: its head is the n-th
+// of those that share them. meet(): waits for the warpgroup.
+template <class Meet>
+__device__ __forceinline__ void await_turn_of_head(const BackwardParams& p,
+                                                   const PlannedKeys& planned, int half,
+                                                   bool is_first_thread, Meet meet) {
+  if (!shares_keys(p.sizes)) return;
+  if (is_first_thread) {
+    const int32_t turn = planned.work.head % (p.sizes.heads / p.sizes.kv_heads);
+    await_count(p.turns + planned.turns.keys_counter + half, turn);
+  }
+  meet();
+}
+template <class Meet>
+__device__ __forceinline__ void end_turn_of_head(const BackwardParams& p,
+                                                 const PlannedKeys& planned, int half,
+                                                 bool is_first_thread, Meet meet) {
+  if (!shares_keys(p.sizes)) return;
+  __threadfence();
+  meet();
+  if (is_first_thread) {
+    device::add_release(p.turns + planned.turns.keys_counter + half, 1);
+  }
 }
 
 }  // namespace keyhole::sm90
