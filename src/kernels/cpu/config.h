@@ -26,6 +26,11 @@ inline constexpr int64_t kStripQueries = 128;
 // The padding puts neighbouring rows of a strip in different cache sets.
 inline constexpr int64_t kStripStride = kStripKeys + 16;
 
+// Entmax only compares scores and keeps few (entmax_scan.h): its strips are wider, and scored for
+// so many queries at a time that they stay in the L2 cache.
+inline constexpr int64_t kScanKeys = 1024, kScanRows = 32;
+inline constexpr int64_t kScanStride = kScanKeys + 16;
+
 // Packs are made for as many heads at a time as fit here (at least one). More heads would only
 // touch more fresh memory; fewer would make threads wait for each other more often.
 inline constexpr int64_t kPackBytes = int64_t{16} << 20;

@@ -1,6 +1,6 @@
 // src/kernels/cpu/entmax-inl.h
-// Entmax and top_k in vectors: which scores a row keeps, its lambda, weights and slopes, and sums
-// over gathered rows of tensors as they are stored.
+// Entmax and top_k in vectors: lambda of a list of scores, its weights and slopes, and sums over
+// gathered rows of tensors as they are stored. collect-inl.h makes the lists.
 #if defined(KEYHOLE_CPU_ENTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KEYHOLE_CPU_ENTMAX_INL_H_
 #undef KEYHOLE_CPU_ENTMAX_INL_H_
@@ -123,65 +123,6 @@ void cap(T* scores, int64_t stride, int64_t rows, int64_t cols, T factor, T soft
       hn::StoreU(hn::Mul(outer, bent), d, scores + c);
     }
   }
-}
-
-template <bool kScales, class T>
-HWY_INLINE void collect_scaled(const T* scores, int64_t stride, int64_t rows, int64_t cols,
-                               T factor, int32_t first_key, T reach, const Candidates<T>& to) {
-  const Tag<T> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  constexpr T kNan = std::numeric_limits<T>::quiet_NaN(), kUnit = std::numeric_limits<T>::epsilon();
-  const auto factors = hn::Set(d, factor);
-  const auto load = [&](const T* from) HWY_ATTR {
-    const auto v = hn::LoadU(d, from);
-    return kScales ? hn::Mul(v, factors) : v;
-  };
-  for (int64_t r = 0; r < rows; ++r, scores += stride) {
-    // Once a list has a bound of its own, a larger score raises it little.
-    if (to.bound[r] == std::numeric_limits<T>::lowest() &&
-        reach < std::numeric_limits<T>::infinity()) {
-      auto tops = load(scores);
-      for (int64_t c = lanes; c < cols; c += lanes) tops = hn::Max(tops, load(scores + c));
-      // Not for NaN, which is taken in below.
-      const T lowest = hn::GetLane(hn::MaxOfLanes(d, tops)) - reach;
-      if (lowest > to.bound[r]) to.bound[r] = lowest;
-    }
-    const auto bound = hn::Set(d, to.bound[r]);
-    // What is below it before scaling is below the bound after, whatever rounding does; most is.
-    // NaN, for a factor that divides no number, takes in everything.
-    const T sure = kScales && factor > 0 ? to.bound[r] / factor : kNan;
-    const auto below = hn::Set(d, kScales ? sure - 4 * kUnit * std::abs(sure) : to.bound[r]);
-    T* const row_scores = to.scores + r * to.room;
-    int32_t* const row_keys = to.keys + r * to.room;
-    int64_t count = to.count[r];
-    const auto take = [&](hn::Mask<Tag<T>> keeps, hn::Vec<Tag<T>> v, int64_t c) HWY_ATTR {
-      const ConsecutiveKeys from = {first_key + int32_t(c)};
-      count += append<T>(keeps, v, from, row_scores + count, row_keys + count);
-    };
-    int64_t c = 0;
-    for (; c + 2 * lanes <= cols; c += 2 * lanes) {
-      const auto is_low = hn::Lt(hn::LoadU(d, scores + c), below);
-      if (hn::AllTrue(d, hn::And(is_low, hn::Lt(hn::LoadU(d, scores + c + lanes), below))))
-          [[likely]]
-        continue;
-      const auto a = load(scores + c), b = load(scores + c + lanes);
-      take(hn::Not(hn::Lt(a, bound)), a, c);
-      take(hn::Not(hn::Lt(b, bound)), b, c + lanes);
-    }
-    for (; c < cols; c += lanes) {
-      const auto v = load(scores + c);
-      take(hn::Not(hn::Lt(v, bound)), v, c);
-    }
-    to.count[r] = count;
-  }
-}
-
-template <class T>
-void collect(const T* scores, int64_t stride, int64_t rows, int64_t cols, T factor,
-             int32_t first_key, T reach, const Candidates<T>& to) {
-  if (factor == 1)
-    return collect_scaled<false>(scores, stride, rows, cols, factor, first_key, reach, to);
-  collect_scaled<true>(scores, stride, rows, cols, factor, first_key, reach, to);
 }
 
 template <class T>

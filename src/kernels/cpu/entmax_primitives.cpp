@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"  // includes this file again for every instruction set
 #endif
 
+#include "kernels/cpu/collect-inl.h"
 #include "kernels/cpu/entmax-inl.h"
 
 KEYHOLE_SIMD_BEGIN

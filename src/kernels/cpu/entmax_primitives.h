@@ -18,7 +18,18 @@ struct Candidates {
   int32_t* keys;  // [rows][room]
   int64_t room;   // at least a whole vector more than a row is filled
   int64_t* count;
-  T* bound;  // what is below has no weight
+  T* bound;   // what is below has no weight
+  T* lambda;  // a lower bound of it
+
+  Candidates from_row(int64_t r) const {
+    return {scores + r * room, keys + r * room, room, count + r, bound + r, lambda + r};
+  }
+};
+
+// How a bound is found for a row that has none.
+struct FirstBound {
+  EntmaxPower power;
+  int64_t top_k;  // 0: all keys
 };
 
 // Lists that are read by vectors have room for a whole one behind their end.
@@ -28,11 +39,12 @@ struct EntmaxPrimitives {
 
   // scores = softcap * tanh(factor * scores)
   void (*cap)(T* scores, int64_t stride, int64_t rows, int64_t cols, T factor, T softcap);
-  // Appends the scores, times the factor, that are not below the bound of their row, NaN too, after
-  // raising a bound that is the lowest number to the largest score - reach, if that is finite.
-  // Column x is key first_key + x; cols is a multiple of the lanes.
+  // Appends the scores, times the factor, that are not below the bound of their row, NaN too, and
+  // perhaps a few just below. If first_bound is given, a bound that is the lowest number is raised
+  // by these scores before, and lambda with it where they tell it. Column x is key first_key + x;
+  // cols is a multiple of 16, up to kScanKeys; up to kPanel scores behind a row are read.
   void (*collect)(const T* scores, int64_t stride, int64_t rows, int64_t cols, T factor,
-                  int32_t first_key, T reach, const Candidates<T>& to);
+                  int32_t first_key, const FirstBound* first_bound, const Candidates<T>& to);
 
   // lambda of a list of scores, NaN if one of them is not finite; writes behind its end. at_least:
   // a lower bound, such as the lambda of some of them.

@@ -7,10 +7,11 @@
 //                                 each row keeps what is not below its bound
 //   anything else, long rows      one row at a time, by gathered keys
 //
-// The bound of a row rises with its largest score (base/entmax.h), and when its list is full with
-// the lambda of the list. 16-bit products are made on AMX tiles where a kernel says so (kOnAmx);
-// sums are in fp32 either way. Memory: a list has kRoom places in a block, and as many as the row
-// has keys where it is alone.
+// The bound of a row begins with the largest scores of its first strip (base/entmax.h), and rises
+// with the lambda of its list when that is full. The wider the strip, the better the first bound,
+// and the fewer keys a row takes in. 16-bit products are made on AMX tiles where a kernel says so
+// (kOnAmx); sums are in fp32 either way. Memory: a list has kRoom places in a block, and as many as
+// the row has keys where it is alone.
 #pragma once
 
 #include <algorithm>
@@ -182,8 +183,8 @@ class EntmaxScan {
   struct Nothing {};
   static constexpr T kLowest = std::numeric_limits<T>::lowest();
   // Of a row in a block. Lists that begin a power of 2 apart would share their cache sets.
-  static constexpr int64_t kRoom = 8192 + 272;
-  static constexpr int64_t kMostListed = kRoom - kStripKeys - 2 * kMaxLanes<T>;
+  static constexpr int64_t kMostListed = 8192;
+  static constexpr int64_t kRoom = kMostListed + kScanKeys + 2 * kMaxLanes<T>;
   static constexpr int64_t kShortList = 32;  // that is not worth shortening
   static constexpr int64_t kMore = 24;  // keys that a list takes in before it is shortened again
   static constexpr int64_t kRowsAlone = 16;  // of a block whose rows are scanned one by one
@@ -218,7 +219,7 @@ class EntmaxScan {
   template <class BoundOf>
   void scan_tiles(const Block& block, BoundOf bound_of, bool knows_lambdas, Work& work) const {
     const int64_t rows = block.queries.count;
-    work.strip.reserve(kMostRows * kStripStride);
+    work.strip.reserve(kScanRows * kScanStride + kPanel);  // a row is read by whole words
     work.scores.reserve(kMostRows * kRoom);
     work.keys.reserve(kMostRows * kRoom);
     work.bound.reserve(kMostRows);
@@ -227,10 +228,11 @@ class EntmaxScan {
     work.lambda.assign(size_t(rows), -std::numeric_limits<T>::infinity());
     work.is_alone.assign(size_t(rows), false);
     for (int64_t r = 0; r < rows; ++r) work.bound[r] = bound_of(r);
-    const Candidates<T> to = {work.scores.data(), work.keys.data(), kRoom, work.count.data(),
-                              work.bound.data()};
+    const Candidates<T> to = {work.scores.data(), work.keys.data(),  kRoom,
+                              work.count.data(),  work.bound.data(), work.lambda.data()};
     // Bounds that come from lambdas are as high as they can be.
-    const T reach = knows_lambdas ? std::numeric_limits<T>::infinity() : T(power_.reach());
+    const FirstBound unknown = {power_, top_k_};
+    const FirstBound* const first_bound = knows_lambdas ? nullptr : &unknown;
     [[maybe_unused]] const std::conditional_t<kOnAmx, amx::Tiles, Nothing> session;
     Rows<const T> q{};
     if constexpr (kOnAmx) {
@@ -242,12 +244,16 @@ class EntmaxScan {
     }
     const T factor = rule_.is_bent() ? T(1) : this->factor();
     const int32_t group = view().group_of[block.head.index(p_)];
-    for_each_strip(list_of(view(), group, block.c, block.q_tile), view().tile.k, kStripKeys,
+    for_each_strip(list_of(view(), group, block.c, block.q_tile), view().tile.k, kScanKeys,
                    [&](const Strip& strip) {
-                     score(strip, q, block, work);
-                     for (const Strip::Piece& piece : strip.pieces()) {
-                       lists_.collect(work.strip.data() + piece.col, kStripStride, rows,
-                                      piece.count, factor, int32_t(piece.row), reach, to);
+                     for (int64_t first = 0; first < rows; first += kScanRows) {
+                       const int64_t some = std::min(kScanRows, rows - first);
+                       score(strip, q, block, first, some, work);
+                       for (const Strip::Piece& piece : strip.pieces()) {
+                         lists_.collect(work.strip.data() + piece.col, kScanStride, some,
+                                        piece.count, factor, int32_t(piece.row), first_bound,
+                                        to.from_row(first));
+                       }
                      }
                      for (int64_t r = 0; r < rows; ++r) {
                        if (work.count[size_t(r)] > work.limit[size_t(r)]) shorten(r, work);
@@ -255,8 +261,10 @@ class EntmaxScan {
                    });
   }
 
-  void score(const Strip& strip, const Rows<const T>& q, const Block& block, Work& work) const {
-    const int64_t rows = block.queries.count, unit = block.i / p_.group;
+  // Of `rows` queries of the block, from `first` on.
+  void score(const Strip& strip, const Rows<const T>& q, const Block& block, int64_t first,
+             int64_t rows, Work& work) const {
+    const int64_t unit = block.i / p_.group;
     const int64_t first_key = int64_t{block.c} * view().k_tiles * view().tile.k;
     const Packed* const panels = packed_.data() + unit * panels_per_unit() * panel_size();
     for (const Strip::Piece& piece : strip.pieces()) {
@@ -269,34 +277,34 @@ class EntmaxScan {
           amx::multiply(kType, {.rows = amx::padded_rows(rows),
                                 .cols = cols,
                                 .depth = depth_,
-                                .a = bits_of(work.stored_q.data()),
+                                .a = bits_of(work.stored_q.data()) + first * depth_,
                                 .a_stride = depth_,
                                 .b = keys,
                                 .b_stride = kPanel,
                                 .c = scores,
-                                .c_stride = kStripStride});
+                                .c_stride = kScanStride});
         } else {
           simd_.gemm({.rows = rows,
                       .cols = cols,
                       .depth = p_.head_dim,
-                      .a = q.data,
+                      .a = q.data + first * q.stride,
                       .a_stride = q.stride,
                       .b = keys,
                       .b_stride = kPanel,
                       .c = scores,
-                      .c_stride = kStripStride,
+                      .c_stride = kScanStride,
                       .meanwhile = &work.soon});
         }
         done += cols;
       }
     }
     if (rule_.is_bent()) {
-      lists_.cap(work.strip.data(), kStripStride, rows, strip.cols, factor(), T(p_.rule.softcap));
+      lists_.cap(work.strip.data(), kScanStride, rows, strip.cols, factor(), T(p_.rule.softcap));
     }
     const int64_t words = words_per_row(view().tile.k);
     for (const Strip::Partial& partial : strip.partials()) {
-      simd_.mask(work.strip.data() + partial.col, kStripStride, rows, view().tile.k,
-                 view().bitmaps + partial.bitmap * view().tile.q * words, words);
+      simd_.mask(work.strip.data() + partial.col, kScanStride, rows, view().tile.k,
+                 view().bitmaps + (partial.bitmap * view().tile.q + first) * words, words);
     }
   }
 

@@ -10,6 +10,7 @@
 #define KEYHOLE_CPU_SIMD_H_
 #endif
 
+#include <cstring>
 #include <type_traits>
 
 #include "base/dtype.h"
@@ -163,6 +164,17 @@ HWY_INLINE hn::Vec<D> shift_into_exponent(D d, hn::Vec<D> v) {
 template <class D>
 HWY_INLINE hn::Mask<D> mask_from_bits(D d, uint64_t bits) {
   return hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&bits));
+}
+
+// The other way.
+template <class D>
+HWY_INLINE uint64_t bits_of_mask(D d, hn::Mask<D> mask) {
+  using Bits = std::conditional_t<(hn::MaxLanes(D()) > 8), uint16_t, uint8_t>;
+  uint8_t bytes[8];
+  hn::StoreMaskBits(d, mask, bytes);
+  Bits bits;
+  std::memcpy(&bits, bytes, sizeof bits);
+  return bits;
 }
 
 #if HWY_TARGET == HWY_SCALAR

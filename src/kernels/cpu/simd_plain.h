@@ -230,6 +230,13 @@ HWY_INLINE hn::MaskOf<T> mask_from_bits(Tag<T> d, uint64_t bits) {
   return mask;
 }
 
+template <class T>
+HWY_INLINE uint64_t bits_of_mask(Tag<T> d, hn::MaskOf<T> mask) {
+  uint64_t bits = 0;
+  for (size_t i = 0; i < hn::Lanes(d); ++i) bits |= uint64_t(mask.raw[i] & 1) << i;
+  return bits;
+}
+
 inline constexpr int64_t kSquare = 4;
 
 template <class Storage>

@@ -16,7 +16,7 @@ namespace keyhole::cpu {
 // A strip is a few pieces of consecutive rows (of keys or, transposed, of queries), and the
 // partial tiles among them.
 struct Strip {
-  static constexpr int kMostTiles = int(kStripKeys / 16);  // 16: the smallest tile
+  static constexpr int kMostTiles = int(kScanKeys / 16);  // of the widest; 16: the smallest tile
   struct Piece {
     int64_t row, count;  // rows [row, row + count) of the class
     int64_t col;         // where the piece begins in the strip
