@@ -9,18 +9,21 @@
 
 namespace keyhole::sm90 {
 
-template <DType kType, class C, Bend kBend, bool kTurns>
-void launch_in(const BackwardParams& params, cudaStream_t stream) {
+template <DType kType, class C, Bend kBend, DqOrder kOrder>
+void launch_in_order(const BackwardParams& params, cudaStream_t stream) {
   static device::OncePerGpu reserve;
   launch_by_keys<kType, C, kThreads, sizeof(KeysShared<C>)>(
-      reserve, backward_keys<device::Storage<kType>, C, kBend, kTurns>, params, stream);
+      reserve, backward_keys<device::Storage<kType>, C, kBend, kOrder>, params, stream);
 }
 template <DType kType, class C, Bend kBend>
 void launch_keys(const BackwardParams& params, cudaStream_t stream) {
-  if (params.dq_order == DqOrder::by_turns) {
-    launch_in<kType, C, kBend, true>(params, stream);
-  } else {
-    launch_in<kType, C, kBend, false>(params, stream);
+  switch (params.dq_order) {
+    case DqOrder::written:
+      return launch_in_order<kType, C, kBend, DqOrder::written>(params, stream);
+    case DqOrder::by_turns:
+      return launch_in_order<kType, C, kBend, DqOrder::by_turns>(params, stream);
+    default:
+      return launch_in_order<kType, C, kBend, DqOrder::atomic>(params, stream);
   }
 }
 

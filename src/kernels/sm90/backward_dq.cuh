@@ -75,8 +75,9 @@ __device__ __forceinline__ void add_rows_of_step(const BackwardParams& p,
 }
 
 // One warp: dq of every step of the CTA.
-template <bool kTurns, class C>
+template <DqOrder kOrder, class C>
 __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& shared) {
+  constexpr bool kTurns = kOrder == DqOrder::by_turns;
   // Few registers: two numbers tell all stages and parities.
   uint32_t item = 0, step = 0;
   const auto planned = [&]() -> const PlannedKeys& {

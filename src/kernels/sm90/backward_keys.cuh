@@ -36,7 +36,7 @@ struct Columns {
   uint32_t step[kSteps > 0 ? kSteps : 1][4];
 };
 
-template <bool kTurns, class T, class C, class Rule>
+template <DqOrder kOrder, class T, class C, class Rule>
 struct KeysConsumer {
   using Keys = typename KeysShared<C>::Keys;
   using Queries = typename KeysShared<C>::Queries;
@@ -145,9 +145,8 @@ struct KeysConsumer {
   __device__ __forceinline__ void put_dq(const Dq& dq) const {
     static_assert(C::stages == 2);
     shared.await(shared.dq_empty, uint32_t(state.stage()) ^ 1);
-    const DqRows& place = shared.planned[slot.stage()].dq;
-    if (place.form == DqForm::written) {
-      write_dq(dq, place);
+    if constexpr (kOrder == DqOrder::written) {
+      write_dq(dq, shared.planned[slot.stage()].dq);
     } else {
 #pragma unroll
       for (int i = 0; i < C::tile_q / 64; ++i) {
@@ -410,13 +409,13 @@ struct KeysConsumer {
   }
   __device__ __forceinline__ void add_gradients(const device::Work& work) {
     const auto meet = [&] { meet_warpgroup(); };
-    if constexpr (kTurns) {
+    if constexpr (kOrder == DqOrder::by_turns) {
       await_turn_of_head(p, shared.planned[slot.stage()], warpgroup, thread() == 0, meet);
     }
     add_sums<C>(p, work, first_key(), dk, p.sizes.scale, p.sizes.head_dim, p.slots.dk, p.sums.dk);
     add_sums<C>(p, work, first_key(), dv, 1, p.sizes.v_head_dim, p.slots.dv, p.sums.dv);
     if (Rule::kChecksSums && !(all_finite(dk) && all_finite(dv))) *p.found_nonfinite = 1;
-    if constexpr (kTurns) {
+    if constexpr (kOrder == DqOrder::by_turns) {
       end_turn_of_head(p, shared.planned[slot.stage()], warpgroup, thread() == 0, meet);
     }
     meet_warpgroup();  // none of its warps reads the item any more
@@ -451,14 +450,14 @@ struct KeysConsumer {
 
 // Persistent CTAs: each processes its share of the work items of all query heads. Query heads of
 // one kv head add to the same sums.dk and sums.dv. tiles: which query tiles of the lists are
-// followed. kTurns: gradients are added up in a fixed order (backward_turns.cuh).
-template <bool kTurns, class T, class C, class Rule, class Tiles>
+// followed. By turns, gradients are added up in a fixed order (backward_turns.cuh).
+template <DqOrder kOrder, class T, class C, class Rule, class Tiles>
 __device__ __forceinline__ void follow_keys(const BackwardParams& p, const BackwardMaps& maps,
                                             const typename Rule::Numbers& numbers,
                                             const Tiles& tiles) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<KeysShared<C>*>(memory);
-  if (threadIdx.x == 0) shared.init(kTurns);
+  if (threadIdx.x == 0) shared.init(kOrder == DqOrder::by_turns);
   __syncthreads();
 
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform
@@ -466,20 +465,20 @@ __device__ __forceinline__ void follow_keys(const BackwardParams& p, const Backw
     shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);
     if (warp == kConsumerWarps && lane == 0) KeysProducer<C>(maps, shared).load();
-    if (warp == kConsumerWarps + 1 && lane == 0) plan_steps<kTurns>(p, tiles, shared);
-    if (warp == kConsumerWarps + 2) copy_numbers<kTurns>(p, shared);
-    if (warp == kConsumerWarps + 3) take_dq<kTurns>(p, shared);
+    if (warp == kConsumerWarps + 1 && lane == 0) plan_steps<kOrder>(p, tiles, shared);
+    if (warp == kConsumerWarps + 2) copy_numbers<kOrder>(p, shared);
+    if (warp == kConsumerWarps + 3) take_dq<kOrder>(p, shared);
   } else {
     grow_registers<kConsumerRegisters>();
-    KeysConsumer<kTurns, T, C, Rule>{p, maps, numbers, shared, warp / 4}.follow();
+    KeysConsumer<kOrder, T, C, Rule>{p, maps, numbers, shared, warp / 4}.follow();
   }
 }
 
-template <class T, class C, Bend kBend, bool kTurns>
+template <class T, class C, Bend kBend, DqOrder kOrder>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_keys(const __grid_constant__ BackwardParams p,
                   const __grid_constant__ BackwardMaps maps) {
-  follow_keys<kTurns, T, C, SoftmaxKeys<kBend>>(p, maps, p.rule, AllTiles{});
+  follow_keys<kOrder, T, C, SoftmaxKeys<kBend>>(p, maps, p.rule, AllTiles{});
 }
 
 }  // namespace keyhole::sm90

@@ -21,7 +21,7 @@ struct AllTiles {
 
 // What the planner writes down of an item, in small steps, since it has few registers. ptxas moves
 // no loads across the fences.
-template <bool kTurns, class Tiles>
+template <DqOrder kOrder, class Tiles>
 __device__ __forceinline__ void plan_item(const BackwardParams& p, const Tiles& tiles,
                                           const WorkItem& item, PlannedKeys& planned) {
   device::decode_head(p.sizes, item.head, planned.work);
@@ -32,7 +32,7 @@ __device__ __forceinline__ void plan_item(const BackwardParams& p, const Tiles& 
   __threadfence_block();
   planned.num_steps = tiles.count(planned.work);
   planned.dq = dq_rows(p, planned.work);
-  if constexpr (kTurns) {
+  if constexpr (kOrder == DqOrder::by_turns) {
     __threadfence_block();
     planned.turns = turn_rows(p, planned.work);
   }
@@ -41,7 +41,7 @@ __device__ __forceinline__ void plan_item(const BackwardParams& p, const Tiles& 
 // The planner. All divisions happen here, once, instead of in every consumer thread. The list of
 // the next item is prefetched while the planner waits for a free slot. follow(planned): what else
 // is to be done with an item once it is planned.
-template <bool kTurns, class Cursor, class Shared, class Tiles, class Follow>
+template <DqOrder kOrder, class Cursor, class Shared, class Tiles, class Follow>
 __device__ __forceinline__ void plan(Cursor at, const BackwardParams& p, const Tiles& tiles,
                                      Shared& shared, Follow follow) {
   uint32_t num_planned = 0, end_step = 0;
@@ -53,11 +53,11 @@ __device__ __forceinline__ void plan(Cursor at, const BackwardParams& p, const T
   const auto publish = [&] { arrive(shared.is_planned[num_planned % kSlots]); };
   for (; at.is_valid(); at.next()) {
     const WorkItem& item = at.item().work;
-    const bool has_turn = kTurns && shares_keys(p.sizes);
+    const bool has_turn = kOrder == DqOrder::by_turns && shares_keys(p.sizes);
     if (item.num_tiles == 0 && p.sums.dk != nullptr && !has_turn) continue;  // adds nothing
     prefetch(p.view.t_runs + item.first_run);
     PlannedKeys& planned = await_slot();
-    plan_item<kTurns>(p, tiles, item, planned);
+    plan_item<kOrder>(p, tiles, item, planned);
     end_step += uint32_t(planned.num_steps);
     planned.end_step = end_step;
     publish();
@@ -69,7 +69,7 @@ __device__ __forceinline__ void plan(Cursor at, const BackwardParams& p, const T
 }
 
 // Plans items, and writes down the steps of each.
-template <bool kTurns, class C, class Tiles>
+template <DqOrder kOrder, class C, class Tiles>
 __device__ __forceinline__ void plan_steps(const BackwardParams& p, const Tiles& tiles,
                                            KeysShared<C>& shared) {
   const auto follow = [&](const PlannedKeys& planned, auto walk) {
@@ -83,12 +83,12 @@ __device__ __forceinline__ void plan_steps(const BackwardParams& p, const Tiles&
     }
   };
   const Shares& shares = p.view.t_work.shares;
-  if constexpr (kTurns) {
-    plan<true>(
+  if constexpr (kOrder == DqOrder::by_turns) {
+    plan<kOrder>(
         device::DrawnCursor(shares, p.turns), p, tiles, shared,
         [&](const PlannedKeys& planned) { follow(planned, device::BackwardWalk(planned.work)); });
   } else {
-    plan<false>(device::ShareCursor(shares), p, tiles, shared, [&](const PlannedKeys& planned) {
+    plan<kOrder>(device::ShareCursor(shares), p, tiles, shared, [&](const PlannedKeys& planned) {
       follow(planned, typename Tiles::Walk(tiles, planned.work));
     });
   }
@@ -177,8 +177,9 @@ class KeysProducer {
 };
 
 // Copies lse2 and delta of every step, and finds out its turn; one warp.
-template <bool kTurns, class C>
+template <DqOrder kOrder, class C>
 __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared) {
+  constexpr bool kTurns = kOrder == DqOrder::by_turns;
   // Few registers: two numbers tell all stages and parities, and the rest is made anew in every
   // step.
   uint32_t item = 0, step = 0;

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                 const __grid_constant__ device::TiledRows tiled,
                 const device::EntmaxCounters* counters) {
   if (counters->any_tiled == 0) return;
-  follow_keys</*kTurns=*/false, T, C, EntmaxKeys<kWhole>>(p, maps, numbers, ChosenTiles(tiled));
+  follow_keys<DqOrder::atomic, T, C, EntmaxKeys<kWhole>>(p, maps, numbers, ChosenTiles(tiled));
 }
 
 inline EntmaxNumbers numbers_of(const device::TiledRows& tiled) {

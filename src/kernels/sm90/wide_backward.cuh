@@ -32,8 +32,8 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     shrink_registers<C::producer_registers>();
     const int lane = int(threadIdx.x % 32);
     if (warp == 12 && lane == 0) {
-      plan<false>(device::ShareCursor(p.view.t_work.shares), p, AllTiles{}, shared,
-                  [](const PlannedKeys&) {});
+      plan<DqOrder::atomic>(device::ShareCursor(p.view.t_work.shares), p, AllTiles{}, shared,
+                            [](const PlannedKeys&) {});
     }
     if (warp == 13) WideProducer<C, Half::weights>(p, maps, shared).load(lane);
     if (warp == 14) WideProducer<C, Half::ds>(p, maps, shared).load(lane);
