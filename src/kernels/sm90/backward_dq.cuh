@@ -93,8 +93,11 @@ __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& 
     if (planned().num_steps < 0) break;
 #pragma unroll 1
     for (; step != planned().end_step; ++step) {
+      if constexpr (kTurns) {
+        shared.await_or_raise(shared.turn_known[step % kStepPlaces], step / kStepPlaces % 2);
+        await_turn(p, planned(), planned_step());
+      }
       shared.await_or_raise(shared.dq_full, step % 2);
-      if constexpr (kTurns) await_turn(p, planned(), planned_step());
       const DqRows& place = planned().dq;
       const int32_t first = planned_step().tile * C::tile_q;
       if (place.form == DqForm::blocks) {

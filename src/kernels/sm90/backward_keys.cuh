@@ -457,7 +457,7 @@ __device__ __forceinline__ void follow_keys(const BackwardParams& p, const Backw
                                             const Tiles& tiles) {
   extern __shared__ __align__(1024) unsigned char memory[];
   auto& shared = *reinterpret_cast<KeysShared<C>*>(memory);
-  if (threadIdx.x == 0) shared.init(kOrder == DqOrder::by_turns);
+  if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
   const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);  // makes it provably warp-uniform

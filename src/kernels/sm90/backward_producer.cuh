@@ -196,6 +196,7 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
       if constexpr (kTurns) {
         shared.steps[step % kStepPlaces].turn = turn_of(p.view, planned(), tile);
         asm volatile("" : "+r"(tile)::"memory");
+        arrive_as_warp(shared.turn_known[step % kStepPlaces]);
       }
       const device::Work& work = planned().work;
       const int64_t first = int64_t{tile} * C::tile_q;
@@ -212,7 +213,6 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
                                       i < count);
       }
       mma::arrive_when_copied(shared.is_full[stage]);
-      if constexpr (kTurns) arrive_as_warp(shared.is_full[stage]);  // and its turn is written
     }
     __syncwarp();
     arrive_as_warp(shared.planned_empty[item % kSlots]);

@@ -19,6 +19,7 @@
 //   dq k_full         its keys have arrived (or it has no steps, or is the last)   consumers
 //   planned_empty  keys and item have been used for the last time               planner
 //   step_full      the planner has written the step of that place               producer, numbers
+//   turn_known     numbers has found out the step's turn (backward_turns.cuh)   dq
 //   step_empty     its dq has been added                                        planner
 //   v_full         the values of an item have arrived                           consumers
 //   v_empty        every warp has finished its last product with them           producer
@@ -101,12 +102,12 @@ struct KeysShared {
   PlannedKeys planned[kSlots];
   PlannedStep steps[kStepPlaces];
   uint64_t is_planned[kSlots], k_full[kSlots], planned_empty[kSlots];
-  uint64_t step_full[kStepPlaces], step_empty[kStepPlaces];
+  uint64_t step_full[kStepPlaces], step_empty[kStepPlaces], turn_known[kStepPlaces];
   uint64_t v_full, v_empty;
   uint64_t is_full[C::stages], is_empty[C::stages];
   uint64_t dq_full, dq_empty;
 
-  __device__ void init(bool with_turns) {
+  __device__ void init() {
     constexpr int kProducers = 3;  // producer, numbers, dq
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(is_planned[i], 1);
@@ -116,12 +117,12 @@ struct KeysShared {
     for (int i = 0; i < kStepPlaces; ++i) {
       init_barrier(step_full[i], 1);
       init_barrier(step_empty[i], 1);
+      init_barrier(turn_known[i], 1);
     }
     init_barrier(v_full, 1);
     init_barrier(v_empty, kConsumerWarps);
     for (int i = 0; i < C::stages; ++i) {
-      // The producer, 32 lanes of numbers, and once more numbers for the turn of the step.
-      init_barrier(is_full[i], 1 + 32 + int(with_turns));
+      init_barrier(is_full[i], 1 + 32);  // the producer, and the lanes of numbers
       init_barrier(is_empty[i], kConsumerWarps);
     }
     init_barrier(dq_full, kWarpgroup / 32);

@@ -62,17 +62,24 @@ __device__ __forceinline__ int32_t* turn_counter(const BackwardParams& p,
 // For a warp. A caller's list may name a tile twice, which then has the same turn twice.
 __device__ __forceinline__ void await_turn(const BackwardParams& p, const PlannedKeys& planned,
                                            const PlannedStep& step) {
-  await_count(turn_counter(p, planned, step), step.turn);
-  fence_between_proxies();
+  if (device::thread_index() % 32 == 0) {
+    await_count(turn_counter(p, planned, step), step.turn);
+    fence_between_proxies();
+  }
+  __syncwarp();
 }
-// All that the warp has added is in memory.
+// Blocks are added by the first lane, rows by all. The next one waits for every cycle here.
 __device__ __forceinline__ void end_turn(const BackwardParams& p, const PlannedKeys& planned,
                                          const PlannedStep& step) {
-  await_stores();
-  fence_between_proxies();
-  __threadfence();
-  __syncwarp();
-  if (device::thread_index() % 32 == 0) device::add_release(turn_counter(p, planned, step), 1);
+  if (planned.dq.form == DqForm::rows) {
+    __threadfence();
+    __syncwarp();
+  }
+  if (device::thread_index() % 32 == 0) {
+    await_stores();
+    fence_between_proxies();
+    device::add_release(turn_counter(p, planned, step), 1);
+  }
 }
 
 // For a warpgroup, around what it adds to dk and dv of its half of the keys: its head is the n-th
