@@ -133,14 +133,15 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return y;
 }
 
-// Between CTAs: what was written before add_release is seen after load_acquire has seen its sum.
-__device__ __forceinline__ int32_t load_acquire(const int32_t* global) {
+// Counters between CTAs. Other memory may be seen earlier or later than a count, unless fences or
+// the L2 cache keep the order.
+__device__ __forceinline__ int32_t load_relaxed(const int32_t* global) {
   int32_t value;
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
   return value;
 }
-__device__ __forceinline__ void add_release(int32_t* global, int32_t value) {
-  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(global), "r"(value) : "memory");
+__device__ __forceinline__ void add_relaxed(int32_t* global, int32_t value) {
+  asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(global), "r"(value) : "memory");
 }
 
 // Adds to two neighbours in global memory, each atomically; `global` is aligned to 8 bytes. A

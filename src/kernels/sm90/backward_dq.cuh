@@ -74,12 +74,18 @@ __device__ __forceinline__ void add_rows_of_step(const BackwardParams& p,
   }
 }
 
+template <class C>
+__device__ __forceinline__ void await_known_turn(KeysShared<C>& shared, uint32_t step) {
+  shared.await_or_raise(shared.turn_known[step % kStepPlaces], step / kStepPlaces % 2);
+}
+
 // One warp: dq of every step of the CTA.
 template <DqOrder kOrder, class C>
 __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& shared) {
   constexpr bool kTurns = kOrder == DqOrder::by_turns;
   // Few registers: two numbers tell all stages and parities.
   uint32_t item = 0, step = 0;
+  int32_t counted = 0;  // by turns: what the counter of the next step has said
   const auto planned = [&]() -> const PlannedKeys& {
     asm volatile("" : "+r"(item)::"memory");  // made anew for each use
     return shared.planned[item % kSlots];
@@ -94,8 +100,8 @@ __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& 
 #pragma unroll 1
     for (; step != planned().end_step; ++step) {
       if constexpr (kTurns) {
-        shared.await_or_raise(shared.turn_known[step % kStepPlaces], step / kStepPlaces % 2);
-        await_turn(p, planned(), planned_step());
+        await_known_turn(shared, step);
+        await_turn(p, planned(), planned_step(), counted);
       }
       shared.await_or_raise(shared.dq_full, step % 2);
       const DqRows& place = planned().dq;
@@ -110,7 +116,15 @@ __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& 
       }
       __syncwarp();
       arrive_as_warp(shared.dq_empty);
-      if constexpr (kTurns) end_turn(p, planned(), planned_step());
+      if constexpr (kTurns) {
+        counted = 0;
+        if (const uint32_t next = step + 1; next != planned().end_step) {
+          await_known_turn(shared, next);
+          counted =
+              device::load_relaxed(turn_counter(p, planned(), shared.steps[next % kStepPlaces]));
+        }
+        end_turn(p, planned(), planned_step());
+      }
       arrive_as_warp(shared.step_empty[step % kStepPlaces]);
     }
     __syncwarp();

@@ -192,12 +192,7 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
     if (planned().num_steps < 0) return;
 #pragma unroll 1
     for (; step != planned().end_step; ++step) {
-      int32_t tile = tile_of_step(shared, step);
-      if constexpr (kTurns) {
-        shared.steps[step % kStepPlaces].turn = turn_of(p.view, planned(), tile);
-        asm volatile("" : "+r"(tile)::"memory");
-        arrive_as_warp(shared.turn_known[step % kStepPlaces]);
-      }
+      const int32_t tile = tile_of_step(shared, step);
       const device::Work& work = planned().work;
       const int64_t first = int64_t{tile} * C::tile_q;
       const int count = device::rows_left(work.residue.num_q, first, C::tile_q);
@@ -213,6 +208,11 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
                                       i < count);
       }
       mma::arrive_when_copied(shared.is_full[stage]);
+      if constexpr (kTurns) {  // later, since it takes long and is needed late
+        PlannedStep& at_step = shared.steps[step % kStepPlaces];
+        at_step.turn = turn_of(p.view, planned(), at_step.tile);
+        arrive_as_warp(shared.turn_known[step % kStepPlaces]);
+      }
     }
     __syncwarp();
     arrive_as_warp(shared.planned_empty[item % kSlots]);

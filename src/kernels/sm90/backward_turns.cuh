@@ -26,15 +26,16 @@ __device__ __forceinline__ TurnRows turn_rows(const BackwardParams& p, const dev
           1 + class_of(work.head_index) * view.q_tiles, 1 + all + 2 * (keys + work.row_tile)};
 }
 
-// Waits until the counter says so.
+// Waits until the counter says so. Sums are added up, and counters kept, in the L2 cache: what has
+// been added there before a count is there for those who see the count, without a fence.
 __device__ __forceinline__ void await_count(const int32_t* counter, int32_t count) {
 #ifdef KEYHOLE_BOUNDED_WAITS
   constexpr int kMany = 1 << 22;
-  for (int polls = 0; device::load_acquire(counter) < count; ++polls) {
+  for (int polls = 0; device::load_relaxed(counter) < count; ++polls) {
     if (polls >= kMany) mma::raise_error();
   }
 #else
-  while (device::load_acquire(counter) < count) {
+  while (device::load_relaxed(counter) < count) {
   }
 #endif
 }
@@ -59,16 +60,18 @@ __device__ __forceinline__ int32_t* turn_counter(const BackwardParams& p,
   return p.turns + planned.turns.first_counter + step.tile;
 }
 
-// For a warp. A caller's list may name a tile twice, which then has the same turn twice.
+// For the warp that adds dq. A step takes no less than an addition with all that comes before and
+// after it; so the counter of a step is asked for while the addition before it is under way.
+// counted: what it said then. A caller's list may name a tile twice, which then has the same turn
+// twice.
 __device__ __forceinline__ void await_turn(const BackwardParams& p, const PlannedKeys& planned,
-                                           const PlannedStep& step) {
-  if (device::thread_index() % 32 == 0) {
+                                           const PlannedStep& step, int32_t counted) {
+  if (counted < step.turn && device::thread_index() % 32 == 0) {
     await_count(turn_counter(p, planned, step), step.turn);
-    fence_between_proxies();
   }
   __syncwarp();
 }
-// Blocks are added by the first lane, rows by all. The next one waits for every cycle here.
+// Blocks are added by the first lane, rows by all.
 __device__ __forceinline__ void end_turn(const BackwardParams& p, const PlannedKeys& planned,
                                          const PlannedStep& step) {
   if (planned.dq.form == DqForm::rows) {
@@ -77,8 +80,7 @@ __device__ __forceinline__ void end_turn(const BackwardParams& p, const PlannedK
   }
   if (device::thread_index() % 32 == 0) {
     await_stores();
-    fence_between_proxies();
-    device::add_release(turn_counter(p, planned, step), 1);
+    device::add_relaxed(turn_counter(p, planned, step), 1);
   }
 }
 
@@ -103,7 +105,7 @@ __device__ __forceinline__ void end_turn_of_head(const BackwardParams& p,
   __threadfence();
   meet();
   if (is_first_thread) {
-    device::add_release(p.turns + planned.turns.keys_counter + half, 1);
+    device::add_relaxed(p.turns + planned.turns.keys_counter + half, 1);
   }
 }
 

@@ -210,12 +210,6 @@ __device__ __forceinline__ void publish_stores() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Between additions of this thread by bulk_reduce, which it has waited for, and what it makes known
-// of them by ordinary instructions; and the other way round.
-__device__ __forceinline__ void fence_between_proxies() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
 // stmatrix, the inverse of ldmatrix: stores four 8x8 matrices of 16-bit elements to shared memory.
 // Lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t smem, const uint32_t (&from)[4]) {

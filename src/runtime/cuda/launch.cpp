@@ -35,6 +35,15 @@ bool draws_items(const ForwardArgs&) { return false; }
 bool draws_items(const BackwardArgs& args) { return args.schedule.dq == DqOrder::by_turns; }
 // Which lists are split depends on it. In a fixed order it must be the same on every GPU.
 constexpr int kProcessorsInOrder = 128;
+// Key tiles of one head are added one after another. With so many heads at a time, few CTAs wait
+// for each other.
+constexpr int64_t kHeadsInOrder = 16;
+template <class Args>
+int heads_per_section(const Args& args, double cache_share) {
+  const int heads = device::heads_per_section(args, cache_share);
+  if (!draws_items(args)) return heads;
+  return std::max(heads, int(std::min(kHeadsInOrder, args.q.shape[0] * args.q.shape[1])));
+}
 template <class Args>
 int num_processors(const Args& args) {
   return draws_items(args) ? kProcessorsInOrder : args.launch.num_processors;
@@ -57,7 +66,7 @@ PersistentCtas ctas_of(const KernelEntry& kernel, TileShape tile, const Args& ar
   if (persistence.ctas_per_processor == 0) return {};
   KEYHOLE_ASSERT(persistence.cache_share > 0, kernel.name, " does not say how large a section is");
   return {.num_ctas = persistence.ctas_per_processor * args.launch.num_processors,
-          .heads_per_section = device::heads_per_section(args, persistence.cache_share),
+          .heads_per_section = heads_per_section(args, persistence.cache_share),
           .heads_per_kv_head = heads_to_keep(args),
           .tiles_per_item = persistence.tiles_per_item,
           .in_list_order = draws_items(args)};
