@@ -13,20 +13,6 @@
 
 namespace keyhole::sm90 {
 
-struct LatentGrid {
-  int32_t head_blocks;  // of a kv head
-};
-
-__device__ inline LatentWork latent_work(const device::Sizes& sizes, const LatentGrid& grid) {
-  const int32_t heads = sizes.heads / sizes.kv_heads;  // of a kv head
-  const int32_t block = int32_t(blockIdx.x % uint32_t(grid.head_blocks));
-  const int64_t row = blockIdx.x / uint32_t(grid.head_blocks);
-  const int64_t unit = row / sizes.q_len;
-  const int32_t kv_head = int32_t(unit % sizes.kv_heads), first = block * kLatentHeads;
-  return {int32_t(unit / sizes.kv_heads), kv_head, kv_head * heads + first,
-          min(kLatentHeads, heads - first), row - unit * sizes.q_len};
-}
-
 template <class T>
 __global__ void __launch_bounds__(kLatentThreads, 1)
     latent_forward(const __grid_constant__ device::GatherForwardParams p,
@@ -36,9 +22,8 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
-  const LatentWork work = latent_work(p.sizes, grid);
-  const int32_t group = p.view.group_of_head(work.batch * p.sizes.heads + work.first_head);
-  const device::KeyList list = device::key_list(p.view, group, work.query / p.view.rows_per_list);
+  const LatentWork work = latent_work(p.sizes, grid, blockIdx.x, kLatentHeads);
+  const device::KeyList list = latent_list(p, work);
   const int num_pairs = (list.count + 2 * kLatentKeys - 1) / (2 * kLatentKeys);
   const int warpgroup = warp_uniform(int(threadIdx.x / kWarpgroup));
   if (warpgroup == 2) {
