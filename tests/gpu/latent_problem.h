@@ -26,11 +26,17 @@ inline std::string to_text(const Latent& c) {
              c.has_counts ? ", counts" : "", c.causal ? ", causal" : "");
 }
 
-// Any number of heads, ragged lists, narrow heads, and all that a list can have.
+// Any number of heads, ragged lists, narrow heads, and all that a list can have. 65 to 128 heads
+// take pairs of CTAs in the forward pass, and so do 193 to 256; others do not.
 inline std::vector<Latent> latent_shapes() {
   return {Latent{},
           Latent{.heads = 128, .entries = 130},
           Latent{.heads = 70, .entries = 64},
+          Latent{.heads = 65, .q_len = 40, .entries = 129, .has_counts = true},
+          Latent{.heads = 127, .entries = 330, .head_dim = 512},
+          Latent{.heads = 140, .kv_heads = 2, .entries = 200, .head_dim = 320, .v_head_dim = 264},
+          Latent{.heads = 129, .entries = 70},
+          Latent{.heads = 200, .entries = 100, .head_dim = 192, .v_head_dim = 136},
           Latent{.heads = 1, .entries = 65},
           Latent{.heads = 6, .kv_heads = 2, .q_len = 50},
           Latent{.heads = 16, .entries = 1},
@@ -68,6 +74,11 @@ class LatentProblem {
     send_lists();
     std::vector<int32_t> used(size_t(c.kv_heads * c.q_len));
     for (int32_t& count : used) count = int32_t(random.below(uint64_t(c.entries + 1)));
+    send_counts(used);
+  }
+
+  // Of every list of every kv head.
+  void send_counts(const std::vector<int32_t>& used) const {
     counts_.copy_from_host(used.data(), int64_t(used.size()) * 4);
   }
 

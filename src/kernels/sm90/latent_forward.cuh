@@ -10,22 +10,9 @@
 #include "kernels/sm90/latent_forward_consumer.cuh"
 #include "kernels/sm90/latent_forward_launch.h"
 #include "kernels/sm90/latent_forward_producer.cuh"
+#include "kernels/sm90/latent_pair_launch.h"
 
 namespace keyhole::sm90 {
-
-struct LatentGrid {
-  int32_t head_blocks;  // of a kv head
-};
-
-__device__ inline LatentWork latent_work(const device::Sizes& sizes, const LatentGrid& grid) {
-  const int32_t heads = sizes.heads / sizes.kv_heads;  // of a kv head
-  const int32_t block = int32_t(blockIdx.x % uint32_t(grid.head_blocks));
-  const int64_t row = blockIdx.x / uint32_t(grid.head_blocks);
-  const int64_t unit = row / sizes.q_len;
-  const int32_t kv_head = int32_t(unit % sizes.kv_heads), first = block * kLatentHeads;
-  return {int32_t(unit / sizes.kv_heads), kv_head, kv_head * heads + first,
-          min(kLatentHeads, heads - first), row - unit * sizes.q_len};
-}
 
 template <class T>
 __global__ void __launch_bounds__(kLatentThreads, 1)
@@ -36,9 +23,8 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
-  const LatentWork work = latent_work(p.sizes, grid);
-  const int32_t group = p.view.group_of_head(work.batch * p.sizes.heads + work.first_head);
-  const device::KeyList list = device::key_list(p.view, group, work.query / p.view.rows_per_list);
+  const LatentWork work = latent_work(p.sizes, grid, blockIdx.x, kLatentHeads);
+  const device::KeyList list = latent_list(p, work);
   const int num_pairs = (list.count + 2 * kLatentKeys - 1) / (2 * kLatentKeys);
   const int warpgroup = warp_uniform(int(threadIdx.x / kWarpgroup));
   if (warpgroup == 2) {
@@ -78,9 +64,20 @@ void launch_latent_forward(const device::GatherForwardParams& p, cudaStream_t st
                  stream, p, grid);
 }
 
+// A pair of CTAs with 128 heads is faster than two with 64 each, if it has so many that neither of
+// its warpgroups is idle.
+inline bool fills_pairs(const device::Sizes& sizes) {
+  return ceil_div(sizes.heads / sizes.kv_heads, kLatentHeads) % 2 == 0;
+}
+
 template <DType kType>
 void run_latent_forward(const ForwardArgs& args) {
-  device::run_forward_parts(args, nullptr, launch_latent_forward<device::Storage<kType>>);
+  using T = device::Storage<kType>;
+  device::run_forward_parts(args, nullptr,
+                            [](const device::GatherForwardParams& p, cudaStream_t stream) {
+                              fills_pairs(p.sizes) ? launch_latent_pair_forward<T>(p, stream)
+                                                   : launch_latent_forward<T>(p, stream);
+                            });
 }
 
 }  // namespace keyhole::sm90

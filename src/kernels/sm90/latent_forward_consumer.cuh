@@ -3,7 +3,6 @@
 #pragma once
 
 #include "kernels/device/params.h"
-#include "kernels/device/rows.cuh"
 #include "kernels/mma/ptx.cuh"
 #include "kernels/sm90/latent_forward_shared.cuh"
 
@@ -105,31 +104,9 @@ class LatentConsumer {
     arrive_as_warp(shared_.k_empty[kOwn][kOther]);
   }
 
-  // Base-2 scores; padding is -infinity.
   __device__ __forceinline__ void mask(float (&score)[32]) const {
-    const uint64_t there = *static_cast<volatile uint64_t*>(&shared_.there[kOwn].all);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) score[i] *= factor_;
-    if (there == ~uint64_t{0}) return;
-    const uint64_t mine = there >> (lane() % 4 * 2);
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const bool is_key = (mine >> (i / 4 * 8 + i % 2) & 1) != 0;
-      if (!is_key) score[i] = -INFINITY;
-    }
+    mask_scores(score, factor_, *static_cast<volatile uint64_t*>(&shared_.there[kOwn].all));
   }
-
-  __device__ __forceinline__ float max_of_row(const float (&score)[32], int half) const {
-    float top = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < 32; i += 4) {
-      top = fmaxf(top, fmaxf(score[i + 2 * half], score[i + 2 * half + 1]));
-    }
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-    return fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-  }
-  // A base that every score exceeds by far, so that a later block with keys is noticed.
-  static constexpr float kNoScores = -3e38f;
   // Subtracting an infinite maximum would make NaN.
   static __device__ __forceinline__ float base_of(float top) {
     return fabsf(top) < INFINITY ? top : 0.f;
@@ -154,26 +131,14 @@ class LatentConsumer {
 
   // ---- weights ----
 
-  // Scores in, packed weights out, as the left operand of the next product.
-  __device__ __forceinline__ void make_weights(float (&score)[32], uint32_t (&weights)[4][4]) {
-    float total[2] = {0, 0};
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      score[i] = mma::exp2_fast(score[i] - base_[i / 2 % 2]);
-      total[i / 2 % 2] += score[i];
-    }
+  __device__ __forceinline__ void make_weights(const float (&score)[32],
+                                               uint32_t (&weights)[4][4]) {
+    float total[2];
+    weigh_scores<T>(score, base_, total, weights);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      is_over_ = is_over_ || !(total[half] <= mma::Element<T>::max_probability);
+      is_over_ = is_over_ || !is_within<T>(total[half]);
       sum_[half] += total[half];
-    }
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = 4 * (2 * step + i / 2) + 2 * (i % 2);
-        weights[step][i] = mma::Element<T>::pack(score[at], score[at + 1]);
-      }
     }
   }
 
@@ -268,8 +233,7 @@ class LatentConsumer {
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = sum_[half] + __shfl_xor_sync(~0u, sum_[half], 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
+      const float sum = sum_of_row(sum_[half]);
       if (lane() % 4 == 0) shared_.row_sum[kOwn][own_row(half)] = sum;
     }
     meet<kRowSums, 2 * kWarpgroup>();
@@ -277,24 +241,9 @@ class LatentConsumer {
     for (int half = 0; half < 2; ++half) {
       const int row = own_row(half);
       const float sum = shared_.row_sum[0][row] + shared_.row_sum[1][row];
-      if (row < work_.num_heads) store_row(half, row, sum);
+      store_out<T>(p_, work_, row, kOwn * 256, out_, half, sum);
+      if (kOwn == 0) store_lse(p_, work_, row, base_[half], sum);
     }
-  }
-  __device__ __forceinline__ void store_row(int half, int row, float sum) const {
-    const int32_t head = work_.first_head + row;
-    const float factor = sum == 0 ? 0.f : 1 / sum;
-    T* const to = p_.out.template row<T>(work_.batch, head, work_.query);
-#pragma unroll
-    for (int j = 0; j < 32; ++j) {
-      const int col = kOwn * 256 + 8 * j + lane() % 4 * 2;
-      if (col >= p_.sizes.v_head_dim) continue;
-      const int at = 4 * j + 2 * half;
-      *reinterpret_cast<uint32_t*>(to + col) =
-          mma::Element<T>::pack(out_[at] * factor, out_[at + 1] * factor);
-    }
-    if (kOwn != 0 || p_.lse.data == nullptr || lane() % 4 != 0) return;
-    const float lse2 = sum == 0 ? -INFINITY : base_[half] + log2f(sum);
-    *p_.lse.row<float>(work_.batch, head, work_.query) = lse2 * device::kLn2;
   }
 
   const device::GatherForwardParams& p_;

@@ -69,8 +69,7 @@ class LatentProducer {
 
   __device__ __forceinline__ void copy(uint32_t panel_at, int i, const T* row, int panel,
                                        bool is_row) const {
-    const int chunk = thread() % kLanes ^ own_row(i) % 8;
-    device::copy_async_or_zeros(panel_at + uint32_t(own_row(i) * 128 + chunk * 16),
+    device::copy_async_or_zeros(panel_at + chunk_in_panel(own_row(i), thread() % kLanes),
                                 row + thread() % kLanes * kElements + panel * 64,
                                 is_row && panel < num_panels_);
   }
@@ -107,15 +106,8 @@ class LatentProducer {
 
   // A warp has 16 neighbouring keys of a block.
   __device__ __forceinline__ void publish_there(int side, const Rows& rows) const {
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < kOwnRows; ++i) {
-      // Lane 8 r knows row 4 r + i of the warp.
-      const uint32_t those = __ballot_sync(~0u, rows.key[i] >= 0);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) bits |= (those >> (kLanes * r) & 1) << (kOwnRows * r + i);
-    }
-    if (thread() % 32 == 0) shared_.there[side].of_warp[thread() / 32] = uint16_t(bits);
+    const uint16_t bits = bits_of_keys(rows.key);
+    if (thread() % 32 == 0) shared_.there[side].of_warp[thread() / 32] = bits;
   }
 
   const device::GatherForwardParams& p_;

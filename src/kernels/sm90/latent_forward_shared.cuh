@@ -1,7 +1,8 @@
 // src/kernels/sm90/latent_forward_shared.cuh
 // The pipeline of attention over key lists in latent form: v is the first columns of k, and many
-// query heads share a list. A CTA has 64 heads of one query. Its list is followed in pairs of
-// blocks of 64 keys:
+// query heads share a list. A CTA has 64 heads of one query; where there are more of a kv head,
+// pairs of CTAs have 128 (latent_pair_shared.cuh). Its list is followed in pairs of blocks of 64
+// keys:
 //
 //   producers       4 warps copy the rows that a block names, half of the columns at a time
 //   warpgroup 0     scores of the even block      out columns 0 .. 255, of both blocks
@@ -12,15 +13,15 @@
 // block by warpgroup 1 alone: these halves are given back, and asked for, first.
 #pragma once
 
+#include "kernels/sm90/latent_forward_rows.cuh"
 #include "kernels/sm90/ptx.cuh"
 #include "kernels/sm90/stages.cuh"
 
 namespace keyhole::sm90 {
 
-inline constexpr int kLatentHeads = 64, kLatentKeys = 64, kLatentThreads = 3 * kWarpgroup;
+inline constexpr int kLatentHeads = kLatentRowHeads, kLatentThreads = 3 * kWarpgroup;
 inline constexpr int kLatentPanels = 9, kLatentValuePanels = 8;  // of 64 columns
 inline constexpr int kLatentHalf = kLatentValuePanels / 2;       // panels of the first half
-inline constexpr int kLatentPanelBytes = 64 * 128;
 inline constexpr int kLatentProducerRegisters = 72, kLatentConsumerRegisters = 216;
 static_assert(
     kLatentProducerRegisters + 2 * kLatentConsumerRegisters <= 3 * 168,
@@ -63,11 +64,5 @@ struct LatentShared {
 };
 inline constexpr int64_t kLatentSharedBytes = sizeof(LatentShared);
 static_assert(kLatentSharedBytes <= 227 * 1024, "does not fit");
-
-// The CTAs of a query's heads are neighbours: they read the same keys.
-struct LatentWork {
-  int32_t batch, kv_head, first_head, num_heads;  // first_head: of all query heads
-  int64_t query;
-};
 
 }  // namespace keyhole::sm90
