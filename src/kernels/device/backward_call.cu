@@ -51,7 +51,8 @@ bool follows_spans(const BackwardArgs& args) {
 // What BackwardParams::turns points to.
 int64_t num_turns(const Sizes& sizes, const TileView& view) {
   const int64_t kv_heads = int64_t{sizes.batch} * sizes.kv_heads;
-  return 1 + view.classes * (int64_t{sizes.num_heads()} * view.q_tiles + 2 * kv_heads * view.k_tiles);
+  return 1 +
+         view.classes * (int64_t{sizes.num_heads()} * view.q_tiles + 2 * kv_heads * view.k_tiles);
 }
 
 // The layout of the workspace. Without memory only the sizes are meaningful.
