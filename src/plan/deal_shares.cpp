@@ -26,6 +26,10 @@ bool is_longer(const WorkItem& a, const WorkItem& b) { return a.num_tiles > b.nu
 bool is_before(const WorkItem& a, const WorkItem& b) {
   return a.list != b.list ? a.list < b.list : a.slot < b.slot;
 }
+// Query heads that share keys take turns, so their order counts, too.
+bool is_before_in_order(const WorkItem& a, const WorkItem& b) {
+  return a.list == b.list && a.head != b.head ? a.head < b.head : is_before(a, b);
+}
 bool is_behind(const WorkItem& a, const WorkItem& b) { return is_before(b, a); }
 
 // The CTAs by load so far; ties go to the lower CTA.
@@ -86,7 +90,7 @@ class Dealer {
       begins.push_back(all.size());
     }
     narrow(int64_t(all.size()), "attention: work items of a call; split the batch");
-    const Order comes_first = deal_.in_list_order ? is_before : order_of(all);
+    const Order comes_first = deal_.in_list_order ? is_before_in_order : order_of(all);
     for (size_t s = 0; s + 1 < begins.size(); ++s) {
       sort_in_place(std::span(all).subspan(begins[s], begins[s + 1] - begins[s]), comes_first);
     }

@@ -117,13 +117,15 @@ class KeysProducer {
       const int32_t steps = shared_.planned[slot].num_steps;
       if (steps > 0) {
         load_item(steps);
-      } else {
-        arrive(shared_.k_full[slot]);
-      }
-      if (steps < 0) return;
-      if (steps == 0) {
+      } else if (steps == 0) {
+        // First the values, or a warpgroup could pass this item, and v_empty two phases, while the
+        // producer still waits for the first of them.
         begin_values();
         arrive(shared_.v_full);
+        arrive(shared_.k_full[slot]);
+      } else {
+        arrive(shared_.k_full[slot]);
+        return;
       }
       arrive(shared_.planned_empty[slot]);
     }
