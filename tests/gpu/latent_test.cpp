@@ -32,7 +32,7 @@ void expect_close(const LatentProblem::Result& got, const LatentProblem::Result&
 
 class GpuLatent : public LatentTest {};
 
-// Heads of one query that one CTA has, and that a pair of CTAs has.
+// Heads of one query that one CTA has, and that two have.
 constexpr int64_t kOneCtaAndTwo[] = {64, 128};
 
 TEST_F(GpuLatent, AgreesWithTheKernelOfAnyGpu) {

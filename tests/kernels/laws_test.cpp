@@ -158,6 +158,7 @@ TEST(KernelLaws, GradientsAreConserved) {
   for_each_run([](const Ran& ran) {
     const Case& c = ran.c;
     if (c.dtype == DType::f16 || c.dtype == DType::bf16) return;  // outputs are rounded one by one
+    if (ran.kernel.backward == nullptr) return;  // its backend has a forward pass only
     const double unit = c.dtype == DType::f64 ? 1e-11 : 1e-4;
     if (!c.has_sink) {
       double sent = 0, received = 0;

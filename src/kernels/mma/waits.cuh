@@ -36,8 +36,6 @@ struct Waits {
   int32_t gave_up;  // a wait has timed out: all others give up too
 
   // Waits until a phase is complete. is_over_already: is_over_now has returned true for it.
-  // kSleeps: as for await_phase.
-  template <bool kSleeps = false>
   __device__ __forceinline__ void await(uint64_t& barrier, uint32_t parity,
                                         bool is_over_already = false) {
 #ifdef KEYHOLE_BOUNDED_WAITS
@@ -51,11 +49,7 @@ struct Waits {
       }
     }
 #else
-    if constexpr (kSleeps) {
-      if (!is_over_already) await_phase<true>(barrier, parity);
-    } else {
-      while (!is_over_already) is_over_already = is_over(barrier, parity);
-    }
+    while (!is_over_already) is_over_already = is_over(barrier, parity);
 #endif
   }
   __device__ __forceinline__ void end() const {

@@ -40,14 +40,6 @@ __device__ __forceinline__ void store_there(uint32_t there, uint32_t barrier, co
       : "memory");
 }
 
-// The same for 4 bytes.
-__device__ __forceinline__ void store_word_there(uint32_t there, uint32_t barrier, uint32_t word) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(there),
-      "r"(word), "r"(barrier)
-      : "memory");
-}
-
 // One arrival for a whole warp; all lanes must call. It orders nothing: a release would wait until
 // all that the warp has added to global memory has arrived there. Products that a thread has
 // awaited have read their operands anyway.

@@ -10,7 +10,6 @@
 #include "kernels/sm90/latent_forward_consumer.cuh"
 #include "kernels/sm90/latent_forward_launch.h"
 #include "kernels/sm90/latent_forward_producer.cuh"
-#include "kernels/sm90/latent_pair_launch.h"
 
 namespace keyhole::sm90 {
 
@@ -64,20 +63,9 @@ void launch_latent_forward(const device::GatherForwardParams& p, cudaStream_t st
                  stream, p, grid);
 }
 
-// A pair of CTAs with 128 heads is faster than two with 64 each, if it has so many that neither of
-// its warpgroups is idle.
-inline bool fills_pairs(const device::Sizes& sizes) {
-  return ceil_div(sizes.heads / sizes.kv_heads, kLatentHeads) % 2 == 0;
-}
-
 template <DType kType>
 void run_latent_forward(const ForwardArgs& args) {
-  using T = device::Storage<kType>;
-  device::run_forward_parts(args, nullptr,
-                            [](const device::GatherForwardParams& p, cudaStream_t stream) {
-                              fills_pairs(p.sizes) ? launch_latent_pair_forward<T>(p, stream)
-                                                   : launch_latent_forward<T>(p, stream);
-                            });
+  device::run_forward_parts(args, nullptr, launch_latent_forward<device::Storage<kType>>);
 }
 
 }  // namespace keyhole::sm90
