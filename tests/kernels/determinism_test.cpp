@@ -50,6 +50,9 @@ std::vector<Case> cases() {
         // Key lists of several spans, which the heads of a kv head share
         "pattern=random(1,300,3) heads=8 kv_heads=2 q_len=40 k_len=800 head_dim=16 v_head_dim=8 "
         "tile=-1 forms=3",
+        // Hundreds of lists without steps, and many heads that share keys
+        "pattern=and(dilated(320),and(causal,window(5))) heads=40 kv_heads=2 q_len=6 k_len=809 "
+        "head_dim=8 v_head_dim=8 tile=-1 forms=2",
         // One long list among short ones: the case for which work is split
         "pattern=global(1) q_len=700 k_len=700 head_dim=8 v_head_dim=8 tile=-1"}) {
     for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
