@@ -71,7 +71,7 @@ std::string explain_parse_error(std::string_view verb, const CLI::App& app,
                                     [](const std::string& word) { return word.starts_with("-"); });
   if (unknown == extras.end()) {
     std::vector<std::string> tables;  // of bench
-    for (const CLI::App* part : app.get_subcommands({})) tables.push_back(part->get_name());
+    for (const CLI::App* table : app.get_subcommands({})) tables.push_back(table->get_name());
     if (!tables.empty()) {
       return say(verb, ": unknown table \"", extras.front(), "\"; ",
                  nearest_or_all(extras.front(), tables));
@@ -83,8 +83,8 @@ std::string explain_parse_error(std::string_view verb, const CLI::App& app,
   std::vector<std::string> names;
   std::vector<const CLI::App*> parts = {&app};
   parts.insert(parts.end(), chosen.begin(), chosen.end());
-  for (const CLI::App* part : parts) {
-    for (const CLI::Option* known : part->get_options()) {
+  for (const CLI::App* asked : parts) {
+    for (const CLI::Option* known : asked->get_options()) {
       for (const std::string& name : known->get_lnames()) names.push_back(name);
     }
   }

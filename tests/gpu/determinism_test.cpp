@@ -41,8 +41,7 @@ class FirstResults {
 };
 
 // Heads that share keys have lists of their own, of which those of the first are empty.
-constexpr const char* kOwnListsText =
-    "per_head(window(1), causal & blocks(64))";
+constexpr const char* kOwnListsText = "per_head(window(1), causal & blocks(64))";
 
 // Other work on another stream, now and then: CTAs are then dealt out in another order.
 class Disturbance {
@@ -76,8 +75,10 @@ void repeat(Operation operation) {
     // Without a support, rows of entmax are followed one by one: a thousand passes take minutes.
     const int64_t repeats = scaled(kernel->weights == Weights::sparse ? 100 : 1000);
     for (const char* text : {kSplitText, kTwoPartsText, kOwnListsText}) {
-      const GpuProblem problem(sizes_for(*kernel, kSplitLength));
-      const Plan made = plan(parse(text), kSplitLength, kSplitLength);
+      const ProblemSizes sizes = sizes_for(*kernel, kSplitLength);
+      const GpuProblem problem(sizes);
+      const Plan made = make_plan(parse(text), {1, sizes.heads, kSplitLength, kSplitLength},
+                                  SplitPolicy::by_cost);
       problem.forward(made);
       const bool has_states = text != kOwnListsText;
       if (operation == Operation::forward &&

@@ -203,10 +203,11 @@ BackwardMaps backward_maps(const device::BackwardParams& params, DType dtype, in
                            int k_rows) {
   const device::Sizes& sizes = params.sizes;
   CallRows rows(sizes, dtype, params.view.stride, params.k.data);
-  BackwardMaps maps = {.q = rows.of_queries(params.q, sizes.head_dim, q_rows),
-                       .dout = rows.of_queries(params.dout, sizes.v_head_dim, q_rows),
-                       .k = rows.of_keys(params.k, sizes.head_dim, k_rows),
-                       .v = rows.of_keys(params.v, sizes.v_head_dim, k_rows)};
+  BackwardMaps maps{};
+  maps.q = rows.of_queries(params.q, sizes.head_dim, q_rows);
+  maps.dout = rows.of_queries(params.dout, sizes.v_head_dim, q_rows);
+  maps.k = rows.of_keys(params.k, sizes.head_dim, k_rows);
+  maps.v = rows.of_keys(params.v, sizes.v_head_dim, k_rows);
   if (params.sums.dk == nullptr) {  // else the launch does not store dk and dv
     maps.dk = rows.of_keys(params.dk, sizes.head_dim, kWarpgroupRows);
     maps.dv = rows.of_keys(params.dv, sizes.v_head_dim, kWarpgroupRows);
