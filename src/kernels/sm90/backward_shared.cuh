@@ -8,18 +8,19 @@
 //   planner   1 thread  reads the CTA's work items, makes a PlannedKeys of each, and walks its list
 //   producer  1 thread  starts the TMA copies of one item after another, as stages become free:
 //                       K, q0 dout0, V, q1 dout1, ...
-//   numbers   1 warp    copies lse2 and delta of each step; in a residue class they are strided
+//   numbers   1 warp    copies lse2 and delta of each step, which are strided in a residue class,
+//                       and finds out its turn (backward_turns.cuh)
 //   dq        1 warp    adds dq of each step to memory (backward_dq.cuh)
 //
 // Consumers need nearly all registers, so these four have 24 each. Only the planner follows runs.
 // The others find in shared memory what they need, in every step anew.
 //
 // Barrier          completes a phase when                                       who waits
-//   is_planned     the planner has written the item of that slot                producer, numbers,
-//   dq k_full         its keys have arrived (or it has no steps, or is the last)   consumers
+//   is_planned     the planner has written the item of that slot                other producers
+//   k_full         its keys have arrived (or it has no steps, or is the last)   consumers
 //   planned_empty  keys and item have been used for the last time               planner
 //   step_full      the planner has written the step of that place               producer, numbers
-//   turn_known     numbers has found out the step's turn (backward_turns.cuh)   dq
+//   turn_known     numbers has found out the step's turn                       dq
 //   step_empty     its dq has been added                                        planner
 //   v_full         the values of an item have arrived                           consumers
 //   v_empty        every warp has finished its last product with them           producer
