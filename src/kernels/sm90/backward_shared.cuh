@@ -20,7 +20,7 @@
 //   k_full         its keys have arrived (or it has no steps, or is the last)   consumers
 //   planned_empty  keys and item have been used for the last time               planner
 //   step_full      the planner has written the step of that place               producer, numbers
-//   turn_known     numbers has found out the step's turn                       dq
+//   turn_known     numbers has found out the step's turn                        dq
 //   step_empty     its dq has been added                                        planner
 //   v_full         the values of an item have arrived                           consumers
 //   v_empty        every warp has finished its last product with them           producer
