@@ -51,7 +51,7 @@ TEST_F(GpuIndexLoss, OnTensorCores) {
 
 // More rows than there is scratch memory for at once, on tensor cores: as the kernel of any GPU.
 TEST_F(GpuIndexLoss, OnTensorCoresAFewQueriesAtATime) {
-  const LossCase c{.heads = 8,
+  const LossCase c{.heads = 20,
                    .head_dim = 32,
                    .target_heads = 8,
                    .target_dim = 32,

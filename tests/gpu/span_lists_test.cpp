@@ -7,25 +7,12 @@
 
 #include "gpu/gpu_problem.h"
 #include "plan/plan_state.h"
+#include "support/per_head.h"
 
 namespace keyhole::test {
 namespace {
 
 using GpuSpanLists = GpuTest;
-
-// A pattern for each of some neighbouring heads.
-struct Heads {
-  int64_t count;
-  const char* pattern;
-};
-std::string per_head_text(const std::vector<Heads>& all) {
-  std::string text;
-  for (const Heads& heads : all) {
-    for (int64_t i = 0; i < heads.count; ++i)
-      text += (text.empty() ? "" : ", ") + std::string(heads.pattern);
-  }
-  return "per_head(" + text + ")";
-}
 
 Request deterministic(const KeyListSizes& sizes) {
   Request request;

@@ -173,7 +173,8 @@ TEST_F(Streams, TheWorkspaceMayComeFromTheCallerOrThePool) {
         problem.spoil(operation);
         expect_error(
             ErrorKind::usage,
-            say("attention: the workspace has ", bytes - 1, " bytes; this call needs ", bytes),
+            say("attention: the workspace has ", bytes - 1, " bytes; this call needs ", bytes,
+                ". forward_workspace_bytes() and backward_workspace_bytes() tell how many"),
             [&] { queue(*kernel, made, problem, launch); });
 
         launch.workspace_bytes = bytes;

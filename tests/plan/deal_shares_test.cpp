@@ -339,6 +339,10 @@ TEST(DealShares, EqualItemsGoRoundInTheOrderOfHeads) {
   EXPECT_EQ(got, want);
 }
 
+std::tuple<int32_t, int32_t, int32_t> place_of(const ShareItem& item) {
+  return {item.work.list, item.work.head, item.work.slot};
+}
+
 // A CTA that draws an item may wait for others of the same head whose keys come before, and for
 // heads before its own at the same keys. All of these must have been drawn.
 TEST(DealShares, ItemsThatAreDrawnWaitForEarlierOnesOnly) {
@@ -350,13 +354,17 @@ TEST(DealShares, ItemsThatAreDrawnWaitForEarlierOnesOnly) {
       for (const int32_t per_section : {1, 3, 16}) {
         const DealtWork work =
             deal_work(view, {.group_of = groups, .num_processors = 132, .is_transposed = true});
-        const DealtShares shares = deal_shares(view, work,
-                                               {.group_of = groups,
-                                                .is_transposed = true,
-                                                .num_ctas = 132,
-                                                .heads_per_section = per_section,
-                                                .tiles_per_item = kTilesPerItem,
-                                                .in_list_order = true});
+        ShareDeal deal{.group_of = groups,
+                       .is_transposed = true,
+                       .num_ctas = 132,
+                       .heads_per_section = per_section,
+                       .tiles_per_item = kTilesPerItem,
+                       .in_list_order = true};
+        const DealtShares shares = deal_shares(view, work, deal);
+        // The same items, in the same order, for any number of CTAs.
+        deal.num_ctas = 7;
+        EXPECT_TRUE(std::ranges::equal(deal_shares(view, work, deal).items, shares.items, {},
+                                       place_of, place_of));
         std::map<int32_t, std::pair<int32_t, int32_t>> last_of_head;  // (list, slot)
         std::map<int32_t, int32_t> last_of_list;                      // head
         for (const ShareItem& item : shares.items) {

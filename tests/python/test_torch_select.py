@@ -575,7 +575,7 @@ REFUSED = [
         loss,
         {"keys": keyhole.TileLists(torch.zeros(1, 1, 1, 1, dtype=torch.int32), tile=(64, 64))},
         TypeError,
-        "keys is a TileLists; accepted are .* List single keys, with -1 in place of unused entries",
+        "keys is a TileLists; accepted are .* or list keys with keyhole.KeyLists",
     ),
     (loss, {"keys": keyhole.KeyLists(LISTS, keys_per_entry=4)}, ValueError, "one entry for 4 keys: 10"),
     (loss, {"keys": keyhole.KeyLists(LISTS.numpy())}, TypeError, "keys.indices is a NumPy array.*torch.from_numpy"),

@@ -7,9 +7,12 @@
 #include "keyhole/error.h"
 #include "plan/plan_state.h"
 #include "runtime/registry.h"
+#include "support/per_head.h"
 
 namespace keyhole {
 namespace {
+
+using test::per_head_text;
 
 KernelEntry entry(const char* name, DType dtype, std::string (*objection)(const Request&)) {
   KernelEntry kernel{};
@@ -140,21 +143,6 @@ TEST(Dispatch, KernelsNameWhatTheyDoNotTake) {
       EXPECT_EQ(objections_of(kernel), Names{}) << kernel.name;
     }
   }
-}
-
-// A pattern for each of some neighbouring heads.
-struct Heads {
-  int64_t count;
-  const char* pattern;
-};
-std::string per_head_text(const std::vector<Heads>& all) {
-  std::string text;
-  for (const Heads& heads : all) {
-    for (int64_t i = 0; i < heads.count; ++i) {
-      text += (text.empty() ? "" : ", ") + std::string(heads.pattern);
-    }
-  }
-  return "per_head(" + text + ")";
 }
 
 // What a plan tells of its lists, for the heads of a call.

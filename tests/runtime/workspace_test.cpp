@@ -49,7 +49,8 @@ TEST(WorkspaceOfCaller, IsRefusedIfItCannotServe) {
     return message_of([&] { workspace_of_caller(brought, allocate, 512); });
   };
   EXPECT_EQ(text_of({memory, 511}, asked.giving(memory)),
-            "attention: the workspace has 511 bytes; this call needs 512");
+            "attention: the workspace has 511 bytes; this call needs 512. "
+            "forward_workspace_bytes() and backward_workspace_bytes() tell how many");
   EXPECT_TRUE(asked.bytes.empty()) << "a workspace that is too small is a mistake";
   EXPECT_EQ(text_of({}, asked.giving(nullptr)),
             "while allocating a workspace of 512 bytes: the function of the caller returned null");
