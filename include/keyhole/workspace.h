@@ -26,11 +26,12 @@ struct Workspace {
 // the function throws, before its kernel is queued; null is an Error.
 using AllocateWorkspace = std::function<void*(int64_t bytes)>;
 
-// Calls that are given neither take their workspace from a memory pool that the library has on each
-// GPU. It keeps its memory: the pool of the driver gives free memory back whenever somebody waits
-// for the GPU, and the next call then pays for having it mapped anew. What no call is using, the
-// driver can still take for other allocations of this process, though not for another process.
-// This gives it back at once, as far as the host has waited for the calls. Does nothing on the CPU.
+// Gives back what no call is using of the memory pool that the library has on a GPU, as far as the
+// host has waited for the calls. Does nothing on the CPU. From that pool come the workspaces of
+// calls that are given neither memory nor a function. It keeps its memory: the pool of the driver
+// gives free memory back whenever somebody waits for the GPU, and the next call then pays for
+// having it mapped anew. Other allocations of this process can still have it, other processes
+// cannot.
 void release_workspaces(const Device& device);
 
 }  // namespace keyhole

@@ -46,5 +46,5 @@ def size_of_entry(function: str, keys: Any, keys_per_entry: Any) -> int:
 
 def _way(keys: Any) -> str:
     if isinstance(keys, TileLists):
-        return "List single keys, with -1 in place of unused entries"
+        return "Pass the pattern or plan that the tiles were made from, or list keys with keyhole.KeyLists"
     return way_to_pattern(keys)

@@ -55,7 +55,7 @@ class SplashAttention(nn.Module):
                 raise ValueError(f"SplashAttention: {name} is {size}; expected 1 or more, or None")
         self.alpha, keys = normalizer_of("SplashAttention", alpha, k_keep, "k_keep")
         self.k_keep = None if keys == ALL_KEYS else keys
-        if sm_scale is not None and (isinstance(sm_scale, (bool, Tensor)) or not isinstance(sm_scale, Real)):
+        if sm_scale is not None and (isinstance(sm_scale, bool) or not isinstance(sm_scale, Real)):
             raise TypeError(
                 f"SplashAttention: sm_scale is a {type(sm_scale).__name__}; accepted are numbers, and None for "
                 "head_dim ** -0.5. To learn it, multiply Q by it and pass sm_scale=1.0"

@@ -66,6 +66,11 @@ struct IndexLossArgs {
   int threads = 0;
   Launch launch;
 };
+// Whether each query has a list of its own: an index tensor.
+inline bool lists_alone(const IndexLossArgs& args) {
+  const auto& gathers = args.lists.gathers;
+  return args.lists.tiles.empty() && gathers.size() == 1 && gathers[0].table.is_given();
+}
 struct IndexGradientArgs {
   IndexLossArgs loss;
   TensorView dloss;

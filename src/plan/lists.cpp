@@ -12,7 +12,7 @@ namespace keyhole {
 
 namespace {
 
-// PlannedKeyLists::heads_alike: what divides every head that has other lists than the one before.
+// PlannedKeyLists::heads_alike: the greatest common divisor of the heads at which lists change.
 int32_t heads_alike(const std::vector<int32_t>& group_of) {
   size_t alike = 0;
   for (size_t head = 1; head < group_of.size(); ++head) {

@@ -21,7 +21,8 @@ void* workspace_of_caller(const Workspace& brought, const AllocateWorkspace& all
   void* workspace = brought.data;
   if (workspace != nullptr) {
     KEYHOLE_CHECK(brought.bytes >= bytes, "attention: the workspace has ", brought.bytes,
-                  " bytes; this call needs ", bytes);
+                  " bytes; this call needs ", bytes,
+                  ". forward_workspace_bytes() and backward_workspace_bytes() tell how many");
   } else if (allocate) {
     workspace = allocate(bytes);
     if (workspace == nullptr) {

@@ -9,9 +9,7 @@
 #endif
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/compress-inl.h"

@@ -27,11 +27,12 @@ class LossBlock {
     if (has_list_) {
       const GatherView& view = args.lists.gathers[0];
       const auto listed = keys_of(view, view.group_of_head(unit), first);
-      keys_.assign(listed.begin(), listed.end());
-      for (int32_t& key : keys_) key = int32_t(key / args.keys_per_entry);
-      if (!std::is_sorted(keys_.begin(), keys_.end())) std::sort(keys_.begin(), keys_.end());
+      listed_.assign(listed.begin(), listed.end());
+      for (int32_t& x : listed_) x = int32_t(x / args.keys_per_entry);
+      if (!std::is_sorted(listed_.begin(), listed_.end()))
+        std::sort(listed_.begin(), listed_.end());
       if (args.keys_per_entry > 1) {
-        keys_.erase(std::unique(keys_.begin(), keys_.end()), keys_.end());
+        listed_.erase(std::unique(listed_.begin(), listed_.end()), listed_.end());
       }
       return;
     }
@@ -58,11 +59,6 @@ class LossBlock {
     return key < k_len_ && (row_of_keys(i)[key / 64] >> key % 64 & 1) != 0;
   }
 
-  // Whether each query has a list of its own: an index tensor.
-  static bool lists_alone(const IndexLossArgs& args) {
-    return args.lists.tiles.empty() && args.lists.gathers.size() == 1 &&
-           args.lists.gathers[0].table.is_given();
-  }
   // Room for a value of every listed entry of one query, in whole panels.
   static int64_t columns(const IndexLossArgs& args) {
     const int64_t most =
@@ -80,10 +76,10 @@ class LossBlock {
   template <class Visit>
   void for_each_panel(int64_t begin, int64_t end, Visit visit) const {
     if (has_list_) {
-      const auto low = std::lower_bound(keys_.begin(), keys_.end(), begin);
-      const auto high = std::lower_bound(low, keys_.end(), end);
-      for (int64_t x = low - keys_.begin(); x < high - keys_.begin(); x += kPanel) {
-        visit(EntryPanel{x, std::min(kPanel, high - keys_.begin() - x), keys_.data() + x});
+      const auto low = std::lower_bound(listed_.begin(), listed_.end(), begin);
+      const auto high = std::lower_bound(low, listed_.end(), end);
+      for (int64_t x = low - listed_.begin(); x < high - listed_.begin(); x += kPanel) {
+        visit(EntryPanel{x, std::min(kPanel, high - listed_.begin() - x), listed_.data() + x});
       }
       return;
     }
@@ -106,7 +102,7 @@ class LossBlock {
 
   int64_t entries_ = 0, k_len_ = 0, key_words_ = 0;
   bool has_list_ = false;
-  std::vector<int32_t> keys_;            // entries, ascending
+  std::vector<int32_t> listed_;          // entries, ascending
   std::vector<uint64_t> bits_, needed_;  // of each query; of any
   std::vector<uint64_t> key_bits_;       // of each query, where an entry stands for several keys
 };
@@ -114,7 +110,7 @@ class LossBlock {
 // The queries that count, in blocks.
 inline std::vector<QueryRange> blocks_of_queries(const IndexLossArgs& args) {
   constexpr int64_t kMostQueries = 32;
-  const int64_t most = LossBlock::lists_alone(args) ? 1 : kMostQueries;
+  const int64_t most = lists_alone(args) ? 1 : kMostQueries;
   std::vector<QueryRange> blocks;
   const auto add = [&](int64_t query) {
     const bool goes_on = !blocks.empty() && blocks.back().count < most &&

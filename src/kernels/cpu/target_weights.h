@@ -67,7 +67,8 @@ class TargetWeights {
       const auto key = [&](int64_t x) { return panel.key(x) * keys_per_entry_ + of_entry; };
       int32_t keys[kPanel];
       for (int64_t x = 0; x < panel.width; ++x) {
-        keys[x] = int32_t(std::min(key(x), k_.shape[2] - 1));  // past the last: one that counts not
+        keys[x] =
+            int32_t(std::min(key(x), k_.shape[2] - 1));  // behind the last: has_key() leaves it out
       }
       weigh_keys(block.unit, queries, {panel.column, panel.width, keys}, more, strip);
       for (int64_t i = 0; i < queries.count * kPanel; ++i) {

@@ -29,7 +29,7 @@ struct SpanLaunches {
 //                 only the query tiles it visits; the others are cleared before.
 //   sums.x given  it adds to sums.x and checks nothing. If dq_rows_per_class is not 0, sums.dq is
 //                 stored in blocks (query_blocks.cuh), not yet multiplied by the scale.
-// sums are given if the plan has several parts, or if the schedule adds up in any order.
+// sums are given if the plan has several parts, or if several CTAs add to the same gradient.
 struct BackwardLaunches {
   // dk and dv by key tile; chunks of split lists go to their slots. Also dq, unless `queries`
   // computes it.

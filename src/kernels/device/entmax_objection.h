@@ -10,7 +10,8 @@
 
 namespace keyhole::device {
 
-// As text; empty: nothing. 16 bits with a small alpha may have launches over tiles for long rows.
+// As text; empty: nothing. fp32 has no launches over tiles, which the long rows of a small alpha
+// need.
 inline std::string scan_objection(const Request& request, int64_t least_shared_bytes) {
   const Normalizer& normalizer = request.normalizer;
   if (normalizer.top_k > kSupportKeys) return say("takes top_k up to ", kSupportKeys);

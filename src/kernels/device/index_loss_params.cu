@@ -90,10 +90,6 @@ __global__ void __launch_bounds__(kLoopThreads)
   });
 }
 
-}  // namespace
-
-namespace {
-
 __global__ void __launch_bounds__(kLoopThreads)
     store_no_losses(const __grid_constant__ IndexLossParams p) {
   for_each_index(p.units * p.q_len, [&](int64_t i) {

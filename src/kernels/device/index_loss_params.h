@@ -31,7 +31,7 @@ struct IndexLossParams {
   AnyTensor q;                      // (batch, head, query)
   AnyTensor k;                      // (batch, group, entry)
   DeviceVector w, k_scale;          // like q and k, f32; data null: all are 1
-  AnyTensor target_q, target_k;     // (batch, head, query), (batch, kv head, entry)
+  AnyTensor target_q, target_k;     // (batch, head, query), (batch, kv head, key)
   AnyTensor target_lse;             // (batch, head, query)
   RuleNumbers<float> rule;          // of CarefulMath
   DeviceVector loss;                // (batch, group, query)
@@ -40,7 +40,7 @@ struct IndexLossParams {
   int32_t heads = 0, head_dim = 0;  // of a group
   int32_t target_heads = 0, target_dim = 0, heads_per_key = 1;  // target_heads: of a group
   int64_t q_len = 0, entries = 0, k_len = 0;
-  int64_t keys_per_entry = 1;       // of the target's k
+  int64_t keys_per_entry = 1;       // keys of target_k that an entry of k stands for
   const int32_t* picked = nullptr;  // the queries that count, ascending; null: all
 
   // The rows at hand: queries [first_row, first_row + num_rows) of those that count.

@@ -120,9 +120,9 @@ class TileWalk {
 };
 
 // The same from the last tile to the first.
-class BackwardWalk {
+class ReverseTileWalk {
  public:
-  __device__ explicit BackwardWalk(const Work& work) : run_(work.runs), left_(work.num_tiles) {
+  __device__ explicit ReverseTileWalk(const Work& work) : run_(work.runs), left_(work.num_tiles) {
     if (left_ == 0) return;
     int32_t inside = work.first_tile + left_ - 1;
     for (; inside >= run_->count; ++run_) inside -= run_->count;

@@ -7,12 +7,11 @@
 // fp32: the products in the list are those of rounded rows. They tell which candidates can have
 // weight, given a margin. The warp gathers the keys of those, and their own products replace what
 // was in the list.
-#include <algorithm>
 #include <climits>
+#include <type_traits>
 
 #include "base/int_math.h"
 #include "base/ordered_bits.h"
-#include "kernels/device/check_cuda.h"
 #include "kernels/device/convert.cuh"
 #include "kernels/device/entmax_forward_call.h"
 #include "kernels/device/launch.h"

@@ -345,9 +345,8 @@ struct Memory {
     const int64_t heads = args.q.shape[1] / std::max<int64_t>(1, args.k.shape[1]);
     const int64_t words = device::row_words(entries);
     most_keys = entries;
-    const auto& gathers = args.lists.gathers;
-    if (args.lists.tiles.empty() && gathers.size() == 1 && gathers[0].table.is_given()) {
-      most_keys = std::min<int64_t>(entries, gathers[0].table.room());
+    if (lists_alone(args)) {
+      most_keys = std::min<int64_t>(entries, args.lists.gathers[0].table.room());
     }
     head_words = narrow(ceil_div(heads, 32), kWho);
     const int64_t pair_bytes = 4 * (1 + int64_t{head_words});

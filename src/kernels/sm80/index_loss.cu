@@ -1,10 +1,11 @@
 // src/kernels/sm80/index_loss.cu
 // The launches of an index loss, and of its gradients:
 //
-//   bits, lists   what is listed, and the keys of every row (device/row_bits.h,
-//   index_loss_lists.cu) pairs         index_loss_pairs.cuh: sums of the loss; or dw and the
-//   gradients of q . k dq            index_loss_dq.cuh sums          dk, by spans of keys
-//   (mma/gather_spans.cuh)
+//   bits     device/row_bits.h       what is listed
+//   lists    index_loss_lists.cu     the keys of every row
+//   pairs    index_loss_pairs.cuh    sums of the loss; or dw and the gradients of q . k
+//   dq       index_loss_dq.cuh
+//   sums     mma/gather_spans.cuh    dk, by spans of keys
 //
 // for as many queries at a time as fit the scratch memory.
 #include <algorithm>
@@ -41,10 +42,8 @@ bool has_few_heads(const LossHeads& of) {
 // The keys of a row, at most.
 int64_t room_of(const IndexLossArgs& args) {
   const int64_t entries = args.k.shape[2];
-  const auto& gathers = args.lists.gathers;
-  const bool is_table =
-      args.lists.tiles.empty() && gathers.size() == 1 && gathers[0].table.is_given();
-  return is_table ? std::min<int64_t>(entries, gathers[0].table.room()) : entries;
+  return lists_alone(args) ? std::min<int64_t>(entries, args.lists.gathers[0].table.room())
+                           : entries;
 }
 
 // CTAs that share a row: two for every SM are enough.
@@ -55,9 +54,9 @@ int32_t segments_of(const IndexLossArgs& args, int64_t room, int64_t rows) {
 }
 
 // Takes pieces of the scratch memory of a call, or only adds up their sizes.
-class Pieces {
+class Scratch {
  public:
-  explicit Pieces(void* memory) : begin_(static_cast<char*>(memory)) {}
+  explicit Scratch(void* memory) : begin_(static_cast<char*>(memory)) {}
   template <class T>
   T* take(int64_t count) {
     T* const piece = begin_ == nullptr ? nullptr : reinterpret_cast<T*>(begin_ + bytes_);
@@ -101,20 +100,20 @@ Layout lay_out(const IndexLossArgs& args, bool with_gradients, void* memory) {
   LossParts& parts = l.pairs.parts;
   parts.segments = segments_of(args, lists.room, rows);
 
-  Pieces pieces(memory);
-  l.bits = pieces.take<char>(device::chunk_bits_bytes(args, l.chunks.at_once));
-  lists.keys = pieces.take<int32_t>(rows * lists.room);
-  lists.counts = pieces.take<int32_t>(rows);
+  Scratch scratch(memory);
+  l.bits = scratch.take<char>(device::chunk_bits_bytes(args, l.chunks.at_once));
+  lists.keys = scratch.take<int32_t>(rows * lists.room);
+  lists.counts = scratch.take<int32_t>(rows);
   if (with_gradients) {
-    lists.begin = pieces.take<int32_t>((lists.spans + 1) * rows);
-    l.pairs.d_scores = pieces.take<char>(rows * row_tiles * lists.room * device::kPairBytes);
-    l.queries = pieces.take<char>(rows * query_bytes);
-    l.dk = pieces.take<float>(dk_count);
-    parts.dw = pieces.take<float>(parts.segments > 1 ? rows * parts.segments * heads.heads : 0);
+    lists.begin = scratch.take<int32_t>((lists.spans + 1) * rows);
+    l.pairs.d_scores = scratch.take<char>(rows * row_tiles * lists.room * device::kPairBytes);
+    l.queries = scratch.take<char>(rows * query_bytes);
+    l.dk = scratch.take<float>(dk_count);
+    parts.dw = scratch.take<float>(parts.segments > 1 ? rows * parts.segments * heads.heads : 0);
   } else {
-    parts.sums = pieces.take<LossSums>(parts.segments > 1 ? rows * parts.segments : 0);
+    parts.sums = scratch.take<LossSums>(parts.segments > 1 ? rows * parts.segments : 0);
   }
-  l.bytes = pieces.bytes();
+  l.bytes = scratch.bytes();
   l.pairs.heads = heads;
   l.pairs.row_tiles = int32_t(row_tiles);
   return l;
@@ -209,7 +208,7 @@ void add_dk(const Layout& l, DType dtype, const IndexLossArgs& args, cudaStream_
                   .q_len = rows,
                   .k_len = loss.entries};
   params.q = loss.q.at;
-  if (l.queries != nullptr && args.has_rows) {
+  if (args.has_rows) {
     const int64_t of_head = rows * pairs.heads.head_dim;
     params.q = {l.queries, heads * of_head, of_head, pairs.heads.head_dim};
   } else {

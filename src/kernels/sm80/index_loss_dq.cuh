@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/loss_sums.cuh"

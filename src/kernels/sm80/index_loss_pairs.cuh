@@ -12,7 +12,6 @@
 // are added up by a later launch.
 #pragma once
 
-#include "base/check.h"
 #include "base/int_math.h"
 #include "kernels/device/check_cuda.h"
 #include "kernels/device/loss_sums.cuh"

@@ -10,7 +10,7 @@
 namespace keyhole::sm90 {
 
 template <DType kType, class C, Bend kBend, DqOrder kOrder>
-void launch_in_order(const BackwardParams& params, cudaStream_t stream) {
+void launch_with_order(const BackwardParams& params, cudaStream_t stream) {
   static device::OncePerGpu reserve;
   launch_by_keys<kType, C, kThreads, sizeof(KeysShared<C>)>(
       reserve, backward_keys<device::Storage<kType>, C, kBend, kOrder>, params, stream);
@@ -19,11 +19,11 @@ template <DType kType, class C, Bend kBend>
 void launch_keys(const BackwardParams& params, cudaStream_t stream) {
   switch (params.dq_order) {
     case DqOrder::written:
-      return launch_in_order<kType, C, kBend, DqOrder::written>(params, stream);
+      return launch_with_order<kType, C, kBend, DqOrder::written>(params, stream);
     case DqOrder::by_turns:
-      return launch_in_order<kType, C, kBend, DqOrder::by_turns>(params, stream);
+      return launch_with_order<kType, C, kBend, DqOrder::by_turns>(params, stream);
     default:
-      return launch_in_order<kType, C, kBend, DqOrder::atomic>(params, stream);
+      return launch_with_order<kType, C, kBend, DqOrder::atomic>(params, stream);
   }
 }
 

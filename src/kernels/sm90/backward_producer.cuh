@@ -84,9 +84,10 @@ __device__ __forceinline__ void plan_steps(const BackwardParams& p, const Tiles&
   };
   const Shares& shares = p.view.t_work.shares;
   if constexpr (kOrder == DqOrder::by_turns) {
-    plan<kOrder>(
-        device::DrawnCursor(shares, p.turns), p, tiles, shared,
-        [&](const PlannedKeys& planned) { follow(planned, device::BackwardWalk(planned.work)); });
+    plan<kOrder>(device::DrawnCursor(shares, p.turns), p, tiles, shared,
+                 [&](const PlannedKeys& planned) {
+                   follow(planned, device::ReverseTileWalk(planned.work));
+                 });
   } else {
     plan<kOrder>(device::ShareCursor(shares), p, tiles, shared, [&](const PlannedKeys& planned) {
       follow(planned, typename Tiles::Walk(tiles, planned.work));

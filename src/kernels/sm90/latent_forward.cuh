@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
 
-  const LatentWork work = latent_work(p.sizes, grid, blockIdx.x, kLatentHeads);
+  const LatentWork work = latent_work(p.sizes, grid, blockIdx.x);
   const device::KeyList list = latent_list(p, work);
   const int num_pairs = (list.count + 2 * kLatentKeys - 1) / (2 * kLatentKeys);
   const int warpgroup = warp_uniform(int(threadIdx.x / kWarpgroup));

@@ -1,7 +1,7 @@
 // src/kernels/sm90/latent_forward_rows.cuh
-// What both forms of the forward pass in latent form (latent_forward_shared.cuh,
-// latent_pair_shared.cuh) do with heads, keys, scores and rows of the output. A thread has elements
-// of two rows of a warp's 16 (ptx.cuh); its `half` is which of them.
+// What the forward pass in latent form (latent_forward_shared.cuh) does with heads, keys, scores
+// and rows of the output. A thread has elements of two rows of a warp's 16 (ptx.cuh); its `half` is
+// which of them.
 #pragma once
 
 #include <cmath>
@@ -12,8 +12,8 @@
 
 namespace keyhole::sm90 {
 
-inline constexpr int kLatentRowHeads = 64, kLatentKeys = 64;  // of a warpgroup, of a block
-inline constexpr int kLatentPanelBytes = 64 * 128;            // of 64 columns
+inline constexpr int kLatentHeads = 64, kLatentKeys = 64;  // of a CTA, of a block
+inline constexpr int kLatentPanelBytes = 64 * 128;         // of 64 columns
 
 struct LatentGrid {
   int32_t head_blocks;  // of a kv head
@@ -24,18 +24,18 @@ struct LatentWork {
   int32_t batch, kv_head, first_head, num_heads;  // first_head: of all query heads
   int64_t query;
 };
-// index: of a CTA, or of a cluster, that has up to most_heads. Those of a query are neighbours:
-// they read the same keys. All of it fits 32 bits, because the number of CTAs does.
+// index: of a CTA. Those of a query are neighbours: they read the same keys. All of it fits 32
+// bits, because the number of CTAs does.
 __device__ __forceinline__ LatentWork latent_work(const device::Sizes& sizes,
-                                                  const LatentGrid& grid, uint32_t index,
-                                                  uint32_t most_heads) {
+                                                  const LatentGrid& grid, uint32_t index) {
+  constexpr uint32_t kHeads = kLatentHeads;
   const uint32_t heads = uint32_t(sizes.heads / sizes.kv_heads);  // of a kv head
   const uint32_t row = index / uint32_t(grid.head_blocks);
-  const uint32_t first = (index - row * uint32_t(grid.head_blocks)) * most_heads;
+  const uint32_t first = (index - row * uint32_t(grid.head_blocks)) * kHeads;
   const uint32_t unit = row / uint32_t(sizes.q_len), batch = unit / uint32_t(sizes.kv_heads);
   const uint32_t kv_head = unit - batch * uint32_t(sizes.kv_heads);
   return {int32_t(batch), int32_t(kv_head), int32_t(kv_head * heads + first),
-          int32_t(min(most_heads, heads - first)), int64_t{row - unit * uint32_t(sizes.q_len)}};
+          int32_t(min(kHeads, heads - first)), int64_t{row - unit * uint32_t(sizes.q_len)}};
 }
 __device__ __forceinline__ device::KeyList latent_list(const device::GatherForwardParams& p,
                                                        const LatentWork& work) {

@@ -1,8 +1,7 @@
 // src/kernels/sm90/latent_forward_shared.cuh
 // The pipeline of attention over key lists in latent form: v is the first columns of k, and many
-// query heads share a list. A CTA has 64 heads of one query; where there are more of a kv head,
-// pairs of CTAs have 128 (latent_pair_shared.cuh). Its list is followed in pairs of blocks of 64
-// keys:
+// query heads share a list. A CTA has 64 heads of one query. Its list is followed in pairs of
+// blocks of 64 keys:
 //
 //   producers       4 warps copy the rows that a block names, half of the columns at a time
 //   warpgroup 0     scores of the even block      out columns 0 .. 255, of both blocks
@@ -19,7 +18,7 @@
 
 namespace keyhole::sm90 {
 
-inline constexpr int kLatentHeads = kLatentRowHeads, kLatentThreads = 3 * kWarpgroup;
+inline constexpr int kLatentThreads = 3 * kWarpgroup;
 inline constexpr int kLatentPanels = 9, kLatentValuePanels = 8;  // of 64 columns
 inline constexpr int kLatentHalf = kLatentValuePanels / 2;       // panels of the first half
 inline constexpr int kLatentProducerRegisters = 72, kLatentConsumerRegisters = 216;

@@ -33,7 +33,7 @@ bool splits_lists(const BackwardArgs& args) { return args.schedule.splits_lists;
 
 bool draws_items(const ForwardArgs&) { return false; }
 bool draws_items(const BackwardArgs& args) { return args.schedule.dq == DqOrder::by_turns; }
-// Which lists are split depends on it. In a fixed order it must be the same on every GPU.
+// For how many processors lists are split: in a fixed order, the same on every GPU.
 constexpr int kProcessorsInOrder = 128;
 // Key tiles of one head are added one after another. With so many heads at a time, few CTAs wait
 // for each other.
