@@ -462,7 +462,7 @@ REFUSED = [
         ValueError,
         "k must have one entry for 2 keys: 20",
     ),
-    (loss, {"keys": keyhole.TileLists(np.zeros((1, 1, 1, 1), np.int32), tile=(64, 64))}, TypeError, "List single keys"),
+    (loss, {"keys": keyhole.TileLists(np.zeros((1, 1, 1, 1), np.int32), tile=(64, 64))}, TypeError, "keyhole.KeyLists"),
     (loss, {"rows": [[1]]}, ValueError, "index_loss: rows is int64 .*ascending"),
     (loss, {"rows": [0.5]}, ValueError, "index_loss: rows is float64"),
     (loss, {"rows": [40]}, ValueError, "40"),
