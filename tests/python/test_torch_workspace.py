@@ -310,7 +310,7 @@ def test_threads_ask_for_their_own(device):
     equal = []  # an error ends a thread before it says anything
 
     def repeat(problem, right):
-        equal.append(all([all_equal(both(problem), right) for _ in range(5)]))
+        equal.append(all(all_equal(both(problem), right) for _ in range(5)))
 
     threads = [threading.Thread(target=repeat, args=pair) for pair in zip(problems, expected, strict=True)]
     for thread in threads:
