@@ -297,47 +297,32 @@ struct KeysConsumer {
     publish_stores();
   }
 
-  // Waits for a step's queries and begins its scores.
-  __device__ __forceinline__ void begin_step(Mask& mask, Scores& scores) {
+  // A step of the list. Where a mask leaves nothing of this warpgroup's keys, as at the edges of a
+  // window, it only puts zeros where the other expects its ds, and goes ahead.
+  __device__ __forceinline__ void step(bool is_first, bool is_last) {
     shared.template await<kPauses>(shared.is_full[state.stage()], state.parity());
     if constexpr (kAsksAnew) state.uses = uint32_t(warp_uniform(int(state.uses)));
-    if constexpr (!kLoadsBitsLate) {
-      mask.bitmap = bitmap();
-      load_bits(mask.bits, mask.bitmap);
-    }
-    begin_products();
-    multiply_rows(scores, keys, shared.k[slot.stage()], shared.q[state.stage()]);
-  }
-  __device__ __forceinline__ void finish_step(Mask& mask, Scores& scores, bool is_last) {
     const int stage = state.stage();
-    Scores grad;
-    begin_products();
-    multiply_rows(grad, values, shared.v, shared.dout[stage]);
-    make_weights(mask, scores);
-    await_products<0>();
-    is_ready(grad);
-    if constexpr (Rule::kPacksAtOnce) {
-      make_weights_and_ds(scores, grad, stage, mask);
+    if (is_idle()) {
+      if (is_last) arrive_as_warp(shared.v_empty);
+#pragma unroll
+      for (auto& block : ds16) block[0] = block[1] = block[2] = block[3] = 0;
+      if (is_first) await_reads_of_item_before();
+      exchange_ds(stage);
     } else {
-      make_ds(scores, grad, stage, mask);
+      begin_products();
+      weigh(stage, is_first, is_last);
+      begin_products();
+      add_product(dv, weight16, shared.dout[stage]);
+      add_product(dk, ds16, shared.q[stage]);
+      commit_products();
+      exchange_ds(stage);
+      await_products<0>();
+      is_ready(dk);
+      is_ready(dv);
     }
-    begin_products();
-    add_product(dv, weight16, shared.dout[stage]);
-    add_product(dk, ds16, shared.q[stage]);
-    commit_products();
-    share_ds(stage);
-    // Here the other warpgroup has also finished its last dq, so the other stage of ds is free.
-    const bool is_mine = stage == warpgroup;
-    if (is_mine) {
-      meet_at<kConsumers>(Meeting::both_stored_ds + stage);
-    } else {
-      arrive_at<kConsumers>(Meeting::both_stored_ds + stage);
-    }
-    await_products<0>();
-    is_ready(dk);
-    is_ready(dv);
     arrive_as_warp(shared.is_empty[stage]);
-    if (is_mine) {
+    if (stage == warpgroup) {
       Dq dq;
       begin_products();
       multiply_ds(dq, stage);
@@ -351,20 +336,52 @@ struct KeysConsumer {
     }
     state.next();
   }
+  __device__ __forceinline__ bool is_idle() const {
+    return *const_cast<const volatile int32_t*>(
+               &shared.steps[state.uses % kStepPlaces].idle_warpgroup) == warpgroup;
+  }
+  // weight16 and ds16 of a step.
+  __device__ __forceinline__ void weigh(int stage, bool is_first, bool is_last) {
+    Mask mask;
+    Scores scores, grad;
+    if constexpr (!kLoadsBitsLate) {
+      mask.bitmap = bitmap();
+      load_bits(mask.bits, mask.bitmap);
+    }
+    multiply_rows(scores, keys, shared.k[slot.stage()], shared.q[stage]);
+    begin_products();
+    multiply_rows(grad, values, shared.v, shared.dout[stage]);
+    if (is_first) await_reads_of_item_before();
+    make_weights(mask, scores);
+    await_products<0>();
+    is_ready(grad);
+    if (is_last) arrive_as_warp(shared.v_empty);
+    if constexpr (Rule::kPacksAtOnce) {
+      make_weights_and_ds(scores, grad, stage, mask);
+    } else {
+      make_ds(scores, grad, stage, mask);
+    }
+  }
+  // Once the other warpgroup has stored its ds, it has also finished its last dq, so the other
+  // stage of ds is free.
+  __device__ __forceinline__ void exchange_ds(int stage) const {
+    share_ds(stage);
+    if (stage == warpgroup) {
+      meet_at<kConsumers>(Meeting::both_stored_ds + stage);
+    } else {
+      arrive_at<kConsumers>(Meeting::both_stored_ds + stage);
+    }
+  }
 
   __device__ __forceinline__ void mainloop(int steps) {
-    Mask mask;
-    Scores scores;
     load_columns(keys, shared.k[slot.stage()]);
-    begin_step(mask, scores);
-    await_reads_of_item_before();
     shared.await(shared.v_full, slot.uses % 2);
     load_columns(values, shared.v);
-    while (true) {
-      finish_step(mask, scores, steps == 1);
-      if (--steps == 0) break;
-      begin_step(mask, scores);
-    }
+    bool is_first = true;
+    do {
+      step(is_first, steps == 1);
+      is_first = false;
+    } while (--steps != 0);
   }
   __device__ __forceinline__ void begin() {
 #pragma unroll
@@ -434,8 +451,8 @@ struct KeysConsumer {
         mainloop(steps);
       } else {
         await_reads_of_item_before();
+        arrive_as_warp(shared.v_empty);  // the item's number tells the parity
       }
-      arrive_as_warp(shared.v_empty);  // also without steps: the item's number tells the parity
       const device::Work& work = shared.planned[slot.stage()].work;
       if (work.slot >= 0 || p.sums.dk != nullptr) {
         add_gradients(work);

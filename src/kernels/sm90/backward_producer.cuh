@@ -179,7 +179,25 @@ class KeysProducer {
   uint32_t item_ = 0, step_ = 0;  // they tell stages and parities
 };
 
-// Copies lse2 and delta of every step, and finds out its turn; one warp.
+// The warpgroup none of whose keys attend to a tile, by the bits of its mask; -1: there is none.
+template <class C>
+__device__ __forceinline__ int32_t idle_warpgroup(const BackwardParams& p, int32_t bitmap) {
+  if (bitmap == kFull) return -1;
+  constexpr int kHalfWords = C::tile_q * C::tile_k / 64;  // of a warpgroup
+  const uint32_t* words = reinterpret_cast<const uint32_t*>(p.view.t_bitmaps) +
+                          int64_t{bitmap} * (2 * kHalfWords) + device::thread_index() % 32;
+  int32_t idle = -1;
+#pragma unroll 1
+  for (int32_t half = 0; half < 2; ++half, words += kHalfWords) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < kHalfWords; i += 32) bits |= words[i];
+    if (!__any_sync(~0u, bits != 0)) idle = half;
+  }
+  return idle;
+}
+
+// Copies lse2 and delta of every step, and finds out who is idle, and its turn; one warp.
 template <DqOrder kOrder, class C>
 __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared<C>& shared) {
   constexpr bool kTurns = kOrder == DqOrder::by_turns;
@@ -196,6 +214,8 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
 #pragma unroll 1
     for (; step != planned().end_step; ++step) {
       const int32_t tile = tile_of_step(shared, step);
+      PlannedStep& at_step = shared.steps[step % kStepPlaces];
+      at_step.idle_warpgroup = idle_warpgroup<C>(p, at_step.bitmap);
       const device::Work& work = planned().work;
       const int64_t first = int64_t{tile} * C::tile_q;
       const int count = device::rows_left(work.residue.num_q, first, C::tile_q);
@@ -211,9 +231,10 @@ __device__ __forceinline__ void copy_numbers(const BackwardParams& p, KeysShared
                                       i < count);
       }
       mma::arrive_when_copied(shared.is_full[stage]);
-      if constexpr (kTurns) {  // later, since it takes long and is needed late
-        PlannedStep& at_step = shared.steps[step % kStepPlaces];
-        at_step.turn = turn_of(p.view, planned(), at_step.tile);
+      arrive_as_warp(shared.is_full[stage]);  // who is idle is written
+      if constexpr (kTurns) {                 // later, since it takes long and is needed late
+        PlannedStep& of_turn = shared.steps[step % kStepPlaces];
+        of_turn.turn = turn_of(p.view, planned(), of_turn.tile);
         arrive_as_warp(shared.turn_known[step % kStepPlaces]);
       }
     }

@@ -9,7 +9,7 @@
 //   producer  1 thread  starts the TMA copies of one item after another, as stages become free:
 //                       K, q0 dout0, V, q1 dout1, ...
 //   numbers   1 warp    copies lse2 and delta of each step, which are strided in a residue class,
-//                       and finds out its turn (backward_turns.cuh)
+//                       and finds out who has no pairs in it, and its turn (backward_turns.cuh)
 //   dq        1 warp    adds dq of each step to memory (backward_dq.cuh)
 //
 // Consumers need nearly all registers, so these four have 24 each. Only the planner follows runs.
@@ -24,7 +24,8 @@
 //   step_empty     its dq has been added                                        planner
 //   v_full         the values of an item have arrived                           consumers
 //   v_empty        every warp has finished its last product with them           producer
-//   is_full        q, dout, lse2 and delta of that stage have arrived           consumers
+//   is_full        q, dout, lse2 and delta of that stage have arrived, and      consumers
+//                  numbers has found out who is idle
 //   is_empty       every warp has used them for the last time                   producer, numbers
 //   dq_full        a warpgroup has staged dq of a step                          dq
 //   dq_empty       it has been read                                             consumers
@@ -33,9 +34,10 @@
 //   dq_is_done     the last dq of an item is computed                           the other
 //   has_staged     a warpgroup has staged its gradients; may stage again        itself
 //
-// Keys have two slots, values one: values are free one step before the item ends and are needed
-// later than keys. At the end of an item dk is staged in place of its keys, and dv in place of ds;
-// TMA stores them while the next item begins (backward_epilogue.cuh).
+// Keys have two slots, values one: values are free before the sums of the last step, and those of
+// the next item arrive while the gradients of this one are staged. At the end of an item dk is
+// staged in place of its keys, and dv in place of ds; TMA stores them while the next item begins
+// (backward_epilogue.cuh).
 #pragma once
 
 #include "kernels/device/key_rows.cuh"
@@ -61,7 +63,8 @@ struct Meeting {
 // A step of a list: a query tile. Step n of the CTA has place n modulo kStepPlaces.
 struct PlannedStep {
   int32_t tile, bitmap;
-  int32_t turn;  // backward_turns.cuh
+  int32_t turn;            // backward_turns.cuh
+  int32_t idle_warpgroup;  // none of its keys attend to the tile; -1: both have some
 };
 inline constexpr int kStepPlaces = 8;
 // Where dq of a work item's queries goes: to the fp32 sums, stored in blocks or in rows, or to dq
@@ -123,7 +126,7 @@ struct KeysShared {
     init_barrier(v_full, 1);
     init_barrier(v_empty, kConsumerWarps);
     for (int i = 0; i < C::stages; ++i) {
-      init_barrier(is_full[i], 1 + 32);  // the producer, and the lanes of numbers
+      init_barrier(is_full[i], 2 + 32);  // the producer, numbers and its lanes
       init_barrier(is_empty[i], kConsumerWarps);
     }
     init_barrier(dq_full, kWarpgroup / 32);
