@@ -213,17 +213,21 @@ void with_vectors(bool are_in_vectors, Launch launch) {
   }
 }
 
+// Also clears the accumulators.
 template <class Storage, BitmapLayout kLayout>
 void prepare(const BackwardParams& p, const DevicePlan& plan, const Workspace& w,
              cudaStream_t stream) {
   const int32_t cols = p.sizes.v_head_dim;
-  with_vectors(
-      is_in_vectors<Storage>(p.dout, cols) && is_in_vectors<Storage>(p.out, cols),
-      [&](auto in_vectors) {
-        prepare_rows<Storage, kLayout, in_vectors()>
-            <<<num_row_blocks(p.sizes.num_heads(), p.sizes.q_len), kBlockThreads, 0, stream>>>(
-                p, plan, w.delta, w.lse2);
-      });
+  Clearing clearing = {reinterpret_cast<uint4*>(w.found_nonfinite),
+                       (w.bytes - w.zeros_begin) / int64_t(sizeof(uint4)),
+                       num_row_blocks(p.sizes.num_heads(), p.sizes.q_len)};
+  const int64_t ctas = clearing.row_ctas + ceil_div(clearing.vectors, kVectorsPerCta);
+  with_vectors(is_in_vectors<Storage>(p.dout, cols) && is_in_vectors<Storage>(p.out, cols),
+               [&](auto in_vectors) {
+                 prepare_rows<Storage, kLayout, in_vectors()>
+                     <<<uint32_t(narrow(ctas, "attention: CTAs of a backward pass")), kBlockThreads,
+                        0, stream>>>(p, plan, w.delta, w.lse2, clearing);
+               });
   check_cuda(cudaGetLastError(), "launching the preparation of a backward pass");
 }
 
@@ -268,10 +272,8 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
   const int64_t keys = int64_t{p.sizes.batch} * p.sizes.kv_heads * p.sizes.k_len;
   constexpr int kThreads = 32 * kRowWarps;
 
-  check_cuda(cudaMemsetAsync(w.found_nonfinite, 0, size_t(w.bytes - w.zeros_begin), stream),
-             "clearing the accumulators of a backward pass");
   const DevicePlan plan = store_plan(args.plan, w.tiles, w.gathers, stream);
-  if (queries > 0) prepare<Storage, kLayout>(p, plan, w, stream);
+  prepare<Storage, kLayout>(p, plan, w, stream);
   find_sink_gradients(args, p, stream);
   if (queries + keys == 0) return;
   const bool leaves_some = args.schedule.dq == DqOrder::written &&  // query tiles without keys

@@ -23,6 +23,22 @@ __device__ void for_each_row(int32_t batch, int32_t heads, int64_t length, Visit
   }
 }
 
+// Accumulators to clear.
+struct Clearing {
+  uint4* to = nullptr;
+  int64_t vectors = 0;
+  uint32_t row_ctas = 0;  // CTAs of the launch that have rows
+};
+inline constexpr int64_t kVectorsPerCta = 4096;  // 64 KiB
+static __device__ __forceinline__ void clear_part(const Clearing& clearing, uint32_t part) {
+  const int64_t first = int64_t{part} * kVectorsPerCta;
+  const auto count = int32_t(min(clearing.vectors - first, kVectorsPerCta));
+#pragma unroll 4
+  for (int32_t i = int32_t(threadIdx.x); i < count; i += kBlockThreads) {
+    clearing.to[first + i] = {};
+  }
+}
+
 // delta = dout . out and lse2 = lse * log2(e). A row that attends to nothing must contribute
 // nothing, whatever dout holds there: its lse2 becomes +inf, so that exp2(score - lse2) is 0. Its
 // lse is -inf then, unless there is a sink: so a row whose delta is not finite is looked up in the
@@ -30,43 +46,70 @@ __device__ void for_each_row(int32_t batch, int32_t heads, int64_t length, Visit
 //
 // A row is shared by as many neighbouring lanes as it has vectors, rounded to a power of two. The
 // same holds if rows cannot be read in vectors: the order of additions must not depend on
-// alignment.
+// alignment. Lanes take kRowsAtOnce neighbouring rows together, whose loads are all on their way
+// before the first arrives; then each of as many lanes has one of the rows.
+//
+// The accumulators of the pass are cleared by CTAs of the same launch, which come last.
 template <class Storage, BitmapLayout kLayout, bool kInVectors>
 __global__ void __launch_bounds__(kBlockThreads)
     prepare_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan,
-                 float* delta, float* lse2) {
-  constexpr int32_t kAtOnce = kVector<Storage>;
+                 float* delta, float* lse2, const __grid_constant__ Clearing clearing) {
+  if (blockIdx.x >= clearing.row_ctas) {
+    clear_part(clearing, blockIdx.x - clearing.row_ctas);
+    return;
+  }
+  constexpr int32_t kAtOnce = kVector<Storage>, kRowsAtOnce = 4;
   const RowBlock block = my_row_block(p.sizes.heads, p.sizes.q_len);
   const int32_t cols = p.sizes.v_head_dim, vectors = (cols + kAtOnce - 1) / kAtOnce;
-  const int32_t lanes = vectors > 16 ? 32 : vectors <= 1 ? 1 : 1 << (32 - __clz(vectors - 1));
+  const int32_t lanes = vectors > 16            ? 32
+                        : vectors < kRowsAtOnce ? kRowsAtOnce
+                                                : 1 << (32 - __clz(vectors - 1));
   const int32_t lane = int32_t(threadIdx.x) % lanes;
-  for (int32_t first = 0; first < block.count; first += kBlockThreads / lanes) {
-    const int32_t index = first + int32_t(threadIdx.x) / lanes;
-    const bool is_inside = index < block.count;
-    const int64_t query = block.first + (is_inside ? index : 0);
-    const Storage* dout = p.dout.row<Storage>(block.batch, block.head, query);
-    const Storage* out = p.out.row<Storage>(block.batch, block.head, query);
-    const float lse = *p.lse.row<float>(block.batch, block.head, query);
-    float sum = 0;
-    for (int32_t col = lane * kAtOnce; is_inside && col < cols; col += lanes * kAtOnce) {
-      float a[kAtOnce], b[kAtOnce];
-      convert<Storage>(load<Storage, kInVectors>(dout, col, cols), a);
-      convert<Storage>(load<Storage, kInVectors>(out, col, cols), b);
+  const Storage* dout = p.dout.row<Storage>(block.batch, block.head, block.first);
+  const Storage* out = p.out.row<Storage>(block.batch, block.head, block.first);
+  for (int32_t begin = 0; begin < block.count; begin += kRowsAtOnce * kBlockThreads / lanes) {
+    const int32_t first = begin + int32_t(threadIdx.x) / lanes * kRowsAtOnce;
+    const int32_t own = first + lane;
+    const bool has_own = lane < kRowsAtOnce && own < block.count;
+    const float lse =
+        has_own ? *p.lse.row<float>(block.batch, block.head, block.first + own) : -INFINITY;
+    float sums[kRowsAtOnce] = {};
+    for (int32_t col = lane * kAtOnce; col < cols; col += lanes * kAtOnce) {
+      uint4 left[kRowsAtOnce] = {}, right[kRowsAtOnce] = {};
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) sum += a[i] * b[i];
+      for (int32_t r = 0; r < kRowsAtOnce; ++r) {
+        if (first + r >= block.count) continue;
+        left[r] = load<Storage, kInVectors>(dout + (first + r) * p.dout.row_stride, col, cols);
+        right[r] = load<Storage, kInVectors>(out + (first + r) * p.out.row_stride, col, cols);
+      }
+#pragma unroll
+      for (int32_t r = 0; r < kRowsAtOnce; ++r) {
+        float a[kAtOnce], b[kAtOnce];
+        convert<Storage>(left[r], a);
+        convert<Storage>(right[r], b);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) sums[r] += a[i] * b[i];
+      }
     }
-    for (int32_t step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    float sum = 0;
+#pragma unroll
+    for (int32_t r = 0; r < kRowsAtOnce; ++r) {
+      for (int32_t step = lanes / 2; step > 0; step /= 2) {
+        sums[r] += __shfl_xor_sync(~0u, sums[r], step);
+      }
+      if (lane == r) sum = sums[r];
+    }
 
     bool is_empty = lse == -INFINITY;
-    const bool is_doubtful = is_inside && lane == 0 && !is_empty && !is_finite(sum);
+    const bool is_doubtful = has_own && !is_empty && !is_finite(sum);
     for (uint32_t left = __ballot_sync(~0u, is_doubtful); left != 0; left &= left - 1) {
-      const int32_t doubtful = __shfl_sync(~0u, index, __ffs(int(left)) - 1);
+      const int32_t doubtful = __shfl_sync(~0u, own, __ffs(int(left)) - 1);
       const bool attends_not =
           attends_to_nothing<kLayout>(plan, block.head_index, block.first + doubtful);
-      if (index == doubtful) is_empty = attends_not;
+      if (own == doubtful) is_empty = attends_not;
     }
-    if (!is_inside || lane != 0) continue;
-    const int64_t row = block.head_index * p.sizes.q_len + query;
+    if (!has_own) continue;
+    const int64_t row = block.head_index * p.sizes.q_len + block.first + own;
     delta[row] = is_empty ? 0.f : sum;
     lse2[row] = is_empty ? INFINITY : lse * kLog2E;
   }

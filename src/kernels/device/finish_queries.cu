@@ -15,6 +15,12 @@ namespace {
 // warp stores to are in different banks.
 __host__ __device__ constexpr int32_t pitch_of(int32_t head_dim) { return head_dim + 8; }
 
+// Neighbours of a row, stored together.
+template <class T>
+struct alignas(2 * sizeof(T)) Pair {
+  T first, second;
+};
+
 // Whose dq is stored.
 struct AllRows {
   __device__ bool is_nothing(const BackwardParams&, int32_t, int32_t, int64_t) const {
@@ -42,8 +48,10 @@ __global__ void __launch_bounds__(kBlockThreads)
   T* const tile = reinterpret_cast<T*>(memory);
   const int32_t head_dim = p.sizes.head_dim, pitch = pitch_of(head_dim), columns = head_dim / 8;
   const uint32_t per_class = uint32_t(p.dq_rows_per_class / kBlockRows);
-  const uint32_t class_number = blockIdx.x / per_class;  // over all heads
-  const int64_t first = int64_t{blockIdx.x - class_number * per_class} * kBlockRows;
+  // From the last: what was added last may still be in the cache.
+  const uint32_t place = gridDim.x - 1 - blockIdx.x;
+  const uint32_t class_number = place / per_class;  // over all heads
+  const int64_t first = int64_t{place - class_number * per_class} * kBlockRows;
   const uint32_t classes = uint32_t(p.view.classes);
   const int32_t head_index = int32_t(class_number / classes);
   const int32_t class_index = int32_t(class_number - uint32_t(head_index) * classes);
@@ -53,7 +61,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 
   const float* blocks = p.sums.dq + (class_number * p.dq_rows_per_class + first) * head_dim;
   const int32_t lane = int32_t(threadIdx.x % 32);
-#pragma unroll 4
+#pragma unroll 8
   for (int32_t block = int32_t(threadIdx.x / 32); block < kBlockRows / 16 * columns;
        block += kBlockThreads / 32) {
     const float4 four = load_from_block(blocks + block * kBlockFloats + place_of_lane(lane));
@@ -61,11 +69,10 @@ __global__ void __launch_bounds__(kBlockThreads)
     const int32_t column = block % columns * 8 + lane % 4 * 2;
     const float above[2] = {p.sizes.scale * four.x, p.sizes.scale * four.y};
     const float below[2] = {p.sizes.scale * four.z, p.sizes.scale * four.w};
-#pragma unroll
-    for (int32_t i = 0; i < 2; ++i) {
-      tile[row * pitch + column + i] = stored_as<T>(above[i]);
-      tile[(row + 8) * pitch + column + i] = stored_as<T>(below[i]);
-    }
+    *reinterpret_cast<Pair<T>*>(tile + row * pitch + column) = {stored_as<T>(above[0]),
+                                                                stored_as<T>(above[1])};
+    *reinterpret_cast<Pair<T>*>(tile + (row + 8) * pitch + column) = {stored_as<T>(below[0]),
+                                                                      stored_as<T>(below[1])};
   }
   __syncthreads();
 
