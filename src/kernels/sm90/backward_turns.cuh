@@ -28,16 +28,22 @@ __device__ __forceinline__ TurnRows turn_rows(const BackwardParams& p, const dev
 
 // Waits until the counter says so. Sums are added up, and counters kept, in the L2 cache: what has
 // been added there before a count is there for those who see the count, without a fence.
-__device__ __forceinline__ void await_count(const int32_t* counter, int32_t count) {
+// meanwhile(): what is to be done between two looks.
+template <class Meanwhile>
+__device__ __forceinline__ void await_count(const int32_t* counter, int32_t count,
+                                            Meanwhile meanwhile) {
 #ifdef KEYHOLE_BOUNDED_WAITS
   constexpr int kMany = 1 << 22;
   for (int polls = 0; device::load_relaxed(counter) < count; ++polls) {
     if (polls >= kMany) mma::raise_error();
+    meanwhile();
   }
 #else
-  while (device::load_relaxed(counter) < count) {
-  }
+  while (device::load_relaxed(counter) < count) meanwhile();
 #endif
+}
+__device__ __forceinline__ void await_count(const int32_t* counter, int32_t count) {
+  await_count(counter, count, [] {});
 }
 
 // How many key tiles come before that of the item in the list of a query tile; for a warp.
@@ -55,9 +61,8 @@ __device__ __forceinline__ int32_t turn_of(const TileView& view, const PlannedKe
 }
 
 __device__ __forceinline__ int32_t* turn_counter(const BackwardParams& p,
-                                                 const PlannedKeys& planned,
-                                                 const PlannedStep& step) {
-  return p.turns + planned.turns.first_counter + step.tile;
+                                                 const PlannedKeys& planned, int32_t q_tile) {
+  return p.turns + planned.turns.first_counter + q_tile;
 }
 
 // For the warp that adds dq. A step takes no less than an addition with all that comes before and
@@ -67,7 +72,7 @@ __device__ __forceinline__ int32_t* turn_counter(const BackwardParams& p,
 __device__ __forceinline__ void await_turn(const BackwardParams& p, const PlannedKeys& planned,
                                            const PlannedStep& step, int32_t counted) {
   if (counted < step.turn && device::thread_index() % 32 == 0) {
-    await_count(turn_counter(p, planned, step), step.turn);
+    await_count(turn_counter(p, planned, step.tile), step.turn);
   }
   __syncwarp();
 }
@@ -80,12 +85,13 @@ __device__ __forceinline__ void end_turn(const BackwardParams& p, const PlannedK
   }
   if (device::thread_index() % 32 == 0) {
     await_stores();
-    device::add_relaxed(turn_counter(p, planned, step), 1);
+    device::add_relaxed(turn_counter(p, planned, step.tile), 1);
   }
 }
 
-// For a warpgroup, around what it adds to dk and dv of its half of the keys: its head is the n-th
-// of those that share them. meet(): waits for the warpgroup.
+// For a warpgroup, around what it adds to dk and dv of its half of the keys, or to one of them, of
+// all keys (wide heads): its head is the n-th of those that share them. meet(): waits for the
+// warpgroup.
 template <class Meet>
 __device__ __forceinline__ void await_turn_of_head(const BackwardParams& p,
                                                    const PlannedKeys& planned, int half,
