@@ -41,8 +41,7 @@ class WideTurns {
   }
 
  private:
-  // By one thread. A step whose turn has not come may wait for one that waits for the step before:
-  // that must be counted first.
+  // By one thread. Who waits for the step before shall not wait for the turn of this one.
   __device__ __forceinline__ void take_turn(int32_t* counter, int32_t turn) {
     await_count(counter, turn, [&] {
       if (uncounted_ != nullptr && is_over_now(added_before(), parity_before())) count();
