@@ -46,7 +46,12 @@ __device__ __forceinline__ void await_count(const int32_t* counter, int32_t coun
   await_count(counter, count, [] {});
 }
 
-// How many key tiles come before that of the item in the list of a query tile; for a warp.
+// How many key tiles of a run come before that of the item.
+__device__ __forceinline__ int32_t tiles_before(const PlannedKeys& planned, int32_t first_tile,
+                                                int32_t count) {
+  return max(0, min(count, planned.work.row_tile - first_tile));
+}
+// The same of a whole list, that of a query tile; for a warp.
 __device__ __forceinline__ int32_t turn_of(const TileView& view, const PlannedKeys& planned,
                                            int32_t q_tile) {
   const int64_t list = planned.turns.first_list + q_tile;
@@ -54,8 +59,7 @@ __device__ __forceinline__ int32_t turn_of(const TileView& view, const PlannedKe
   int32_t before = 0;
 #pragma unroll 1
   for (int32_t i = int32_t(device::thread_index() % 32); i < view.list_count[list]; i += 32) {
-    const int32_t tile = runs[i].tile;
-    before += max(0, min(runs[i].count, planned.work.row_tile - tile));
+    before += tiles_before(planned, runs[i].tile, runs[i].count);
   }
   return __reduce_add_sync(~0u, before);
 }

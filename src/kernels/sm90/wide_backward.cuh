@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
     }
     if (warp == 13) WideProducer<C, Half::weights, Walk>(p, maps, shared).load(lane);
     if (warp == 14) WideProducer<C, Half::ds, Walk>(p, maps, shared).load(lane);
-    if (kTurns && warp == 15) WideTurns<C>(p, shared).follow(lane);
+    if (kTurns && warp == 15) WideTurns<C>(p, shared).follow();
   } else if (warpgroup == 2) {
     if constexpr (C::dq_registers > kAtLaunch) {
       grow_registers<C::dq_registers>();
