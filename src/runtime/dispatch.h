@@ -56,7 +56,7 @@ Choice choose_call(std::span<const KernelEntry> kernels, const Request& request)
 const KernelEntry& choose(std::span<const KernelEntry> kernels, const Request& request);
 
 // The kernels before the chosen one that are compiled for such tensors but refuse this call, each
-// with its objection: "sm90.backward.bf16.d64: adds up dq in no fixed order".
+// with its objection: "sm80.backward.bf16.d64: adds up dq in no fixed order".
 std::vector<std::string> passed_over(std::span<const KernelEntry> kernels, const Request& request);
 
 // The tile shape of `kernel` with the lowest cost for these lists.

@@ -5,6 +5,7 @@
 
 #include "gpu/gpu_problem.h"
 #include "plan/plan_state.h"
+#include "runtime/dispatch.h"
 #include "support/gpu/compare.h"
 #include "support/gpu/gpu_array.h"
 #include "support/scale.h"
@@ -91,9 +92,48 @@ void repeat(Operation operation) {
   }
 }
 
+bool adds_by_turns(const KernelEntry& kernel, const Plan& made, const GpuProblem& problem) {
+  const BackwardArgs args = backward_args(problem, {});
+  return schedule_of(kernel, made, pick_tile(kernel, made), args, /*deterministic=*/true).dq ==
+         DqOrder::by_turns;
+}
+
 TEST_F(GpuDeterminism, AThousandForwardPassesAreEqual) { repeat(Operation::forward); }
 TEST_F(GpuDeterminism, AThousandDeterministicBackwardPassesAreEqual) {
   repeat(Operation::backward);
+}
+// CTAs that draw their items wait for each other. One CTA alone has nobody to wait for, and must
+// never wait for itself.
+TEST_F(GpuDeterminism, SumsByTurnsAreEqualForAnyNumberOfCtas) {
+  int64_t passes = 0;
+  for (const KernelEntry* kernel : gpu_kernels(Operation::backward)) {
+    if (kernel->weights == Weights::sparse) continue;
+    for (const int64_t padding : {0, 24}) {  // columns of the kernel that the tensors lack
+      for (const int64_t kv_heads : {1, 2}) {
+        ProblemSizes sizes = sizes_for(*kernel, kSplitLength);
+        sizes.kv_heads = kv_heads, sizes.head_dim -= padding;
+        const GpuProblem problem(sizes);
+        for (const char* text :
+             {kSplitText, kTwoPartsText, kOwnListsText, "causal", "~dense", "blocks(16)"}) {
+          const Plan made = make_plan(parse(text), {1, sizes.heads, kSplitLength, kSplitLength},
+                                      SplitPolicy::by_cost);
+          if (!adds_by_turns(*kernel, made, problem)) continue;
+          problem.forward(made);
+          queue(*kernel, made, problem);
+          const FirstResults first(problem.outputs(kernel->operation));
+          for (const int processors : {1, 2, 7, 50}) {
+            for (const GpuTensor* tensor : problem.outputs(kernel->operation)) tensor->fill(0xff);
+            queue(*kernel, made, problem, {.num_processors = processors});
+            first.compare();
+            ++passes;
+          }
+          EXPECT_TRUE(first.are_equal())
+              << kernel->name << ", " << text << ", " << kv_heads << " kv heads";
+        }
+      }
+    }
+  }
+  std::cout << passes << " passes\n";
 }
 // Key lists that the heads of a kv head share: by spans of keys, where a kernel does that.
 TEST_F(GpuDeterminism, AThousandDeterministicBackwardPassesOverKeyListsAreEqual) {

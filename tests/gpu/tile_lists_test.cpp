@@ -187,10 +187,13 @@ TEST_F(GpuTileLists, OnHopperWideHeadsFollowSmallTiles) {
       const TileListProblem p(c, 3);
       const Problem problem(c, p);
       const ListsOnGpu lists(p);
-      const std::string kernel = kernel_for_backward(problem.q.view(), problem.v.view(),
-                                                     lists.view(), options_for(c, "auto", false));
-      EXPECT_EQ(kernel.starts_with("sm90.backward."), head_dim > 128)
-          << to_string(c) << ": " << kernel;
+      for (const bool deterministic : {false, true}) {
+        const AttentionOptions options = options_for(c, "auto", deterministic);
+        const std::string kernel =
+            kernel_for_backward(problem.q.view(), problem.v.view(), lists.view(), options);
+        EXPECT_EQ(kernel.starts_with("sm90.backward."), head_dim > 128)
+            << to_string(c) << ": " << kernel;
+      }
     }
   }
 }

@@ -345,38 +345,48 @@ std::tuple<int32_t, int32_t, int32_t> place_of(const ShareItem& item) {
 
 // A CTA that draws an item may wait for others of the same head whose keys come before, and for
 // heads before its own at the same keys. All of these must have been drawn.
+void expect_no_wait_for_later_items(const DealtShares& shares) {
+  std::map<int32_t, std::pair<int32_t, int32_t>> last_of_head;  // (list, slot)
+  std::map<int32_t, int32_t> last_of_list;                      // head
+  for (const ShareItem& item : shares.items) {
+    const std::pair place(item.work.list, item.work.slot);
+    const auto of_head = last_of_head.find(item.work.head);
+    ASSERT_TRUE(of_head == last_of_head.end() || of_head->second < place);
+    last_of_head[item.work.head] = place;
+    const auto of_list = last_of_list.find(item.work.list);
+    ASSERT_TRUE(of_list == last_of_list.end() || of_list->second <= item.work.head);
+    last_of_list[item.work.list] = item.work.head;
+  }
+  EXPECT_FALSE(shares.items.empty());
+}
+
 TEST(DealShares, ItemsThatAreDrawnWaitForEarlierOnesOnly) {
   for (const char* text : {"causal", "per_head(causal, window(3), global(2), strided(32))",
-                           "per_head(window(3), dense, ~dense, causal)"}) {
+                           "per_head(window(3), dense, ~dense, causal)", "~dense"}) {
     Plan made = make_plan(parse(text), {2, 4, 2500, 2500}, SplitPolicy::residues);
-    for (const TileView& view : made.state().view({64, 128}, true).tiles) {
-      const std::vector<int32_t> groups(view.group_of, view.group_of + 8);
-      for (const int32_t per_section : {1, 3, 16}) {
-        const DealtWork work =
-            deal_work(view, {.group_of = groups, .num_processors = 132, .is_transposed = true});
-        ShareDeal deal{.group_of = groups,
-                       .is_transposed = true,
-                       .num_ctas = 132,
-                       .heads_per_section = per_section,
-                       .tiles_per_item = kTilesPerItem,
-                       .in_list_order = true};
-        const DealtShares shares = deal_shares(view, work, deal);
-        // The same items, in the same order, for any number of CTAs.
-        deal.num_ctas = 7;
-        EXPECT_TRUE(std::ranges::equal(deal_shares(view, work, deal).items, shares.items, {},
-                                       place_of, place_of));
-        std::map<int32_t, std::pair<int32_t, int32_t>> last_of_head;  // (list, slot)
-        std::map<int32_t, int32_t> last_of_list;                      // head
-        for (const ShareItem& item : shares.items) {
-          const std::pair place(item.work.list, item.work.slot);
-          const auto of_head = last_of_head.find(item.work.head);
-          ASSERT_TRUE(of_head == last_of_head.end() || of_head->second < place) << text;
-          last_of_head[item.work.head] = place;
-          const auto of_list = last_of_list.find(item.work.list);
-          ASSERT_TRUE(of_list == last_of_list.end() || of_list->second <= item.work.head) << text;
-          last_of_list[item.work.list] = item.work.head;
+    for (const TileShape tile : {TileShape{64, 128}, TileShape{64, 64}}) {
+      for (const TileView& view : made.state().view(tile, true).tiles) {
+        const std::vector<int32_t> groups(view.group_of, view.group_of + 8);
+        for (const int32_t per_section : {1, 3, 16}) {
+          SCOPED_TRACE(say(text, ", tiles ", to_string(tile), ", ", per_section, " heads"));
+          const DealtWork work =
+              deal_work(view, {.group_of = groups, .num_processors = 132, .is_transposed = true});
+          ShareDeal deal{.group_of = groups,
+                         .is_transposed = true,
+                         .num_ctas = 132,
+                         .heads_per_section = per_section,
+                         .tiles_per_item = kTilesPerItem,
+                         .in_list_order = true};
+          const DealtShares shares = deal_shares(view, work, deal);
+          expect_no_wait_for_later_items(shares);
+          if (HasFatalFailure()) return;
+          // The same items, in the same order, for any number of CTAs.
+          for (const int32_t ctas : {1, 7}) {
+            deal.num_ctas = ctas;
+            EXPECT_TRUE(std::ranges::equal(deal_shares(view, work, deal).items, shares.items, {},
+                                           place_of, place_of));
+          }
         }
-        EXPECT_FALSE(shares.items.empty());
       }
     }
   }

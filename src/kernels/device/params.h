@@ -103,7 +103,8 @@ struct BackwardParams {
   int64_t dq_rows_per_class = 0;  // not 0: sums.dq is stored in blocks (query_blocks.cuh)
   // Of DqOrder::by_turns: how many work items were drawn; how many key tiles were added to each
   // query tile, [batch * heads][classes][q_tiles]; how many query heads were added to each half of
-  // a key tile, [batch * kv_heads][classes][k_tiles][2]. Zeros at first.
+  // a key tile (of wide heads, to its dv and its dk), [batch * kv_heads][classes][k_tiles][2].
+  // Zeros at first.
   int32_t* turns = nullptr;
   bool is_first = true, is_last = true;  // among the parts of the plan
   int32_t* found_nonfinite = nullptr;    // set to 1 by a launch that wrote a NaN or infinity

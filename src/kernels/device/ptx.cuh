@@ -143,6 +143,10 @@ __device__ __forceinline__ int32_t load_relaxed(const int32_t* global) {
 __device__ __forceinline__ void add_relaxed(int32_t* global, int32_t value) {
   asm volatile("red.relaxed.gpu.global.add.s32 [%0], %1;" ::"l"(global), "r"(value) : "memory");
 }
+// The same, once all is in memory that this thread knows to be done, also by others of its CTA.
+__device__ __forceinline__ void add_released(int32_t* global, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(global), "r"(value) : "memory");
+}
 
 // Adds to two neighbours in global memory, each atomically; `global` is aligned to 8 bytes. A
 // single instruction for both exists from sm_90 on.

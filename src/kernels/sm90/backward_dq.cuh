@@ -120,8 +120,8 @@ __device__ __forceinline__ void take_dq(const BackwardParams& p, KeysShared<C>& 
         counted = 0;
         if (const uint32_t next = step + 1; next != planned().end_step) {
           await_known_turn(shared, next);
-          counted =
-              device::load_relaxed(turn_counter(p, planned(), shared.steps[next % kStepPlaces]));
+          const int32_t tile = shared.steps[next % kStepPlaces].tile;
+          counted = device::load_relaxed(turn_counter(p, planned(), tile));
         }
         end_turn(p, planned(), planned_step());
       }

@@ -36,23 +36,11 @@ bool visits_queries_once(const Request& request, const TileShape& tile) {
   return request.lists != nullptr && request.lists->visits_queries_once(tile);
 }
 
-// Why sums of wide heads have no fixed order; those of others go by turns.
-template <class C>
-std::string why_in_no_order(const Request& request) {
-  if (C::head_dim <= kNarrow) return {};
-  if (request.shares_kv_heads) return "adds up dk and dv of query heads in no fixed order";
-  if (!visits_queries_once(request, {C::tile_q, C::tile_k})) return "adds up dq in no fixed order";
-  return {};
-}
-
 template <class C>
 std::string objection(const Request& request) {
   // Narrower heads have kernels of their own, and what this one costs them is not measured.
   if (C::head_dim > kNarrow && std::max(request.head_dim, request.v_head_dim) <= kNarrow) {
     return say("is for head_dim above ", kNarrow);
-  }
-  if (request.deterministic) {
-    if (std::string why = why_in_no_order<C>(request); !why.empty()) return why;
   }
   if (!request.why_no_tma.empty()) return request.why_no_tma;
   return device::row_objection(request, kKeysSharedBytes);

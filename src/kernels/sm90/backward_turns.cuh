@@ -28,19 +28,30 @@ __device__ __forceinline__ TurnRows turn_rows(const BackwardParams& p, const dev
 
 // Waits until the counter says so. Sums are added up, and counters kept, in the L2 cache: what has
 // been added there before a count is there for those who see the count, without a fence.
-__device__ __forceinline__ void await_count(const int32_t* counter, int32_t count) {
+// meanwhile(): what is to be done between two looks.
+template <class Meanwhile>
+__device__ __forceinline__ void await_count(const int32_t* counter, int32_t count,
+                                            Meanwhile meanwhile) {
 #ifdef KEYHOLE_BOUNDED_WAITS
   constexpr int kMany = 1 << 22;
   for (int polls = 0; device::load_relaxed(counter) < count; ++polls) {
     if (polls >= kMany) mma::raise_error();
+    meanwhile();
   }
 #else
-  while (device::load_relaxed(counter) < count) {
-  }
+  while (device::load_relaxed(counter) < count) meanwhile();
 #endif
 }
+__device__ __forceinline__ void await_count(const int32_t* counter, int32_t count) {
+  await_count(counter, count, [] {});
+}
 
-// How many key tiles come before that of the item in the list of a query tile; for a warp.
+// How many key tiles of a run come before that of the item.
+__device__ __forceinline__ int32_t tiles_before(const PlannedKeys& planned, int32_t first_tile,
+                                                int32_t count) {
+  return max(0, min(count, planned.work.row_tile - first_tile));
+}
+// The same of a whole list, that of a query tile; for a warp.
 __device__ __forceinline__ int32_t turn_of(const TileView& view, const PlannedKeys& planned,
                                            int32_t q_tile) {
   const int64_t list = planned.turns.first_list + q_tile;
@@ -48,16 +59,14 @@ __device__ __forceinline__ int32_t turn_of(const TileView& view, const PlannedKe
   int32_t before = 0;
 #pragma unroll 1
   for (int32_t i = int32_t(device::thread_index() % 32); i < view.list_count[list]; i += 32) {
-    const int32_t tile = runs[i].tile;
-    before += max(0, min(runs[i].count, planned.work.row_tile - tile));
+    before += tiles_before(planned, runs[i].tile, runs[i].count);
   }
   return __reduce_add_sync(~0u, before);
 }
 
 __device__ __forceinline__ int32_t* turn_counter(const BackwardParams& p,
-                                                 const PlannedKeys& planned,
-                                                 const PlannedStep& step) {
-  return p.turns + planned.turns.first_counter + step.tile;
+                                                 const PlannedKeys& planned, int32_t q_tile) {
+  return p.turns + planned.turns.first_counter + q_tile;
 }
 
 // For the warp that adds dq. A step takes no less than an addition with all that comes before and
@@ -67,7 +76,7 @@ __device__ __forceinline__ int32_t* turn_counter(const BackwardParams& p,
 __device__ __forceinline__ void await_turn(const BackwardParams& p, const PlannedKeys& planned,
                                            const PlannedStep& step, int32_t counted) {
   if (counted < step.turn && device::thread_index() % 32 == 0) {
-    await_count(turn_counter(p, planned, step), step.turn);
+    await_count(turn_counter(p, planned, step.tile), step.turn);
   }
   __syncwarp();
 }
@@ -80,12 +89,13 @@ __device__ __forceinline__ void end_turn(const BackwardParams& p, const PlannedK
   }
   if (device::thread_index() % 32 == 0) {
     await_stores();
-    device::add_relaxed(turn_counter(p, planned, step), 1);
+    device::add_relaxed(turn_counter(p, planned, step.tile), 1);
   }
 }
 
-// For a warpgroup, around what it adds to dk and dv of its half of the keys: its head is the n-th
-// of those that share them. meet(): waits for the warpgroup.
+// For a warpgroup, around what it adds to dk and dv of its half of the keys, or to one of them, of
+// all keys (wide heads): its head is the n-th of those that share them. meet(): waits for the
+// warpgroup.
 template <class Meet>
 __device__ __forceinline__ void await_turn_of_head(const BackwardParams& p,
                                                    const PlannedKeys& planned, int half,

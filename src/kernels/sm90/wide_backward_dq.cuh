@@ -10,7 +10,8 @@
 
 namespace keyhole::sm90 {
 
-template <class T, class C>
+// kTurns: adds a step when may_add says that it is its turn (wide_backward_turns.cuh).
+template <class T, class C, bool kTurns>
 class WideDq {
  public:
   __device__ WideDq(const BackwardParams& params, WideShared<C>& shared)
@@ -39,7 +40,14 @@ class WideDq {
             arrive_at<kPair>(kDsEmpty);
             if (left == 1) arrive_as_warp(shared_.halves[kK].keys_empty);
           }
+          if (kTurns && piece == 0) {
+            shared_.await(shared_.may_add[step % kTurnsInUse], step / kTurnsInUse % 2);
+          }
           put(dq, piece, shared_.planned[slot].dq);
+        }
+        if constexpr (kTurns) {
+          __syncwarp();
+          arrive_as_warp(shared_.is_added[step % kTurnsInUse]);
         }
       }
       __syncwarp();

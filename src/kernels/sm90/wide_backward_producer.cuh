@@ -8,7 +8,8 @@
 
 namespace keyhole::sm90 {
 
-template <class C, Half kHalf>
+// Walk: TileWalk, or where dq goes by turns ReverseTileWalk.
+template <class C, Half kHalf, class Walk>
 class WideProducer {
  public:
   __device__ WideProducer(const BackwardParams& params, const BackwardMaps& maps,
@@ -55,7 +56,7 @@ class WideProducer {
     const float* const numbers = (kHalf == Half::weights ? p_.lse2 : p_.delta) +
                                  int64_t{work.head_index} * p_.sizes.q_len + work.residue.first_q +
                                  stride * lane;
-    for (device::TileWalk walk(work); walk.is_valid(); walk.next(), ++step_) {
+    for (Walk walk(work); walk.is_valid(); walk.next(), ++step_) {
       const int stage = int(step_ % C::stages);
       shared_.await(half.is_empty[stage], step_ / C::stages % 2 ^ 1);
       if (lane == 0) {

@@ -9,7 +9,9 @@
 //   weights   scores = k q', weights            dv += weights dout    ' is transposed
 //   ds        grad = v dout', ds from slopes    dk += ds q
 //   dq        ds' k, added to memory
-//   producer  a thread plans; a warp loads k, q, lse2 as stages become free; another v, dout, delta
+//   producer  a thread plans; a warp loads k, q, lse2 as stages become free; another v, dout,
+//   delta;
+//             in a fixed order one more asks for the turns of dq (wide_backward_turns.cuh)
 //
 // The first two do the same with different tensors, so their parts of the pipeline are two Halves.
 // Weights and ds are left operands from shared memory: as operands in registers they would need 16
@@ -23,6 +25,9 @@
 //   keys_empty     they have been multiplied for the last time                    its producer
 //   is_full        q or dout, its numbers and the step have arrived               weights, ds
 //   is_empty       both have used them for the last time                          its producer
+// in a fixed order, of every other step:
+//   may_add        it is the step's turn                                          dq
+//   is_added       every warp has begun to add all of it                          turns
 // by number (WideMeeting):
 //   slopes_full    the slopes of a step are stored                                ds
 //   slopes_empty   they have been read                                            weights
@@ -44,6 +49,9 @@ enum class Half { weights, ds };
 
 // Query tiles of steps that are not over: two stages, and two steps whose dq is still on its way.
 inline constexpr int kTilesInUse = 4;  // step n has place n modulo 4
+
+// Step n has turn barriers n modulo 2: a turn is asked for while the step before is added.
+inline constexpr int kTurnsInUse = 2;
 
 template <class C>
 struct WideShared {
@@ -72,9 +80,11 @@ struct WideShared {
   PlannedKeys planned[kSlots];
   uint64_t is_planned[kSlots], planned_empty[kSlots];
   Waits waits;
+  uint64_t may_add[kTurnsInUse], is_added[kTurnsInUse];
 
+  template <bool kTurns>
   __device__ void init() {
-    constexpr int kWarps = kWarpgroup / 32, kProducers = 2;
+    constexpr int kWarps = kWarpgroup / 32, kProducers = kTurns ? 3 : 2;
     for (int i = 0; i < kSlots; ++i) {
       init_barrier(is_planned[i], 1);
       init_barrier(planned_empty[i], 3 * kWarps + kProducers);
@@ -86,6 +96,12 @@ struct WideShared {
       for (int i = 0; i < C::stages; ++i) {
         init_barrier(half.is_full[i], 1 + 32);  // TMA, and 32 lanes that copy numbers
         init_barrier(half.is_empty[i], 2 * kWarps);
+      }
+    }
+    if constexpr (kTurns) {
+      for (int i = 0; i < kTurnsInUse; ++i) {
+        init_barrier(may_add[i], 1);
+        init_barrier(is_added[i], kWarps);
       }
     }
     waits.gave_up = 0;

@@ -9,13 +9,14 @@
 // sum goes first: its operands are there, and those of the next step arrive meanwhile.
 #pragma once
 
+#include "kernels/sm90/backward_turns.cuh"
 #include "kernels/sm90/softmax_keys.cuh"
 #include "kernels/sm90/wide_backward_shared.cuh"
 #include "kernels/sm90/write_rows.cuh"
 
 namespace keyhole::sm90 {
 
-template <class T, class C, class Rule, Half kHalf>
+template <class T, class C, class Rule, Half kHalf, bool kTurns>
 class WideSum {
  public:
   __device__ WideSum(const BackwardParams& params, WideShared<C>& shared)
@@ -258,11 +259,18 @@ class WideSum {
       }
       return is_bad;
     }
+    const auto meet = [] { meet_at<kWarpgroup>(kPairsStored + kAt); };
+    if constexpr (kTurns) {
+      await_turn_of_head(p_, shared_.planned[slot], kAt, thread() == 0, meet);
+    }
     const int row = first + lane() / 4;
 #pragma unroll
     for (int i = 0; i < kD / 2; i += 2) {
       const float* const two = &sum_[i / (kColumns / 2)][i % (kColumns / 2)];
       sums.take(row + i / 2 % 2 * 8, i / 4 * 8, lane() % 4 * 2, scale * two[0], scale * two[1]);
+    }
+    if constexpr (kTurns) {
+      end_turn_of_head(p_, shared_.planned[slot], kAt, thread() == 0, meet);
     }
     return false;
   }

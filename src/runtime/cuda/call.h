@@ -79,8 +79,8 @@ class PoolMemory {
 
 inline void describe_gpu(const Device& on, Launch& launch) {
   const Gpu& device = gpu(on);
-  launch.num_processors = device.num_processors;
-  // A test may pass less shared memory than there is.
+  // A test may pass fewer processors and less shared memory than there are.
+  if (launch.num_processors == 0) launch.num_processors = device.num_processors;
   if (launch.shared_bytes == 0) launch.shared_bytes = device.shared_bytes;
   launch.l2_cache_bytes = device.l2_cache_bytes;
 }
