@@ -129,8 +129,8 @@ TEST_F(GpuWorkspaces, WhatCannotServeIsRefusedAndTheNextCallRuns) {
                  [&] { s.run(options); });
     options.allocate = [&](int64_t) { return static_cast<std::byte*>(memory.data()) + 64; };
     expect_error(ErrorKind::usage,
-                 "a workspace begins 64 bytes behind a multiple of 256; it must be aligned to 256 "
-                 "bytes",
+                 "the memory that options.allocate returned begins 64 bytes behind a multiple of "
+                 "256; a workspace must be aligned to 256 bytes, as what cudaMalloc gives",
                  [&] { s.run(options); });
     options.allocate = [](int64_t) -> void* { throw std::out_of_range("no more"); };
     EXPECT_THROW(s.run(options), std::out_of_range);
