@@ -148,6 +148,9 @@ int check(const CheckOptions& options, const Context& context) {
   check_range("check: --head-dim", options.head_dim.value_or(1), 1, 576);
   Jobs jobs = jobs_of(options);
   KEYHOLE_CHECK(!jobs.all.empty(), "check: no kernel was left to check; ",
+                options.kernel.empty()
+                    ? ""
+                    : say("--kernel leaves those with \"", options.kernel, "\" in their name; "),
                 normalizer.is_plain_softmax()
                     ? ""
                     : "--alpha and --top-k leave only the kernels of entmax and top-K attention; ",

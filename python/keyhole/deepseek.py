@@ -12,7 +12,7 @@ from torch import nn
 
 from .functional import attention
 from .heads import GroupedHeads, LatentHeads, Rotate
-from .indexer import IndexerInputs, LightningIndexer, Rope
+from .indexer import IndexerInputs, LightningIndexer, Rope, check_inputs, checked_size
 from .pattern import Pattern, as_integer, as_pattern
 from .plan import Plan
 from .select import index_loss, select_keys
@@ -119,7 +119,7 @@ class DeepSeekSparseAttention(nn.Module):
         }  # fmt: skip
         for name, size in sizes.items():
             if size is not None:
-                _checked_size(name, size)
+                checked_size("DeepSeekSparseAttention", name, size)
         kv_heads = _checked_heads(num_heads, num_kv_heads, latent_dim, groups)
         if head_dim is None:
             if dim % num_heads != 0:
@@ -214,7 +214,7 @@ class DeepSeekSparseAttention(nn.Module):
                     returns all three; index_k is [batch, length, groups, index_dim]
         returns     SparseResult: output, loss and indices. The last two are None where there are none
         """
-        self._check_inputs(x, context)
+        check_inputs("DeepSeekSparseAttention", x, context, self.indexer.dim, self.indexer.context_dim)
         seen: Any = self.visible if visible is None else visible
         rows = self.rows if rows is None else _checked_rows(rows)
         is_sparse = self.stage == "sparse"
@@ -223,7 +223,7 @@ class DeepSeekSparseAttention(nn.Module):
                 f"DeepSeekSparseAttention: indices were passed in stage {self.stage!r}, which attends to all visible "
                 "keys; pass none, or call set(stage='sparse')"
             )
-        indices = self._given(_checked_indices(indices)) if is_sparse else None
+        indices = self._given(indices, x.shape[1]) if is_sparse else None
         # A layer that uses the lists of another one does not choose, and its indexer has nothing to learn.
         has_loss = self.training and self.stage != "dense" and indices is None and not self._source
         learned = for_groups = None
@@ -294,24 +294,6 @@ class DeepSeekSparseAttention(nn.Module):
                 text += f", {name}={getattr(self, name)!r}"
         return text + (", lists of another layer" if self._source else "")
 
-    def _check_inputs(self, x: Any, context: Any) -> None:
-        for name, given, dim in (("x", x, self.indexer.dim), ("context", context, self.indexer.context_dim)):
-            if given is None:
-                continue
-            if not isinstance(given, Tensor):
-                raise TypeError(
-                    f"DeepSeekSparseAttention: {name} is a {type(given).__name__}; accepted are torch tensors"
-                )
-            if given.dim() != 3 or given.shape[-1] != dim:
-                raise ValueError(
-                    f"DeepSeekSparseAttention: {name} has shape {list(given.shape)}; expected [batch, length, {dim}]"
-                )
-        if context is not None and context.shape[0] != x.shape[0]:
-            raise ValueError(
-                f"DeepSeekSparseAttention: x has {x.shape[0]} batch entries and context {context.shape[0]}; they must "
-                "be equal"
-            )
-
     def _indexed(self, x: Tensor, context: Tensor | None, rope: Rope | None, is_learned: bool) -> IndexerInputs:
         """The input is detached: the indexer does not change the layers below."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and is_learned):
@@ -324,16 +306,16 @@ class DeepSeekSparseAttention(nn.Module):
                 select_keys, q, k, w, k_scale=k_scale, top_k=self.top_k, visible=visible, always=self.always
             )
 
-    def _given(self, indices: Tensor | None) -> Tensor | None:
-        if indices is not None or not self._source:
-            return indices
-        found = self._source[0].last_indices
-        if found is None:
-            raise RuntimeError(
-                "DeepSeekSparseAttention: this layer uses the lists of another layer, which has not chosen any; call "
-                "that layer first, in stage 'sparse', or set source=None"
-            )
-        return found
+    def _given(self, indices: Any, q_len: int) -> Tensor | None:
+        """The lists that come from elsewhere, if any: those of the call, or of the source."""
+        if indices is None and self._source:
+            indices = self._source[0].last_indices
+            if indices is None:
+                raise RuntimeError(
+                    "DeepSeekSparseAttention: this layer uses the lists of another layer, which has not chosen any; "
+                    "call that layer first, in stage 'sparse', or set source=None"
+                )
+        return None if indices is None else _checked_indices(indices, q_len)
 
     def _loss(self, learned: Any, q: Tensor, k: Tensor, lse: Tensor, lists: Any, rows: Any) -> Tensor:
         q_len = q.shape[1]
@@ -369,7 +351,7 @@ class DeepSeekSparseAttention(nn.Module):
         return str(stage)
 
     def _checked_top_k(self, top_k: Any) -> int:
-        return _checked_size("top_k", top_k)
+        return checked_size("DeepSeekSparseAttention", "top_k", top_k)
 
     def _checked_visible(self, visible: Any) -> Pattern | Plan:
         return visible if isinstance(visible, Plan) else as_pattern(visible, "DeepSeekSparseAttention: visible")
@@ -406,13 +388,6 @@ class DeepSeekSparseAttention(nn.Module):
         self._source = () if source is None else (source,)
 
 
-def _checked_size(name: str, size: Any) -> int:
-    size = as_integer(size, f"DeepSeekSparseAttention: {name}")
-    if size < 1:
-        raise ValueError(f"DeepSeekSparseAttention: {name} is {size}; expected 1 or more")
-    return size
-
-
 def _checked_rows(rows: Any) -> Any:
     """A number of queries as an int, or the numbers of the queries, which `index_loss` checks."""
     if isinstance(rows, Tensor):
@@ -423,16 +398,14 @@ def _checked_rows(rows: Any) -> Any:
     return rows
 
 
-def _checked_indices(indices: Any) -> Any:
-    if indices is None:
-        return None
+def _checked_indices(indices: Any, q_len: int) -> Tensor:
     if not isinstance(indices, Tensor) or indices.dtype not in (torch.int32, torch.int64):
         what = f"of {indices.dtype}" if isinstance(indices, Tensor) else f"a {type(indices).__name__}"
         raise TypeError(f"DeepSeekSparseAttention: indices is {what}; accepted are torch tensors of int32 or int64")
-    if indices.dim() != 4:
+    if indices.dim() != 4 or indices.shape[2] != q_len:
         raise ValueError(
-            f"DeepSeekSparseAttention: indices has shape {list(indices.shape)}; expected [batch, groups, q_len, keys], "
-            "as another layer returns them"
+            f"DeepSeekSparseAttention: indices has shape {list(indices.shape)}; expected [batch, groups, q_len, keys] "
+            f"with a list for each of the {q_len} queries, as a layer returns them for the same x"
         )
     return indices
 

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from .index_inputs import hadamard, quantize_e4m3
+from .pattern import as_integer
 from .plan import PlanLike
 from .select import select_keys
 
-__all__ = ["IndexerInputs", "LightningIndexer", "Rope", "rotated"]
+__all__ = ["IndexerInputs", "LightningIndexer", "Rope", "check_inputs", "checked_size", "rotated"]
 
 Tensor = torch.Tensor
 Rope = tuple[Tensor, Tensor]
@@ -73,10 +74,18 @@ class LightningIndexer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if min(dim, index_heads, index_dim, groups) < 1 or index_heads % groups != 0:
+        context_dim = dim if context_dim is None else context_dim
+        sizes = {
+            "dim": dim, "index_heads": index_heads, "index_dim": index_dim, "groups": groups,
+            "context_dim": context_dim,
+        }  # fmt: skip
+        for name, size in sizes.items():
+            checked_size("LightningIndexer", name, size)
+        rope_dim = as_integer(rope_dim, "LightningIndexer: rope_dim")
+        if index_heads % groups != 0:
             raise ValueError(
-                f"LightningIndexer: dim {dim}, index_heads {index_heads}, index_dim {index_dim}, groups {groups}; "
-                "expected 1 or more, and index_heads a multiple of groups"
+                f"LightningIndexer: index_heads is {index_heads} and groups {groups}; expected index_heads a multiple "
+                "of groups"
             )
         if rope_layout is not None:
             if rope_layout not in LAYOUTS:
@@ -103,7 +112,7 @@ class LightningIndexer(nn.Module):
         self.quantize = quantize
         self.groups = groups
         made = {"bias": False, "device": device, "dtype": dtype}
-        self.context_dim = context_dim = dim if context_dim is None else context_dim
+        self.context_dim = context_dim
         self.q_proj = nn.Linear(dim, index_heads * index_dim, **made)
         self.k_proj = nn.Linear(context_dim, groups * index_dim, **made)
         self.k_norm = nn.LayerNorm(index_dim, eps=1e-6, device=device, dtype=dtype)
@@ -111,6 +120,7 @@ class LightningIndexer(nn.Module):
 
     def inputs(self, x: Tensor, context: Tensor | None = None, *, rope: Rope | None = None) -> IndexerInputs:
         """q, k and w before rounding, differentiable; what `index_loss` takes. Arguments as in `forward`."""
+        check_inputs("LightningIndexer", x, context, self.dim, self.context_dim)
         context = x if context is None else context
         q = self.q_proj(x).unflatten(-1, (self.index_heads, self.index_dim))
         k = self.k_proj(context).unflatten(-1, (self.groups, self.index_dim))
@@ -174,6 +184,29 @@ class LightningIndexer(nn.Module):
             if getattr(self, name) != default:
                 text += f", {name}={getattr(self, name)!r}"
         return text
+
+
+def checked_size(owner: str, name: str, size: Any) -> int:
+    """A size that is an integer of 1 or more, or an error that names its owner."""
+    size = as_integer(size, f"{owner}: {name}")
+    if size < 1:
+        raise ValueError(f"{owner}: {name} is {size}; expected 1 or more")
+    return size
+
+
+def check_inputs(owner: str, x: Any, context: Any, dim: int, context_dim: int) -> None:
+    """Raises unless x is [batch, length, dim] and context, where there is one, [batch, length, context_dim]."""
+    for name, given, size in (("x", x, dim), ("context", context, context_dim)):
+        if given is None and name == "context":
+            continue
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{owner}: {name} is a {type(given).__name__}; accepted are torch tensors")
+        if given.dim() != 3 or given.shape[-1] != size:
+            raise ValueError(f"{owner}: {name} has shape {list(given.shape)}; expected [batch, length, {size}]")
+    if context is not None and context.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"{owner}: x has {x.shape[0]} batch entries and context {context.shape[0]}; they must be equal"
+        )
 
 
 def rotated(x: Tensor, rope: Rope, rope_dim: int, layout: str) -> Tensor:

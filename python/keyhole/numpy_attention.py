@@ -140,11 +140,16 @@ def _readable_arrays(function: str, kind: str, *arrays: Any) -> tuple[Array | No
 
 def _followed(lists: Any, q: Array, k: Array) -> Any:
     """The result of _readable_lists in the form that _core takes."""
-    if isinstance(lists, np.ndarray):
-        return _tensor(lists)
-    if isinstance(lists, tuple):
-        return tuple(_tensor(part) if isinstance(part, np.ndarray) else part for part in lists)
+    if isinstance(lists, (np.ndarray, tuple)):
+        return _tensors_in(lists)
     return plan_for(lists, q.shape[2], k.shape[2], q.shape[0], q.shape[1]).core
+
+
+def _tensors_in(lists: Any) -> Any:
+    """An array, or a tuple with arrays in it, in the form that _core takes. Anything else is left as it is."""
+    if isinstance(lists, tuple):
+        return tuple(_tensors_in(part) for part in lists)
+    return _tensor(lists) if isinstance(lists, np.ndarray) else lists
 
 
 def _named(**arrays: Any) -> list[tuple[str, Any]]:

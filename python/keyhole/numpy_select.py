@@ -17,6 +17,7 @@ from .numpy_attention import (
     _optional,
     _readable_lists,
     _tensor,
+    _tensors_in,
 )
 from .pattern import as_pattern
 from .plan import Plan, plan_for
@@ -64,7 +65,7 @@ def index_loss(
     loss = np.empty((index_q.shape[0], index_k.shape[1], index_q.shape[2]), _lse_dtype(index_q))
     stats = np.empty((*loss.shape, 2), loss.dtype)
     _core.index_loss_forward(
-        *_tensors(*indexer), *_targets(*target), _lists(lists), keys_per_entry, _tensor(loss), _tensor(stats),
+        *_tensors(*indexer), *_targets(*target), _tensors_in(lists), keys_per_entry, _tensor(loss), _tensor(stats),
         _optional(rows), scale, softcap, True, backend, 0, 0,
     )  # fmt: skip
     return loss, stats
@@ -84,7 +85,7 @@ def index_loss_backward(
     dq, dk = np.empty(index_q.shape, index_q.dtype), np.empty(index_k.shape, index_k.dtype)
     dw = None if w is None else np.empty(w.shape, w.dtype)
     _core.index_loss_backward(
-        _tensor(dloss), *_tensors(*indexer), *_targets(*target), _lists(lists), keys_per_entry, _tensor(stats),
+        _tensor(dloss), *_tensors(*indexer), *_targets(*target), _tensors_in(lists), keys_per_entry, _tensor(stats),
         _tensor(dq), _tensor(dk), _optional(dw), _optional(rows), scale, softcap, True, backend, 0, 0,
     )  # fmt: skip
     return (dq, dk) if dw is None else (dq, dk, dw)
@@ -144,12 +145,6 @@ def _tensors(q: Array, k: Array, w: Array | None, k_scale: Array | None) -> tupl
 
 def _targets(q: Array, k: Array, lse: Array) -> tuple[Any, Any, Any]:
     return _tensor(q), _tensor(k), _tensor(lse)
-
-
-def _lists(lists: Any) -> Any:
-    if isinstance(lists, tuple):
-        return tuple(_lists(part) for part in lists)
-    return _tensor(lists) if isinstance(lists, np.ndarray) else lists
 
 
 def _rows(function: str, rows: Any) -> Array:

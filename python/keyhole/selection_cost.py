@@ -121,12 +121,19 @@ def explain_selection(
     chosen = as_integer(top_k, "explain_selection: top_k")
     if chosen < 1:
         raise ValueError(f"explain_selection: top_k is {chosen}; expected 1 or more keys for each query")
+    if rates is not None and not isinstance(rates, Mapping):
+        raise TypeError(
+            f"explain_selection: rates is a {type(rates).__name__}; accepted is a dict, such as {{'memory': 3e12}}"
+        )
     unknown = [name for name in rates or () if name not in _RATES]
     if unknown:
         raise ValueError(f"explain_selection: rates has {unknown[0]!r}; accepted are {', '.join(_RATES)}")
     q_len = as_integer(q_len, "explain_selection: q_len")
     k_len = q_len if k_len is None else as_integer(k_len, "explain_selection: k_len")
     batch = as_integer(batch, "explain_selection: batch")
+    for name, size in (("q_len", q_len), ("k_len", k_len), ("batch", batch)):
+        if size < 0:
+            raise ValueError(f"explain_selection: {name} is {size}; it must not be negative")
     latent = 0 if latent_dim is None else latent_dim
     what = visible if isinstance(visible, Plan) else as_pattern(visible, "explain_selection: visible")
     return SelectionReport.of(

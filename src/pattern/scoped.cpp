@@ -24,7 +24,7 @@ class Choice final : public Node {
   NodePtr resolve(const Scope& scope) const override {
     const bool by_head = kind_ == Kind::per_head;
     const int64_t wanted = by_head ? scope.shape.heads : scope.shape.batch;
-    const char* things = by_head ? "query heads" : "batch entries";
+    const char* things = by_head ? "query heads (in a selection: groups)" : "batch entries";
     KEYHOLE_CHECK(int64_t(children_.size()) == wanted, name(), ": got ", children_.size(),
                   " patterns for ", wanted, " ", things, "; give one for each of them");
     return children_[size_t(by_head ? scope.head : scope.batch)]->resolve(scope);

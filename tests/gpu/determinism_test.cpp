@@ -140,6 +140,7 @@ TEST_F(GpuDeterminism, AThousandDeterministicBackwardPassesOverKeyListsAreEqual)
   constexpr int64_t kQueries = 300, kKeys = 3000;
   const Disturbance disturbance;
   const int64_t repeats = scaled(1000);
+  int num_kernels = 0, num_by_span = 0;
   for (const KernelEntry* kernel : gpu_kernels(Operation::backward)) {
     if (kernel->weights == Weights::sparse || kernel->backend == "simple") continue;
     ProblemSizes sizes = sizes_for(*kernel, 0);
@@ -149,7 +150,14 @@ TEST_F(GpuDeterminism, AThousandDeterministicBackwardPassesOverKeyListsAreEqual)
         make_plan(parse("random(1, 700, 3)"), {1, 16, kQueries, kKeys}, SplitPolicy::gather);
     problem.forward(made);
     expect_equal(*kernel, made, problem, repeats, disturbance);
+    const BackwardSchedule schedule = queued_schedule(*kernel, made, problem);
+    ++num_kernels;
+    num_by_span += schedule.key_lists == KeyListOrder::by_span ? 1 : 0;
+    std::cout << kernel->name << ": " << repeats << " repeats, " << to_string(schedule) << "\n";
   }
+  if (num_kernels == 0) GTEST_SKIP() << "needs a GPU with tensor cores, sm_80 or newer";
+  std::cout << num_by_span << " of " << num_kernels << " kernels went by span\n";
+  EXPECT_GT(num_by_span, 0);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "gpu/gpu_problem.h"
+#include "kernels/device/entmax_forward_call.h"
 
 namespace keyhole::test {
 namespace {
@@ -415,7 +416,8 @@ const LeftRows kLeftRows[] = {
 };
 
 bool has_scan_of_sm80(DType dtype, const Normalizer& normalizer) {
-  const bool has_short_rows = normalizer.top_k > 0 || normalizer.alpha > 1.375;
+  const bool has_short_rows =
+      normalizer.top_k > 0 || !device::has_long_rows(EntmaxPower::of(normalizer.alpha));
   return gpu(kGpu).compute_capability >= 80 && normalizer.top_k <= kSupportKeys &&
          (dtype != DType::f32 || has_short_rows);
 }

@@ -216,10 +216,12 @@ ForwardArgs forward_args_for(const KernelEntry& kernel, const GpuProblem& proble
   args.rule.normalizer = normalizer_for(kernel);
   return args;
 }
-BackwardArgs backward_args_for(const KernelEntry& kernel, const GpuProblem& problem,
-                               const Launch& launch) {
+// Deterministic.
+BackwardArgs backward_args_for(const KernelEntry& kernel, const Plan& plan, TileShape tile,
+                               const GpuProblem& problem, const Launch& launch) {
   BackwardArgs args = backward_args(problem, launch);
   args.rule.normalizer = normalizer_for(kernel);
+  args.schedule = schedule_of(kernel, plan, tile, args, /*deterministic=*/true);
   return args;
 }
 
@@ -231,10 +233,13 @@ void queue(const KernelEntry& kernel, const Plan& plan, const GpuProblem& proble
   if (kernel.operation == Operation::forward) {
     run_forward(kernel, plan, tile, forward_args_for(kernel, problem, launch));
   } else {
-    BackwardArgs args = backward_args_for(kernel, problem, launch);
-    args.schedule = schedule_of(kernel, plan, tile, args, /*deterministic=*/true);
-    run_backward(kernel, plan, tile, args);
+    run_backward(kernel, plan, tile, backward_args_for(kernel, plan, tile, problem, launch));
   }
+}
+
+BackwardSchedule queued_schedule(const KernelEntry& kernel, const Plan& plan,
+                                 const GpuProblem& problem) {
+  return backward_args_for(kernel, plan, pick_tile(kernel, plan), problem, {}).schedule;
 }
 
 int64_t workspace_bytes(const KernelEntry& kernel, const Plan& plan, const GpuProblem& problem,
@@ -243,9 +248,8 @@ int64_t workspace_bytes(const KernelEntry& kernel, const Plan& plan, const GpuPr
   if (kernel.operation == Operation::forward) {
     return forward_workspace_on_gpu(kernel, plan, tile, forward_args_for(kernel, problem, launch));
   }
-  BackwardArgs args = backward_args_for(kernel, problem, launch);
-  args.schedule = schedule_of(kernel, plan, tile, args, /*deterministic=*/true);
-  return backward_workspace_on_gpu(kernel, plan, tile, args);
+  return backward_workspace_on_gpu(kernel, plan, tile,
+                                   backward_args_for(kernel, plan, tile, problem, launch));
 }
 
 Stream::Stream() {

@@ -103,6 +103,9 @@ void queue(const KernelEntry& kernel, const Plan& plan, const GpuProblem& proble
            const Launch& launch = {});
 int64_t workspace_bytes(const KernelEntry& kernel, const Plan& plan, const GpuProblem& problem,
                         const Launch& launch = {});
+// The schedule of such a backward pass.
+BackwardSchedule queued_schedule(const KernelEntry& kernel, const Plan& plan,
+                                 const GpuProblem& problem);
 
 // A stream that does not wait for the default stream.
 class Stream {

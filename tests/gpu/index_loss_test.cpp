@@ -41,9 +41,7 @@ TEST_F(GpuIndexLoss, OnTensorCores) {
       LossProblem p(c);
       const LossTensors tensors(p);
       EXPECT_EQ(loss_kernel(SelectOperation::loss, tensors).backend, "sm80") << to_text(c);
-      if (dtype == DType::bf16) {
-        EXPECT_EQ(loss_kernel(SelectOperation::gradients, tensors).backend, "sm80") << to_text(c);
-      }
+      EXPECT_EQ(loss_runs_on("sm80", tensors), dtype == DType::bf16) << to_text(c);
       EXPECT_EQ(check_loss(c), "") << to_text(c);
     }
   }
@@ -65,6 +63,7 @@ TEST_F(GpuIndexLoss, OnTensorCoresAFewQueriesAtATime) {
   LossProblem p(c), plain(c);
   LossTensors tensors(p), plain_tensors(plain);
   plain_tensors.options.backend = "simple";
+  EXPECT_TRUE(loss_runs_on("sm80", tensors));
   for (const LossTensors* each : {&tensors, &plain_tensors}) each->forward(), each->backward();
   tensors.finish(), plain_tensors.finish();
   const auto expect_near = [](const PoisonedTensor& got, const PoisonedTensor& want, double share) {
@@ -118,11 +117,16 @@ std::vector<LossCase> on_both_cores(LossCase c) {
   on_tensor_cores.dtype = on_tensor_cores.target_dtype = DType::bf16;
   return {c, on_tensor_cores};
 }
+void expect_own_core(const LossCase& c, const LossTensors& tensors) {
+  const char* const backend = c.dtype == DType::bf16 ? "sm80" : "simple";
+  EXPECT_TRUE(loss_runs_on(backend, tensors)) << to_text(c) << " does not run on " << backend;
+}
 
 TEST_F(GpuIndexLoss, NoRowAtAll) {
   for (const LossCase& c : on_both_cores({.q_len = 4, .entries = 40})) {
     LossProblem p(c);
     LossTensors tensors(p);
+    expect_own_core(c, tensors);
     const GpuMemory unused(kGpu, 4);
     tensors.options.rows = IndexView(static_cast<const int32_t*>(unused.data()), {1, 1, 1, 0});
     tensors.options.rows.device = kGpu;
@@ -152,6 +156,7 @@ TEST_F(GpuIndexLoss, DoesNotReadWhatIsNotListed) {
         }
       }
       LossTensors tensors(p);
+      expect_own_core(c, tensors);
       tensors.forward();
       tensors.backward();
       tensors.finish();
@@ -187,6 +192,7 @@ TEST_F(GpuIndexLoss, ListsMayBeWideAndHavePaddingAnywhere) {
     view.device = kGpu;
     wide_tensors.lists = view;
     for (LossTensors* each : {&tensors, &wide_tensors}) {
+      expect_own_core(c, *each);
       each->forward();
       each->backward();
       each->finish();
@@ -214,6 +220,7 @@ TEST_F(GpuIndexLoss, TheSameBitsEveryTime) {
       LossProblem p(c);
       LossTensors tensors(p);
       tensors.options.deterministic = run % 2 == 1;  // it is either way
+      EXPECT_TRUE(loss_runs_on("sm80", tensors));
       tensors.forward();
       tensors.backward();
       tensors.finish();
@@ -227,6 +234,7 @@ TEST_F(GpuIndexLoss, TheSameBitsEveryTime) {
 void expect_graph_to_learn_from_other_data(const LossCase& c) {
   LossProblem p(c);
   LossTensors tensors(p);
+  expect_own_core(c, tensors);
   const auto learn = [](const LossTensors& from) {
     from.forward();
     from.backward();

@@ -2,36 +2,19 @@
 // cudaDeviceReset() takes all memory of a process, and what the driver was told of kernels. Calls
 // after it work: plans are copied again, kernels are announced again, and nothing is freed twice.
 // Each test is a process of its own, because nobody else's memory would survive it.
-#include <cstdio>
 #include <optional>
 #include <thread>
 
 #include "gpu/gpu_problem.h"
+#include "gpu/own_process.h"
 #include "gpu/pool.h"
 #include "kernels/device/gpu_context.h"
 
 namespace keyhole::test {
 namespace {
 
+using ResetDeathTest = GpuDeathTest;
 constexpr int64_t kLength = kSplitLength;
-
-class ResetDeathTest : public GpuTest {
- protected:
-  void SetUp() override {
-    GpuTest::SetUp();
-    GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process, not a fork of one with a GPU
-  }
-};
-
-void expect_in_own_process(void (*body)()) {
-  EXPECT_EXIT(
-      {
-        body();
-        std::fflush(nullptr);
-        std::_Exit(testing::Test::HasFailure() ? 1 : 0);
-      },
-      testing::ExitedWithCode(0), "");
-}
 
 void reset() { check_cuda(cudaDeviceReset(), "resetting the GPU"); }
 

@@ -3,12 +3,14 @@
 // library's pool, which keeps its memory when somebody waits for the GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "gpu/gpu_problem.h"
 #include "gpu/graph.h"
+#include "gpu/own_process.h"
 #include "gpu/pool.h"
 #include "support/select_checks.h"
 
@@ -129,8 +131,8 @@ TEST_F(GpuWorkspaces, WhatCannotServeIsRefusedAndTheNextCallRuns) {
                  [&] { s.run(options); });
     options.allocate = [&](int64_t) { return static_cast<std::byte*>(memory.data()) + 64; };
     expect_error(ErrorKind::usage,
-                 "a workspace begins 64 bytes behind a multiple of 256; it must be aligned to 256 "
-                 "bytes",
+                 "the memory that options.allocate returned begins 64 bytes behind a multiple of "
+                 "256; a workspace must be aligned to 256 bytes, as what cudaMalloc gives",
                  [&] { s.run(options); });
     options.allocate = [](int64_t) -> void* { throw std::out_of_range("no more"); };
     EXPECT_THROW(s.run(options), std::out_of_range);
@@ -200,7 +202,7 @@ TEST_F(GpuWorkspaces, SelectionsAskToo) {
   EXPECT_EQ(provider.asked().size(), 1u);
   EXPECT_TRUE(with_pool.indices.memory() == with_function.indices.memory());
 
-  for (const char* backend : {"auto", "simple"}) {
+  for (const auto& [backend, runs] : {std::pair{"auto", "sm80"}, {"simple", "simple"}}) {
     const LossCase loss{.heads = 16,
                         .head_dim = 64,
                         .target_heads = 16,
@@ -216,6 +218,7 @@ TEST_F(GpuWorkspaces, SelectionsAskToo) {
     for (LossProblem* p : {&first, &second}) {
       LossTensors tensors(*p);
       tensors.options.backend = backend;
+      EXPECT_TRUE(loss_runs_on(runs, tensors)) << runs;
       const PoolPeak peak;
       if (p == &second) tensors.options.allocate = of_loss.function();
       tensors.forward();
@@ -261,33 +264,60 @@ TEST_F(GpuWorkspaces, WhatThePoolKeepsTheProcessCanHave) {
   release_workspaces(kGpu);
 }
 
-TEST_F(GpuWorkspaces, ThePoolOfTheDriverIsLeftAsItWas) {
+// The next two are processes of their own, in which nothing has made the pool yet.
+using WorkspacesDeathTest = GpuDeathTest;
+
+// In memory of the caller, for a call that must not take any of the pool.
+std::vector<std::byte> results_without_the_pool(const GpuProblem& problem, const Plan& made,
+                                                AttentionOptions options) {
+  const GpuMemory brought(kGpu, std::max(problem.forward_workspace(made, options),
+                                         problem.backward_workspace(made, options)));
+  options.workspace = {brought.data(), brought.bytes()};
+  problem.forward(made, options);
+  problem.backward(made, options);
+  return problem.results(Operation::backward);
+}
+
+void the_pool_of_the_driver_is_left_as_it_was() {
   cudaMemPool_t drivers = nullptr;
   check_cuda(cudaDeviceGetDefaultMemPool(&drivers, kGpu.ordinal), "asking for the memory pool");
+  constexpr int64_t kOwn = int64_t{37} << 20;  // neither the driver's value nor the library's
+  uint64_t threshold = kOwn;
+  check_cuda(cudaMemPoolSetAttribute(drivers, cudaMemPoolAttrReleaseThreshold, &threshold),
+             "setting how much a memory pool keeps");
+  const Subject s(Operation::backward, kSplitText, "auto");
+  ASSERT_GT(s.bytes(), 0);
+  s.run(s.options);
+  synchronize(kGpu);
   EXPECT_NE(workspace_pool(), drivers);
-  // As the driver makes it. Earlier tests may have made the library's pool.
-  EXPECT_EQ(pool_attribute(drivers, cudaMemPoolAttrReleaseThreshold), 0);
+  release_workspaces(kGpu);
+  EXPECT_EQ(pool_attribute(drivers, cudaMemPoolAttrReleaseThreshold), kOwn);
   cudaMemPool_t current = nullptr;
   check_cuda(cudaDeviceGetMemPool(&current, kGpu.ordinal), "asking for the memory pool");
   EXPECT_EQ(current, drivers) << "cudaMallocAsync takes from there as before";
 }
+TEST_F(WorkspacesDeathTest, ThePoolOfTheDriverIsLeftAsItWas) {
+  expect_in_own_process(the_pool_of_the_driver_is_left_as_it_was);
+}
 
-// The pool may be made in the midst of a capture. What the graph needs is then its own.
-TEST_F(GpuWorkspaces, ACaptureMayBeTheFirstToTakeMemory) {
-  const Subject s(Operation::backward, kSplitText, "auto");
-  const GpuMemory brought(kGpu, s.bytes());
+// The pool is then made in the midst of the capture. What the graph needs is its own.
+void a_capture_is_the_first_to_take_memory() {
+  const GpuProblem problem({.q_len = kLength, .k_len = kLength});
+  const Plan made = plan(parse(kSplitText), kLength, kLength);
   const Stream stream;
-  AttentionOptions once = s.options, captured = s.options;
-  once.workspace = {brought.data(), brought.bytes()};
-  captured.stream = stream.get();
-  const auto want = s.results(once);
-  const Graph graph(stream, [&] { s.problem.backward(s.made, captured); });
+  AttentionOptions options = on_stream(stream);
+  ASSERT_GT(problem.backward_workspace(made, options), 0);
+  const auto want = results_without_the_pool(problem, made, options);
+  const Graph graph(stream, [&] { problem.backward(made, options); });
   release_workspaces(kGpu);
   for (int replay = 0; replay < 3; ++replay) {
-    s.problem.spoil(Operation::backward);
+    problem.spoil(Operation::backward);
     graph.launch(stream);
-    EXPECT_TRUE(s.problem.results(Operation::backward) == want) << replay;
+    EXPECT_TRUE(problem.results(Operation::backward) == want) << replay;
   }
+}
+TEST_F(WorkspacesDeathTest, ACaptureMayBeTheFirstToTakeMemory) {
+  expect_in_own_process(a_capture_is_the_first_to_take_memory);
 }
 
 // Memory that a function takes in stream order, and frees there when the call has returned.

@@ -28,8 +28,10 @@ TEST(PerHead, PicksByHeadAndByBatchEntry) {
 
 TEST(PerHead, SaysHowManyAreWanted) {
   const Shape shape{.batch = 2, .heads = 4, .q_len = 4, .k_len = 4};
-  EXPECT_EQ(message_of([&] { per_head({causal(), window(1)}).for_head(shape); }),
-            "per_head: got 2 patterns for 4 query heads; give one for each of them");
+  EXPECT_EQ(
+      message_of([&] { per_head({causal(), window(1)}).for_head(shape); }),
+      "per_head: got 2 patterns for 4 query heads (in a selection: groups); give one for each of "
+      "them");
   EXPECT_EQ(message_of([&] { per_batch({causal()}).for_head(shape, 1); }),
             "per_batch: got 1 patterns for 2 batch entries; give one for each of them");
   EXPECT_EQ(message_of([&] { per_head({}); }), "per_head: got no patterns; give at least one");

@@ -143,10 +143,13 @@ def _pairs(chosen):
         ({"rope_layout": "half", "rope_dim": 7}, "rope_dim is 7; expected an even number up to index_dim"),
         ({"rope_layout": "half", "index_dim": 32}, "rope_dim is 64"),
         ({"quantize": "int8"}, "quantize is 'int8'; accepted are None and 'e4m3'"),
+        ({"index_heads": 0}, "LightningIndexer: index_heads is 0; expected 1 or more"),
+        ({"index_dim": 16.0}, "LightningIndexer: index_dim: expected an int, found float"),
+        ({"context_dim": 0}, "LightningIndexer: context_dim is 0; expected 1 or more"),
     ],
 )
 def test_indexers_that_cannot_be_made(options, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, TypeError), match=match):
         LightningIndexer(32, **options)
 
 
@@ -502,8 +505,10 @@ def test_layers_that_cannot_be_made(options, match):
     ],
 )
 def test_inputs_that_are_refused(call, error, match, stage):
-    with pytest.raises(error, match=match):
+    with pytest.raises(error, match=f"DeepSeekSparseAttention: {match}"):
         layer_of(stage=stage)(*call(draw(2, 40, 32)))
+    with pytest.raises(error, match=f"LightningIndexer: {match}"):
+        LightningIndexer(32, index_heads=2, index_dim=16)(*call(draw(2, 40, 32)))
 
 
 @pytest.mark.parametrize(
@@ -513,6 +518,7 @@ def test_inputs_that_are_refused(call, error, match, stage):
         (torch.zeros(1, 1, 40, 6).int().numpy(), TypeError, "indices is a ndarray"),
         ("causal", TypeError, "indices is a str"),
         (torch.zeros(1, 40, 6).int(), ValueError, r"indices has shape \[1, 40, 6\]; expected \[batch, groups, q_len"),
+        (torch.zeros(1, 1, 20, 6).int(), ValueError, "with a list for each of the 40 queries"),
         (torch.full((1, 1, 40, 6), 40), ValueError, "k has 40 keys: accepted are 0 to 39"),
     ],
 )

@@ -174,6 +174,8 @@ def test_patterns_may_differ_between_entries_and_groups():
     np.testing.assert_array_equal(keyhole.top_k(scores, 4, visible=visible), want)
     plan = keyhole.plan(visible, 10, 12, batch=2, heads=2)
     np.testing.assert_array_equal(keyhole.top_k(scores, 4, visible=plan), want)
+    with pytest.raises(ValueError, match=r"2 patterns for 1 query heads \(in a selection: groups\)"):
+        keyhole.top_k(scores[:, :1], 4, visible="per_head(causal, dense)")
 
 
 def test_plans_come_from_the_cache():

@@ -77,6 +77,8 @@ def test_never_is_none():
         ({"visible": None}, TypeError, "explain_selection: visible"),
         ({"visible": keyhole.plan("causal", 8)}, ValueError, "is for 8 queries and 8 keys, the call has 64 and 64"),
         ({"rates": {"memory": 0}}, ValueError, "the rate memory is 0; it must be a positive number"),
+        ({"rates": 3e12}, TypeError, "explain_selection: rates is a float; accepted is a dict"),
+        ({"q_len": -1}, ValueError, "explain_selection: q_len is -1; it must not be negative"),
         ({"rates": {"hbm": 1e12}}, ValueError, "rates has 'hbm'; accepted are flops_16bit, flops_8bit, memory"),
         ({"q_len": 1 << 31}, ValueError, "2147483648"),
     ],

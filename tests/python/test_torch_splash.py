@@ -336,6 +336,24 @@ def test_merge_refuses_what_does_not_add_up(options, kind):
 # ---- SplashAttention
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_script_for_the_original_runs(device):
+    splash = keyhole.nn.SplashAttention(head_dim=64, alpha=1.5, k_keep=8, sm_scale=0.125)
+    batch, heads, length = 2, 8, 512
+    q, k, v = (torch.randn(batch, heads, length, 64, device=device) for _ in range(3))
+    q_idx, k_idx = (
+        torch.arange(length, device=device).unsqueeze(0).unsqueeze(0).expand(batch, heads, -1) for _ in range(2)
+    )
+    out = splash(q, k, v, q_idx, k_idx)
+    assert torch.equal(out, keyhole.attention(q, k, v, "causal", alpha=1.5, top_k=8, scale=0.125))
+    scores = (0.125 * q @ k.mT).masked_fill(k_idx[..., None, :] > q_idx[..., None], -torch.inf)
+    best, keys = scores.double().topk(8)
+    _, lse = keyhole.attention(q, k, v, "causal", alpha=1.5, top_k=8, scale=0.125, return_lse=True)
+    tau = 0.5 * lse.double()[..., None] - 1  # in the words of the original
+    weights = torch.zeros_like(scores.double()).scatter(-1, keys, (0.5 * best - tau).clamp(min=0) ** 2)
+    torch.testing.assert_close(out.double(), weights @ v.double(), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", ["length", "batch", "heads", "flat"])
 def test_positions_in_any_order(shape):
     batch, heads, q_len, k_len = 2, 3, 20, 33

@@ -41,8 +41,14 @@ std::string check_select_keys(const SelectCase& c) {
 }
 
 const SelectKernel& loss_kernel(SelectOperation operation, const LossTensors& tensors) {
-  return choose_select(select_table(),
-                       request_of(operation, tensors.indexer, tensors.target, "auto"));
+  SelectRequest request =
+      request_of(operation, tensors.indexer, tensors.target, tensors.options.backend);
+  request.deterministic = operation == SelectOperation::gradients && tensors.options.deterministic;
+  return choose_select(select_table(), request);
+}
+bool loss_runs_on(const std::string& backend, const LossTensors& tensors) {
+  return loss_kernel(SelectOperation::loss, tensors).backend == backend &&
+         loss_kernel(SelectOperation::gradients, tensors).backend == backend;
 }
 
 std::string check_loss(const LossCase& c) {

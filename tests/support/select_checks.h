@@ -27,7 +27,9 @@ std::string check_scores(const SelectCase& c);
 std::string check_top_k(const SelectCase& c);
 std::string check_select_keys(const SelectCase& c);
 std::string check_loss(const LossCase& c);  // both directions
-// The kernel that runs for such tensors.
+// The kernel that runs for such tensors and options.
 const SelectKernel& loss_kernel(SelectOperation operation, const LossTensors& tensors);
+// Whether both directions run on this backend.
+bool loss_runs_on(const std::string& backend, const LossTensors& tensors);
 
 }  // namespace keyhole::test

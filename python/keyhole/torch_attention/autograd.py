@@ -54,8 +54,11 @@ class Attention(torch.autograd.Function):
         if dout is None:
             dout = torch.zeros_like(out)
         lists = lists_of(parts, ctx.tile, q, k) if ctx.plan is None else ctx.plan
+        # A Function within this one costs host time, which the GPU waits for. It is only needed if the caller asked for
+        # a graph of the gradients (create_graph=True).
+        gradients = _Gradients.apply if torch.is_grad_enabled() else kernels.backward
         try:
-            dq, dk, dv, dsink = _Gradients.apply(dout, dlse, q, k, v, sink, out, lse, support, lists, ctx.options)
+            dq, dk, dv, dsink = gradients(dout, dlse, q, k, v, out, lse, support, lists, sink, *ctx.options)
         except Exception:
             refuse_batched_gradients(dout, dlse)
             raise
@@ -73,12 +76,12 @@ class _Gradients(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        sink: Tensor | None,
         out: Tensor,
         lse: Tensor,
         support: Tensor | None,
         lists: Lists,
-        options: tuple[float | None, float, float, int, bool, str],
+        sink: Tensor | None,
+        *options: Any,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         return kernels.backward(dout, dlse, q, k, v, out, lse, support, lists, sink, *options)
 

@@ -40,7 +40,19 @@ from ..plan import Plan, plan_for
 from ..recipe import decode_value, encode_value
 from .tensors import INDEX_DTYPES, Lists
 
-__all__ = ["Anchored", "Restricted", "core_plan", "encode", "lists_of", "parts_of", "plan_of"]
+__all__ = [
+    "NO_TILE",
+    "Anchored",
+    "Restricted",
+    "core_plan",
+    "encode",
+    "is_indices",
+    "key_list_parts",
+    "key_lists_of",
+    "lists_of",
+    "parts_of",
+    "plan_of",
+]
 
 _MARK = b"khpt\x01\r\n\0"
 _DIGEST_BYTES = 32
@@ -102,17 +114,32 @@ def plan_of(encoded: torch.Tensor, q_len: int, k_len: int, batch: int, heads: in
     return plan_for(what, q_len, k_len, batch, heads).core
 
 
-# The tile argument where the lists are no tile lists. Not []: AOTInductor packages (torch 2.10) pass that as None.
-_NO_TILE = (0, 0)
+# The tile argument where the lists have none. Not []: AOTInductor packages (torch 2.10) pass that as None.
+NO_TILE = (0, 0)
+
+
+def is_indices(tensor: torch.Tensor) -> bool:
+    """Whether an argument of an op holds key indices, and not an encoded pattern or plan."""
+    return tensor.dtype in INDEX_DTYPES and tensor.dim() == 4
+
+
+def key_list_parts(lists: KeyLists) -> tuple[torch.Tensor, torch.Tensor | None, list[int]]:
+    """The indices, counts and `tile` of key lists."""
+    return lists.indices, lists.counts, [lists.keys_per_entry, int(lists.causal)]
+
+
+def key_lists_of(indices: torch.Tensor, counts: torch.Tensor | None, tile: Sequence[int]) -> KeyLists:
+    """The reverse of `key_list_parts`. The tensors are untrusted input."""
+    return KeyLists(indices, counts=counts, keys_per_entry=tile[0], causal=bool(tile[1]))
 
 
 def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
     """The arguments `lists` and `tile` of registered ops. A pattern's tensor is shared and must not be modified."""
     if isinstance(lists, torch.Tensor):
-        return [lists], list(_NO_TILE)
+        return [lists], list(NO_TILE)
     if isinstance(lists, KeyLists):
-        counts = lists.indices.new_empty(0) if lists.counts is None else lists.counts
-        return [lists.indices, counts], [lists.keys_per_entry, int(lists.causal)]
+        indices, counts, tile = key_list_parts(lists)
+        return [indices, indices.new_empty(0) if counts is None else counts], tile
     if isinstance(lists, TileLists):
         tensors = (lists.tiles, lists.counts, lists.bitmap_of, lists.bitmaps)
         return [lists.tiles.new_empty(0) if x is None else x for x in tensors], list(lists.tile)
@@ -120,15 +147,15 @@ def parts_of(lists: Any) -> tuple[list[torch.Tensor], list[int]]:
 
     if isinstance(lists, Restricted):
         plan = tensor_of(lists.pattern)
-        return [plan, *(plan.new_empty(0) if x is None else x for x in (lists.kept, lists.sequences))], list(_NO_TILE)
-    return [tensor_of(lists)], list(_NO_TILE)
+        return [plan, *(plan.new_empty(0) if x is None else x for x in (lists.kept, lists.sequences))], list(NO_TILE)
+    return [tensor_of(lists)], list(NO_TILE)
 
 
 def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor, k: torch.Tensor) -> Lists:
     """The reverse of `parts_of`, for q and k of this shape. The tensors are untrusted input."""
-    has_tile = tuple(tile) not in ((), _NO_TILE)
+    has_tile = tuple(tile) not in ((), NO_TILE)
     if len(parts) == 2 and has_tile and len(tile) == 2:
-        return KeyLists(parts[0], counts=_given(parts[1]), keys_per_entry=tile[0], causal=bool(tile[1]))
+        return key_lists_of(parts[0], _given(parts[1]), tile)
     if len(parts) == 4 and has_tile and len(tile) == 2:
         tiles, *rest = parts
         counts, bitmap_of, bitmaps = map(_given, rest)
@@ -141,7 +168,7 @@ def lists_of(parts: Sequence[torch.Tensor], tile: Sequence[int], q: torch.Tensor
             "sequences] or [indices] and no tile ([0, 0]), [indices, counts] and [keys_per_entry, causal], or [tiles, "
             "counts, bitmap_of, bitmaps] and the rows and columns of a tile"
         )
-    if parts[0].dtype in INDEX_DTYPES and parts[0].dim() == 4:
+    if is_indices(parts[0]):
         return parts[0]
     return core_plan(_follows(parts[0]), q, k)
 

@@ -14,6 +14,7 @@ from ..lists import KeyLists
 from ..pattern import Pattern, as_pattern
 from ..plan import Plan, plan_for
 from ..torch_attention.call import PLAIN_TYPES, check_transforms, fake_if_needed
+from ..torch_attention.encoded import NO_TILE, key_list_parts
 from ..torch_attention.refusals import refuse_learned, refuse_other, refuse_unreadable
 from ..torch_attention.tensors import INDEX_DTYPES
 from . import kernels, ops
@@ -245,8 +246,8 @@ def _encoded(like: Tensor, what: Any) -> Tensor | None:
 def _parts(like: Tensor, keys: Any) -> tuple[Tensor | None, Tensor | None, list[int]]:
     """The lists of a loss, for ops."""
     if isinstance(keys, KeyLists):
-        return keys.indices, keys.counts, [keys.keys_per_entry, int(keys.causal)]
-    return keys if isinstance(keys, Tensor) else _encoded(like, keys), None, [0, 0]
+        return key_list_parts(keys)
+    return keys if isinstance(keys, Tensor) else _encoded(like, keys), None, list(NO_TILE)
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:

@@ -11,11 +11,10 @@ from typing import Any, NoReturn
 import torch
 
 from .. import _core
-from ..lists import KeyLists
-from ..torch_attention.encoded import plan_of
+from ..torch_attention.encoded import NO_TILE, is_indices, key_lists_of, plan_of
 from ..torch_attention.ops import TAGS, library, register
 from ..torch_attention.refusals import no_second_derivative_of
-from ..torch_attention.tensors import INDEX_DTYPES, Lists
+from ..torch_attention.tensors import Lists
 from . import kernels
 
 __all__ = ["index_loss_backward", "index_loss_forward", "index_scores", "select_keys", "top_k"]
@@ -24,7 +23,8 @@ Tensor = torch.Tensor
 
 _INDEXER = "Tensor? w, Tensor? k_scale"
 _CHOICE = "Tensor? visible, Tensor? always, str backend"
-# keys: a pattern or a plan, or indices; then tile holds [keys_per_entry, causal] if they are KeyLists, else [0, 0].
+# keys: a pattern or a plan, or indices; counts and tile: those of KeyLists (torch_attention/encoded.py), else None and
+# [0, 0].
 _TARGET = "Tensor q, Tensor k, Tensor lse, Tensor keys, Tensor? counts, int[] tile"
 _LOSS_OPTIONS = "int keys_per_entry, Tensor? rows, float? scale, float softcap, bool deterministic, str backend"
 library.define(
@@ -161,10 +161,9 @@ def _plan(encoded: Tensor | None, q: Tensor, k: Tensor) -> _core.Plan | None:
 
 
 def _lists(keys: Tensor, counts: Tensor | None, tile: Sequence[int], index_k: Tensor, q: Tensor, k: Tensor) -> Lists:
-    if not (keys.dtype in INDEX_DTYPES and keys.dim() == 4):
+    if not is_indices(keys):
         return plan_of(keys, q.shape[2], k.shape[2], q.shape[0], index_k.shape[1])
-    size, is_causal = tile
-    return keys if size == 0 else KeyLists(keys, counts=counts, keys_per_entry=size, causal=bool(is_causal))
+    return keys if tuple(tile) == NO_TILE else key_lists_of(keys, counts, tile)
 
 
 register("index_scores", _index_scores, _fake_index_scores, _no_gradient_of_scores)

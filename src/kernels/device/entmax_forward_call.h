@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "base/entmax.h"
 #include "kernels/contract.h"
 
 namespace keyhole::device {
@@ -40,8 +41,11 @@ struct EntmaxLaunches {
 
 inline constexpr int32_t kCandidatesPerRow = 96;
 
-// From this r = 1 / (alpha - 1) on, most rows of many keys have more keys of weight than that.
-inline constexpr double kLongRowsPower = 2.7;
+// Up to this alpha, most rows of many keys have more keys of weight than that.
+inline constexpr double kLongRowsAlpha = 1.37;
+constexpr bool has_long_rows(const EntmaxPower& power) {
+  return !power.is_softmax() && power.bend <= kLongRowsAlpha - 1;
+}
 
 // Scratch memory of run_entmax_forward, without a scan and with one. Reads no device memory.
 int64_t entmax_rows_workspace_bytes(const ForwardArgs& args);

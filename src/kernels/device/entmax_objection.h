@@ -16,8 +16,8 @@ inline std::string scan_objection(const Request& request, int64_t least_shared_b
   const Normalizer& normalizer = request.normalizer;
   if (normalizer.top_k > kSupportKeys) return say("takes top_k up to ", kSupportKeys);
   if (request.dtype == DType::f32 && normalizer.top_k == 0 &&
-      EntmaxPower::of(normalizer.alpha).power > kLongRowsPower) {
-    return "takes alpha above 1.37 in fp32, or a top_k";
+      has_long_rows(EntmaxPower::of(normalizer.alpha))) {
+    return say("takes alpha above ", kLongRowsAlpha, " in fp32, or a top_k");
   }
   return row_objection(request, least_shared_bytes);
 }

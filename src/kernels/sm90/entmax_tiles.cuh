@@ -47,7 +47,7 @@ inline bool can_follow_tiles(const device::EntmaxParams& p) {
 // holds.
 inline bool prefers_tiles(const device::EntmaxParams& p, const TileView& view) {
   constexpr int64_t kKeys = 512;
-  return can_follow_tiles(p) && p.power.power > device::kLongRowsPower &&
+  return can_follow_tiles(p) && device::has_long_rows(p.power) &&
          int64_t{view.lengths.most} * view.tile.k >= kKeys;
 }
 
