@@ -10,6 +10,7 @@
 #include "kernels/device/finish_queries.h"
 #include "kernels/device/gather_backward.h"
 #include "kernels/device/invert_lists.h"
+#include "kernels/device/launch.h"
 #include "kernels/device/math.cuh"
 #include "kernels/device/store_plan.h"
 
@@ -218,9 +219,9 @@ template <class Storage, BitmapLayout kLayout>
 void prepare(const BackwardParams& p, const DevicePlan& plan, const Workspace& w,
              cudaStream_t stream) {
   const int32_t cols = p.sizes.v_head_dim;
-  Clearing clearing = {reinterpret_cast<uint4*>(w.found_nonfinite),
-                       (w.bytes - w.zeros_begin) / int64_t(sizeof(uint4)),
-                       num_row_blocks(p.sizes.num_heads(), p.sizes.q_len)};
+  const Clearing clearing = {reinterpret_cast<uint4*>(w.found_nonfinite),
+                             (w.bytes - w.zeros_begin) / int64_t(sizeof(uint4)),
+                             num_row_blocks(p.sizes.num_heads(), p.sizes.q_len)};
   const int64_t ctas = clearing.row_ctas + ceil_div(clearing.vectors, kVectorsPerCta);
   with_vectors(is_in_vectors<Storage>(p.dout, cols) && is_in_vectors<Storage>(p.out, cols),
                [&](auto in_vectors) {
@@ -284,14 +285,14 @@ void run(BackwardArgs args, const BackwardLaunches& launches) {
   if (p.dq_rows_per_class != 0 && queries > 0) {
     BackwardParams only_part = p;
     only_part.view = args.plan.tiles[0];
-    launch_finish_queries(only_part, args.q.dtype, stream);
+    launch_finish_queries(only_part, args.q.dtype, launches.begin_early, stream);
   }
   finish<Storage>(p, stream, /*is_zero=*/plan.num_tiles + plan.num_gathers == 0);
   // Few CTAs: they exit at once unless something is not finite.
   const int64_t most = int64_t{4} * std::max(args.launch.num_processors, 64) * kRowWarps;
-  recompute_rows<Storage, kLayout>
-      <<<ctas_for(std::min(most, std::max(queries, keys))), kThreads, 0, stream>>>(p, plan);
-  check_cuda(cudaGetLastError(), "launching the exact path of a backward pass");
+  const unsigned ctas = ctas_for(std::min(most, std::max(queries, keys)));
+  launch("the exact path of a backward pass", recompute_rows<Storage, kLayout>,
+         {ctas, kThreads, 0, launches.begin_early}, stream, p, plan);
 }
 
 }  // namespace

@@ -54,6 +54,7 @@ template <class Storage, BitmapLayout kLayout, bool kInVectors>
 __global__ void __launch_bounds__(kBlockThreads)
     prepare_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan,
                  float* delta, float* lse2, const __grid_constant__ Clearing clearing) {
+  let_next_launch_begin();
   if (blockIdx.x >= clearing.row_ctas) {
     clear_part(clearing, blockIdx.x - clearing.row_ctas);
     return;
@@ -187,6 +188,7 @@ template <class Storage, BitmapLayout kLayout>
 __global__ void __launch_bounds__(32 * kRowWarps)
     recompute_rows(const __grid_constant__ BackwardParams p,
                    const __grid_constant__ DevicePlan plan) {
+  await_launch_before();
   if (*p.found_nonfinite == 0) return;
   const Sizes& sizes = p.sizes;
   for_each_row(sizes.batch, sizes.heads, sizes.q_len,

@@ -2,8 +2,8 @@
 // A CTA takes 64 queries of a residue class. It reads blocks as stored, rearranges them to rows in
 // shared memory, and stores rows in vectors.
 #include "base/check.h"
-#include "kernels/device/check_cuda.h"
 #include "kernels/device/finish_queries.h"
+#include "kernels/device/launch.h"
 #include "kernels/device/ptx.cuh"
 #include "kernels/device/query_blocks.cuh"
 #include "kernels/device/row_blocks.cuh"
@@ -44,6 +44,8 @@ struct OnlyTiled {
 template <class T, class Rows>
 __global__ void __launch_bounds__(kBlockThreads)
     finish_queries(const __grid_constant__ BackwardParams p, const __grid_constant__ Rows which) {
+  await_launch_before();
+  let_next_launch_begin();
   extern __shared__ __align__(16) unsigned char memory[];
   T* const tile = reinterpret_cast<T*>(memory);
   const int32_t head_dim = p.sizes.head_dim, pitch = pitch_of(head_dim), columns = head_dim / 8;
@@ -94,30 +96,33 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 template <class T, class Rows>
-void launch(const BackwardParams& p, const Rows& rows, cudaStream_t stream) {
+void launch_blocks(const BackwardParams& p, const Rows& rows, bool begins_early,
+                   cudaStream_t stream) {
   const int64_t classes = int64_t{p.sizes.num_heads()} * p.view.classes;
   const uint32_t ctas = num_row_blocks(classes, p.dq_rows_per_class);
   const size_t bytes = size_t(kBlockRows) * size_t(pitch_of(p.sizes.head_dim)) * sizeof(T);
   KEYHOLE_ASSERT(bytes <= 48 * 1024, "dq in blocks with head_dim ", p.sizes.head_dim);
-  finish_queries<T, Rows><<<ctas, kBlockThreads, bytes, stream>>>(p, rows);
-  check_cuda(cudaGetLastError(), "launching the end of dq");
+  launch("the end of dq", finish_queries<T, Rows>, {ctas, kBlockThreads, bytes, begins_early},
+         stream, p, rows);
 }
 
 template <class Rows>
-void launch_as(DType dtype, const BackwardParams& p, const Rows& rows, cudaStream_t stream) {
-  if (dtype == DType::f16) return launch<__half>(p, rows, stream);
+void launch_as(DType dtype, const BackwardParams& p, const Rows& rows, bool begins_early,
+               cudaStream_t stream) {
+  if (dtype == DType::f16) return launch_blocks<__half>(p, rows, begins_early, stream);
   KEYHOLE_ASSERT(dtype == DType::bf16, "sums of dq in blocks are for 16-bit types");
-  launch<__nv_bfloat16>(p, rows, stream);
+  launch_blocks<__nv_bfloat16>(p, rows, begins_early, stream);
 }
 
 }  // namespace
 
-void launch_finish_queries(const BackwardParams& params, DType dtype, cudaStream_t stream) {
-  launch_as(dtype, params, AllRows{}, stream);
+void launch_finish_queries(const BackwardParams& params, DType dtype, bool begins_early,
+                           cudaStream_t stream) {
+  launch_as(dtype, params, AllRows{}, begins_early, stream);
 }
 void launch_finish_tiled_queries(const BackwardParams& params, const TiledRows& tiled,
                                  const EntmaxCounters* counters, DType dtype, cudaStream_t stream) {
-  launch_as(dtype, params, OnlyTiled{tiled, counters}, stream);
+  launch_as(dtype, params, OnlyTiled{tiled, counters}, /*begins_early=*/false, stream);
 }
 
 }  // namespace keyhole::device

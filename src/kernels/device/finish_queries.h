@@ -9,8 +9,9 @@
 namespace keyhole::device {
 
 // params.view: the only part of the plan. dtype: that of dq, 16-bit, with rows aligned to 16 bytes
-// and head_dim a multiple of 8. The scale is applied here.
-void launch_finish_queries(const BackwardParams& params, DType dtype, cudaStream_t stream);
+// and head_dim a multiple of 8. The scale is applied here. begins_early: see launch.h.
+void launch_finish_queries(const BackwardParams& params, DType dtype, bool begins_early,
+                           cudaStream_t stream);
 
 // The same for tiled rows of entmax alone. Exits at once if there are none.
 void launch_finish_tiled_queries(const BackwardParams& params, const TiledRows& tiled,

@@ -15,6 +15,9 @@ namespace keyhole::device {
 struct Grid {
   unsigned ctas, threads;  // of a CTA
   size_t shared_bytes;     // per CTA, in addition to static shared memory
+  // The kernel may begin while the launch before it ends, and calls await_launch_before() (ptx.cuh)
+  // ahead of all that depends on it. Needs compute capability 9.0.
+  bool begins_early = false;
 };
 
 // name: used in error messages.
@@ -26,6 +29,11 @@ void launch(const char* name, void (*kernel)(Parameters...), const Grid& grid, c
   config.blockDim = grid.threads;
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = grid.begins_early ? 1 : 0;
   void* pointers[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
   const cudaError_t status =
       cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);

@@ -189,4 +189,18 @@ __device__ __forceinline__ void add_to_global(float* global, const float2& first
 }
 #endif
 
+// Launches that may begin early (launch.h). Waits until the launch before this one has ended and
+// its results can be read; does nothing if this one could not begin before that.
+__device__ __forceinline__ void await_launch_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next launch, if it may begin early, begins when all CTAs of this one have said so or ended.
+__device__ __forceinline__ void let_next_launch_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 }  // namespace keyhole::device

@@ -481,12 +481,16 @@ __device__ __forceinline__ void follow_keys(const BackwardParams& p, const Backw
   if (warp >= kConsumerWarps) {
     shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);
+    // Lists and tensors are there, while what is prepared for this launch (delta, sums, counters of
+    // turns) may not be.
     if (warp == kConsumerWarps && lane == 0) KeysProducer<C>(maps, shared).load();
+    if (kOrder == DqOrder::by_turns || warp > kConsumerWarps + 1) device::await_launch_before();
     if (warp == kConsumerWarps + 1 && lane == 0) plan_steps<kOrder>(p, tiles, shared);
     if (warp == kConsumerWarps + 2) copy_numbers<kOrder>(p, shared);
     if (warp == kConsumerWarps + 3) take_dq<kOrder>(p, shared);
   } else {
     grow_registers<kConsumerRegisters>();
+    device::await_launch_before();
     KeysConsumer<kOrder, T, C, Rule>{p, maps, numbers, shared, warp / 4}.follow();
   }
 }

@@ -29,8 +29,9 @@ void launch_by_keys(device::OncePerGpu& reserve, KernelByKeys kernel,
   if (params.view.k_len == 0 || params.sizes.num_heads() == 0) return;
   KEYHOLE_ASSERT(ctas > 0, "sm90.backward was given lists without work items for CTAs");
   device::reserve_shared_memory(reserve, kernel, kBytes, "sm90.backward");
-  device::launch("sm90.backward", kernel, {unsigned(ctas), kThreads, size_t{kBytes}}, stream,
-                 params, backward_maps(params, kType, C::tile_q, C::tile_k));
+  device::launch("sm90.backward", kernel,
+                 {unsigned(ctas), kThreads, size_t{kBytes}, /*begins_early=*/true}, stream, params,
+                 backward_maps(params, kType, C::tile_q, C::tile_k));
 }
 
 // The whole pass around that launch.
@@ -39,6 +40,7 @@ inline void run_by_keys(const BackwardArgs& args, LaunchByKeys keys) {
                                     .queries = nullptr,
                                     .gather = mma::gather_backward_launch(args),
                                     .spans = mma::span_launches(args),
+                                    .begin_early = true,
                                     .bitmaps = BitmapLayout::mma});
 }
 

@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   auto& shared = *reinterpret_cast<WideShared<C>*>(memory);
   if (threadIdx.x == 0) shared.template init<kTurns>();
   __syncthreads();
+  device::await_launch_before();
 
   const int warp = warp_uniform(int(threadIdx.x / 32));  // the compiler must know that it is
   const int warpgroup = warp / 4;

@@ -36,13 +36,14 @@ bool draws_items(const BackwardArgs& args) { return args.schedule.dq == DqOrder:
 // For how many processors lists are split: in a fixed order, the same on every GPU.
 constexpr int kProcessorsInOrder = 128;
 // Key tiles of one head are added one after another. With so many heads at a time, few CTAs wait
-// for each other.
-constexpr int64_t kHeadsInOrder = 16;
+// for each other; of the widest heads, so many would leave the cache. Measured, not derived.
+int64_t heads_in_order(int64_t head_dim) { return head_dim > 192 ? 8 : 16; }
 template <class Args>
 int heads_per_section(const Args& args, double cache_share) {
   const int heads = device::heads_per_section(args, cache_share);
   if (!draws_items(args)) return heads;
-  return std::max(heads, int(std::min(kHeadsInOrder, args.q.shape[0] * args.q.shape[1])));
+  const int64_t all = args.q.shape[0] * args.q.shape[1];
+  return std::max(heads, int(std::min(heads_in_order(args.q.shape[3]), all)));
 }
 template <class Args>
 int num_processors(const Args& args) {
