@@ -228,12 +228,13 @@ def key_lists(causal):
 
 
 def tile_lists():
+    """Of 32 x 32, the smallest tiles that a kernel of entmax on GPUs follows."""
     tiles = torch.tensor([[0, 2], [1, 0], [3, 1], [2, -1]], dtype=torch.int32)
-    pairs = torch.zeros(64, 64, dtype=torch.bool)
+    pairs = torch.zeros(128, 128, dtype=torch.bool)
     for row, listed in enumerate(tiles):
         for tile in listed[listed >= 0]:
-            pairs[16 * row : 16 * row + 16, 16 * tile : 16 * tile + 16] = True
-    return lambda device: keyhole.TileLists(tiles[None, None].to(device), tile=(16, 16)), pairs
+            pairs[32 * row : 32 * row + 32, 32 * tile : 32 * tile + 32] = True
+    return lambda device: keyhole.TileLists(tiles[None, None].to(device), tile=(32, 32)), pairs
 
 
 LISTS = {"keys": key_lists(False), "keys up to the query": key_lists(True), "tiles": tile_lists()}
