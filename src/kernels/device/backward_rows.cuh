@@ -50,6 +50,8 @@ static __device__ __forceinline__ void clear_part(const Clearing& clearing, uint
 // before the first arrives; then each of as many lanes has one of the rows.
 //
 // The accumulators of the pass are cleared by CTAs of the same launch, which come last.
+//
+// Never launched early: the next launch reads lists and tensors without waiting for anything.
 template <class Storage, BitmapLayout kLayout, bool kInVectors>
 __global__ void __launch_bounds__(kBlockThreads)
     prepare_rows(const __grid_constant__ BackwardParams p, const __grid_constant__ DevicePlan plan,

@@ -16,7 +16,8 @@ struct Grid {
   unsigned ctas, threads;  // of a CTA
   size_t shared_bytes;     // per CTA, in addition to static shared memory
   // The kernel may begin while the launch before it ends, and calls await_launch_before() (ptx.cuh)
-  // ahead of all that depends on it. Needs compute capability 9.0.
+  // ahead of all that depends on it. Needs compute capability 9.0. A launch that lets the next one
+  // begin was not launched early itself, or has waited before: so what came before it has ended.
   bool begins_early = false;
 };
 

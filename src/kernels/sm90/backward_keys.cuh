@@ -481,8 +481,8 @@ __device__ __forceinline__ void follow_keys(const BackwardParams& p, const Backw
   if (warp >= kConsumerWarps) {
     shrink_registers<kProducerRegisters>();
     const int lane = int(threadIdx.x % 32);
-    // Lists and tensors are there, while what is prepared for this launch (delta, sums, counters of
-    // turns) may not be.
+    // If launched early: lists and tensors are there. What is prepared for this launch (delta,
+    // sums, counters of turns) may not be.
     if (warp == kConsumerWarps && lane == 0) KeysProducer<C>(maps, shared).load();
     if (kOrder == DqOrder::by_turns || warp > kConsumerWarps + 1) device::await_launch_before();
     if (warp == kConsumerWarps + 1 && lane == 0) plan_steps<kOrder>(p, tiles, shared);

@@ -23,7 +23,8 @@
 //   turn_known     numbers has found out the step's turn                        dq
 //   step_empty     its dq has been added                                        planner
 //   v_full         the values of an item have arrived                           consumers
-//   v_empty        every warp has finished its last product with them           producer
+//   v_empty        every warp has finished its last product with them, or       producer
+//                  passes it over
 //   is_full        q, dout, lse2 and delta of that stage have arrived, and      consumers
 //                  numbers has found out who is idle
 //   is_empty       every warp has used them for the last time                   producer, numbers
@@ -64,7 +65,7 @@ struct Meeting {
 struct PlannedStep {
   int32_t tile, bitmap;
   int32_t turn;            // backward_turns.cuh
-  int32_t idle_warpgroup;  // none of its keys attend to the tile; -1: both have some
+  int32_t idle_warpgroup;  // without keys that attend to the tile (of two the second); -1: none
 };
 inline constexpr int kStepPlaces = 8;
 // Where dq of a work item's queries goes: to the fp32 sums, stored in blocks or in rows, or to dq

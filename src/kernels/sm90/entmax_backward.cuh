@@ -63,6 +63,7 @@ void launch_delta(const device::EntmaxBackwardParams& p, const TileView& view,
   });
 }
 
+// Not early (launch.h): its planner reads which tiles are chosen, as the launch before finds out.
 template <DType kType, class C>
 void launch_entmax_keys(const device::EntmaxBackwardParams& p, const BackwardParams& keys,
                         cudaStream_t stream) {

@@ -9,9 +9,8 @@
 //   weights   scores = k q', weights            dv += weights dout    ' is transposed
 //   ds        grad = v dout', ds from slopes    dk += ds q
 //   dq        ds' k, added to memory
-//   producer  a thread plans; a warp loads k, q, lse2 as stages become free; another v, dout,
-//   delta;
-//             in a fixed order one more asks for the turns of dq (wide_backward_turns.cuh)
+//   producer  a thread plans; a warp loads k, q, lse2 as stages become free; another v, dout and
+//             delta; in a fixed order one more asks for the turns of dq (wide_backward_turns.cuh)
 //
 // The first two do the same with different tensors, so their parts of the pipeline are two Halves.
 // Weights and ds are left operands from shared memory: as operands in registers they would need 16
