@@ -44,10 +44,15 @@ Weighed weigh_around(const CaseWalk& walk, double score, double lambda, double e
   struct Pair {
     double weight = 0, slope = 0;
   };
+  // A kernel of fp64 may find weight where the reference in fp64 calls a score the threshold.
+  const auto weigh_as = [&]<class Sum>(Sum distance) {
+    Sum weight = 0, slope = 0;
+    weigh(alpha, distance, Sum(0), weight, slope);
+    return Pair{double(weight), double(slope)};
+  };
   const auto at = [&](double distance) {
-    Pair pair;
-    weigh(alpha, distance, 0., pair.weight, pair.slope);
-    return pair;
+    return walk.c.dtype == DType::f64 ? weigh_as(static_cast<long double>(distance))
+                                      : weigh_as(distance);
   };
   // 1 + (alpha - 1) (score - lambda) is rounded as well.
   const double rounding = 4 * unit * (1 + std::abs(score - lambda)) +
