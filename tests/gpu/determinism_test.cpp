@@ -5,7 +5,6 @@
 
 #include "gpu/gpu_problem.h"
 #include "plan/plan_state.h"
-#include "runtime/dispatch.h"
 #include "support/gpu/compare.h"
 #include "support/gpu/gpu_array.h"
 #include "support/scale.h"
@@ -92,12 +91,6 @@ void repeat(Operation operation) {
   }
 }
 
-bool adds_by_turns(const KernelEntry& kernel, const Plan& made, const GpuProblem& problem) {
-  const BackwardArgs args = backward_args(problem, {});
-  return schedule_of(kernel, made, pick_tile(kernel, made), args, /*deterministic=*/true).dq ==
-         DqOrder::by_turns;
-}
-
 TEST_F(GpuDeterminism, AThousandForwardPassesAreEqual) { repeat(Operation::forward); }
 TEST_F(GpuDeterminism, AThousandDeterministicBackwardPassesAreEqual) {
   repeat(Operation::backward);
@@ -117,7 +110,7 @@ TEST_F(GpuDeterminism, SumsByTurnsAreEqualForAnyNumberOfCtas) {
              {kSplitText, kTwoPartsText, kOwnListsText, "causal", "~dense", "blocks(16)"}) {
           const Plan made = make_plan(parse(text), {1, sizes.heads, kSplitLength, kSplitLength},
                                       SplitPolicy::by_cost);
-          if (!adds_by_turns(*kernel, made, problem)) continue;
+          if (queued_schedule(*kernel, made, problem).dq != DqOrder::by_turns) continue;
           problem.forward(made);
           queue(*kernel, made, problem);
           const FirstResults first(problem.outputs(kernel->operation));

@@ -222,7 +222,7 @@ void prepare(const BackwardParams& p, const DevicePlan& plan, const Workspace& w
   const Clearing clearing = {reinterpret_cast<uint4*>(w.found_nonfinite),
                              (w.bytes - w.zeros_begin) / int64_t(sizeof(uint4)),
                              num_row_blocks(p.sizes.num_heads(), p.sizes.q_len)};
-  const int64_t ctas = clearing.row_ctas + ceil_div(clearing.vectors, kVectorsPerCta);
+  const int64_t ctas = clearing.row_ctas + ceil_div(clearing.vectors, kClearedPerCta);
   with_vectors(is_in_vectors<Storage>(p.dout, cols) && is_in_vectors<Storage>(p.out, cols),
                [&](auto in_vectors) {
                  prepare_rows<Storage, kLayout, in_vectors()>

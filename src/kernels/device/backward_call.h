@@ -41,7 +41,7 @@ struct BackwardLaunches {
   LaunchGatherBackward gather = nullptr;
   // The same, if the schedule asks for spans.
   SpanLaunches spans = {};
-  // `keys` begins early (launch.h), and so may the end of dq and the exact path.
+  // Whether `keys` begins early (launch.h). Then the end of dq and the exact path do so, too.
   bool begin_early = false;
   // The layout of view.bitmaps, and of view.t_bitmaps unless that is row_major.
   BitmapLayout bitmaps = BitmapLayout::row_major;

@@ -29,10 +29,10 @@ struct Clearing {
   int64_t vectors = 0;
   uint32_t row_ctas = 0;  // CTAs of the launch that have rows
 };
-inline constexpr int64_t kVectorsPerCta = 4096;  // 64 KiB
+inline constexpr int64_t kClearedPerCta = 4096;  // vectors: 64 KiB
 static __device__ __forceinline__ void clear_part(const Clearing& clearing, uint32_t part) {
-  const int64_t first = int64_t{part} * kVectorsPerCta;
-  const auto count = int32_t(min(clearing.vectors - first, kVectorsPerCta));
+  const int64_t first = int64_t{part} * kClearedPerCta;
+  const auto count = int32_t(min(clearing.vectors - first, kClearedPerCta));
 #pragma unroll 4
   for (int32_t i = int32_t(threadIdx.x); i < count; i += kBlockThreads) {
     clearing.to[first + i] = {};
@@ -44,10 +44,10 @@ static __device__ __forceinline__ void clear_part(const Clearing& clearing, uint
 // lse is -inf then, unless there is a sink: so a row whose delta is not finite is looked up in the
 // plan.
 //
-// A row is shared by as many neighbouring lanes as it has vectors, rounded to a power of two. The
-// same holds if rows cannot be read in vectors: the order of additions must not depend on
-// alignment. Lanes take kRowsAtOnce neighbouring rows together, whose loads are all on their way
-// before the first arrives; then each of as many lanes has one of the rows.
+// Neighbouring lanes share kRowsAtOnce neighbouring rows: as many as a row has vectors, rounded up
+// to a power of two, and one for each of the rows at least. The same holds if rows cannot be read
+// in vectors: the order of additions must not depend on alignment. The loads of all rows are on
+// their way before the first arrives; at the end each of the first lanes has the sum of one row.
 //
 // The accumulators of the pass are cleared by CTAs of the same launch, which come last.
 //

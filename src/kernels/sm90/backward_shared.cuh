@@ -64,8 +64,9 @@ struct Meeting {
 // A step of a list: a query tile. Step n of the CTA has place n modulo kStepPlaces.
 struct PlannedStep {
   int32_t tile, bitmap;
-  int32_t turn;            // backward_turns.cuh
-  int32_t idle_warpgroup;  // without keys that attend to the tile (of two the second); -1: none
+  int32_t turn;  // backward_turns.cuh
+  // The warpgroup that has no pairs in the tile, the second if neither has any. -1: both have some.
+  int32_t idle_warpgroup;
 };
 inline constexpr int kStepPlaces = 8;
 // Where dq of a work item's queries goes: to the fp32 sums, stored in blocks or in rows, or to dq

@@ -18,6 +18,8 @@ namespace keyhole::sm90 {
 using KernelByKeys = void (*)(device::BackwardParams, BackwardMaps);
 using LaunchByKeys = void (*)(const device::BackwardParams& params, cudaStream_t stream);
 
+inline constexpr bool kBeginsEarly = true;  // device/launch.h; the kernels wait where they must
+
 // dk, dv and dq. reserve: of this kernel alone; kBytes: of shared memory.
 template <DType kType, class C, int kThreads, int kBytes>
 void launch_by_keys(device::OncePerGpu& reserve, KernelByKeys kernel,
@@ -29,9 +31,8 @@ void launch_by_keys(device::OncePerGpu& reserve, KernelByKeys kernel,
   if (params.view.k_len == 0 || params.sizes.num_heads() == 0) return;
   KEYHOLE_ASSERT(ctas > 0, "sm90.backward was given lists without work items for CTAs");
   device::reserve_shared_memory(reserve, kernel, kBytes, "sm90.backward");
-  device::launch("sm90.backward", kernel,
-                 {unsigned(ctas), kThreads, size_t{kBytes}, /*begins_early=*/true}, stream, params,
-                 backward_maps(params, kType, C::tile_q, C::tile_k));
+  device::launch("sm90.backward", kernel, {unsigned(ctas), kThreads, size_t{kBytes}, kBeginsEarly},
+                 stream, params, backward_maps(params, kType, C::tile_q, C::tile_k));
 }
 
 // The whole pass around that launch.
@@ -40,7 +41,7 @@ inline void run_by_keys(const BackwardArgs& args, LaunchByKeys keys) {
                                     .queries = nullptr,
                                     .gather = mma::gather_backward_launch(args),
                                     .spans = mma::span_launches(args),
-                                    .begin_early = true,
+                                    .begin_early = kBeginsEarly,
                                     .bitmaps = BitmapLayout::mma});
 }
 
